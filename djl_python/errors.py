@@ -1,0 +1,146 @@
+"""What can go wrong, one class per kind, each with the HTTP code it has unless a dialect documents another.
+
+Runs in every process. A class says *what* happened; how it looks on the wire is a dialect's business
+(`djl_python.dialects`), so messages here are plain sentences without markup.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ServingError(Exception):
+    """Base of everything this project raises on purpose.
+
+    Attributes:
+        status: HTTP status for dialects that do not document their own.
+        kind: stable machine-readable name; it crosses processes, see `from_kind`.
+    """
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class PayloadError(ServingError):
+    """The body is not what the route takes: not JSON, a required field missing or of a wrong type."""
+
+    status = 400
+    kind = "payload"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ParameterError(ServingError):
+    """A generation parameter has a wrong type or is out of range. `field` is its path in the body."""
+
+    status = 400
+    kind = "parameter"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class RouteError(ServingError):
+    """No route has this path."""
+
+    status = 404
+    kind = "not_found"
+
+
+class ModelNotFoundError(ServingError):
+    """No model, or no version of the model, has this name."""
+
+    status = 404
+    kind = "model_not_found"
+
+
+class MethodError(ServingError):
+    """The path exists, the method does not."""
+
+    status = 405
+    kind = "method"
+
+
+class TooLargeError(ServingError):
+    """The body is longer than max_request_size."""
+
+    status = 413
+    kind = "too_large"
+
+
+class OverloadedError(ServingError):
+    """The queue is full. Dialects choose 429 or 503; Retry-After is always sent."""
+
+    status = 503
+    kind = "overloaded"
+    retry_after_s = 1
+
+
+class UnavailableError(ServingError):
+    """The model is loading, has failed, or the server is draining."""
+
+    status = 503
+    kind = "unavailable"
+    retry_after_s = 5
+
+
+class HandlerError(ServingError):
+    """The user's handler raised, or returned what it must not. The message is one line; the traceback is logged."""
+
+    status = 424
+    kind = "handler"
+
+
+class GenerationError(ServingError):
+    """Generation failed after the request was accepted."""
+
+    status = 424
+    kind = "generation"
+
+
+class WorkerDiedError(GenerationError):
+    """The process that was answering this request has ended."""
+
+    kind = "worker_died"
+
+
+class PredictTimeoutError(GenerationError):
+    """No answer within predict_timeout."""
+
+    kind = "timeout"
+
+
+class ConfigError(ServingError):
+    """A setting is wrong. The message names file, line, key and what was expected."""
+
+    kind = "config"
+
+
+class ModelLoadError(ServingError):
+    """A model did not load. The message is one readable block, trimmed to what its owner can act on."""
+
+    kind = "load"
+
+
+_KINDS: dict[str, type[ServingError]] = {}
+
+
+def _collect(cls: type[ServingError]) -> None:
+    _KINDS[cls.kind] = cls
+    for sub in cls.__subclasses__():
+        _collect(sub)
+
+
+_collect(ServingError)
+
+
+def from_kind(kind: str, message: str) -> ServingError:
+    """Rebuild an error that crossed a process as (kind, message)."""
+    return _KINDS.get(kind, ServingError)(message)

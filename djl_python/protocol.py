@@ -1,0 +1,183 @@
+"""What crosses a process: the messages, and how they are framed.
+
+Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages: one frame up per
+engine step or loop tick, whatever the batch size; no acknowledgements, no polling. Both hops (front end to worker,
+worker to engine) speak this file and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from .types import EngineStats, SamplingParams, TokenEvent
+
+MAX_FRAME_BYTES: Final = 1 << 30
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of everything that crosses a process."""
+
+
+# ------------------------------------------------------------------------------------ front end -> worker
+
+
+class Load(Message):
+    """First message to a worker: which model to load. `model` is msgpack of a config.ModelConfig."""
+
+    model: bytes
+
+
+class Call(Message):
+    """One HTTP request. The body stays bytes; the worker parses it.
+
+    `dialect` and `operation` come from the route table; `headers` are lower-cased; `query` keeps order.
+    """
+
+    id: int
+    dialect: str
+    operation: str
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    headers: dict[str, str]
+    body: bytes
+
+
+class Cancel(Message):
+    """Forget this id. `reason` is "disconnect" or "timeout"."""
+
+    id: int
+    reason: str = "disconnect"
+
+
+class Stop(Message):
+    """Close the handler and exit with status 0."""
+
+
+# ------------------------------------------------------------------------------------ worker -> front end
+
+
+class Status(Message):
+    """How loading goes (worker -> front end, engine -> worker).
+
+    `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity`: how many calls it wants in
+    flight) or "failed" (`detail` is the readable block).
+    """
+
+    state: str
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    capacity: int = 1
+
+
+class Start(Message):
+    """The response line and headers of call `id`."""
+
+    id: int
+    status: int
+    headers: dict[str, str]
+
+
+class Chunk(Message):
+    """Bytes of the response body; `last` ends it. `sizes`-free on purpose: the front end never looks inside."""
+
+    id: int
+    data: bytes
+    last: bool
+
+
+class Report(Message):
+    """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
+
+    gauges: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    observations: dict[str, list[float]] = {}
+
+
+# ------------------------------------------------------------------------------------ worker -> engine
+
+
+class Open(Message):
+    """First message to an engine: the engine class ("module:Class" or a table name) and its msgpack settings."""
+
+    rolling_batch: str
+    settings: bytes
+
+
+class Add(Message):
+    """A sequence to generate."""
+
+    id: int
+    prompt_ids: list[int]
+    sampling: SamplingParams
+
+
+# ------------------------------------------------------------------------------------ engine -> worker
+
+
+class Opened(Message):
+    """The engine is ready: limits that only the loaded model tells."""
+
+    max_model_len: int
+    max_batch_size: int
+    kv_blocks: int
+    block_size: int
+    description: str = ""
+
+
+class Step(Message):
+    """One engine step: what happened to every sequence that moved, and the gauges after it."""
+
+    events: list[TokenEvent]
+    stats: EngineStats
+
+
+AnyMessage = Load | Call | Cancel | Stop | Status | Start | Chunk | Report | Open | Add | Opened | Step
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyMessage])
+
+
+def encode_frame(messages: Iterable[AnyMessage]) -> bytes:
+    """Messages -> one frame."""
+    buffer = bytearray(_LENGTH.size)
+    _encoder.encode_into(list(messages), buffer, _LENGTH.size)
+    _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
+    return bytes(buffer)
+
+
+class FrameReader:
+    """Bytes in, messages out; keeps what is left of an unfinished frame."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | memoryview) -> list[AnyMessage]:
+        """All messages that `data` completes, in order.
+
+        Raises:
+            ValueError: the length is absurd: the stream is not ours, and the connection must be closed.
+            msgspec.DecodeError: the same, found later.
+        """
+        self._buffer += data
+        messages: list[AnyMessage] = []
+        start, end = 0, len(self._buffer)
+        while end - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"a frame of {length} bytes: not one of ours")
+            stop = start + _LENGTH.size + length
+            if stop > end:
+                break
+            with memoryview(self._buffer) as view:
+                messages += _decoder.decode(view[start + _LENGTH.size : stop])
+            start = stop
+        if start:
+            del self._buffer[:start]
+        return messages

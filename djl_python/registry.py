@@ -1,0 +1,50 @@
+"""Names to objects, imported only when chosen.
+
+Runs in every process. A plug-in is a name in a table or a "module:attribute" path; built-ins come in by the same
+door. A missing module is told apart from a module whose own import fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ConfigError
+
+
+def load_object(path: str) -> Any:
+    """Import "package.module:attribute".
+
+    Raises:
+        ConfigError: no such module, or no such attribute in it.
+        ImportError: the module exists and one of its own imports failed (left as it is: it is not ours).
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"{path!r}: expected module:attribute")
+    try:
+        found = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise
+        raise ConfigError(f"{path!r}: there is no module {exc.name!r}") from exc
+    try:
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except AttributeError as exc:
+        raise ConfigError(f"{path!r}: module {module_name!r} has no {attribute!r}") from exc
+    return found
+
+
+def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
+    """The object that `name` stands for: a key of `table`, or itself a "module:attribute".
+
+    Raises:
+        ConfigError: neither; the message lists the table.
+    """
+    if name in table:
+        return load_object(table[name])
+    if ":" in name:
+        return load_object(name)
+    raise ConfigError(f"{what} {name!r} is not known; expected one of {', '.join(sorted(table))}, or module:Class")

@@ -1,0 +1,136 @@
+"""What flows through the system: a request once it is parsed, and what comes back of it.
+
+Runs in every process; depends on nothing but msgspec. Everything is frozen: a request is parsed, validated and
+tokenized once, and nobody edits it afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+MAX_SEED = 2**64 - 1
+
+
+class FinishReason(enum.StrEnum):
+    """Why a sequence ended. Values are LMI's and TGI's; OpenAI's names are that dialect's mapping."""
+
+    EOS = "eos_token"
+    STOP = "stop_sequence"
+    LENGTH = "length"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to draw the next token, for one sequence. Already validated; neutral values switch a rule off.
+
+    Order of application: bad words, minimum length, repetition, presence and frequency penalties, temperature,
+    top_k, top_p, min_p, typical_p (transformers' order), then the draw.
+    """
+
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0  # 0 .. 2**64-1; the parser draws one where the client sent none
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: int = 0  # alternatives to report with each generated token
+    prompt_logprobs: int | None = None  # None: none; n: each prompt token's logprob and n alternatives
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How ids become text, for one request."""
+
+    stop_sequences: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation as a dialect parsed it, before its text has been tokenized.
+
+    `prompt` is text, or ids where the dialect takes ids. `truncate` keeps the last n prompt tokens.
+    `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names what was accepted and has no
+    effect; it is sent back in `x-ignored-parameters`.
+    """
+
+    prompt: str | tuple[int, ...]
+    sampling: SamplingParams
+    text: TextOptions = TextOptions()
+    add_special_tokens: bool = True
+    truncate: int | None = None
+    bad_sequences: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+class TopToken(msgspec.Struct, frozen=True):
+    """An alternative at one position."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One generated (or prompt) token. The texts of a generation's tokens, joined, are its generated text.
+
+    `logprob` is the natural logarithm of the model's own probability (before penalties and temperature); None for
+    the first prompt token.
+    """
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool = False
+    top: tuple[TopToken, ...] = ()
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one generation."""
+
+    reason: FinishReason
+    text: str  # the generated text, whole
+    prompt: str  # what the model was given, as text
+    prompt_tokens: int
+    generated_tokens: int
+    seed: int | None = None  # None for greedy
+    prefill: tuple[Token, ...] = ()  # prompt tokens, when asked for
+
+
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What one engine step did to one sequence: ids and numbers only.
+
+    `token_id` is -1 where the event carries none (an error). `top` are (id, logprob) pairs, best first. `prompt`
+    comes once, with the first token: for every prompt position (logprob or None, alternatives).
+    """
+
+    request_id: int
+    token_id: int
+    logprob: float = 0.0
+    finish: FinishReason | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    prompt: tuple[tuple[float | None, tuple[tuple[int, float], ...]], ...] = ()
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True):
+    """The engine after a step. Gauges are now, `preemptions` counts since the engine started."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    preemptions: int = 0
+    step_s: float = 0.0
+    step_tokens: int = 0

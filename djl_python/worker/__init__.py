@@ -1,0 +1,1 @@
+"""The worker process: one replica of one model."""

@@ -1,0 +1,1 @@
+"""Model directories to copy, and the demo model."""

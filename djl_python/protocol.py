@@ -26,13 +26,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ------------------------------------------------------------------------------------ front end -> worker
 
 
-class Load(Message):
+class Load(Message, frozen=True):
     """First message to a worker: which model to load. `model` is msgpack of a config.ModelConfig."""
 
     model: bytes
 
 
-class Call(Message):
+class Call(Message, frozen=True):
     """One HTTP request. The body stays bytes; the worker parses it.
 
     `dialect` and `operation` come from the route table; `headers` are lower-cased; `query` keeps order.
@@ -48,21 +48,21 @@ class Call(Message):
     body: bytes
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     """Forget this id. `reason` is "disconnect" or "timeout"."""
 
     id: int
     reason: str = "disconnect"
 
 
-class Stop(Message):
+class Stop(Message, frozen=True):
     """Close the handler and exit with status 0."""
 
 
 # ------------------------------------------------------------------------------------ worker -> front end
 
 
-class Status(Message):
+class Status(Message, frozen=True):
     """How loading goes (worker -> front end, engine -> worker).
 
     `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity`: how many calls it wants in
@@ -76,7 +76,7 @@ class Status(Message):
     capacity: int = 1
 
 
-class Start(Message):
+class Start(Message, frozen=True):
     """The response line and headers of call `id`."""
 
     id: int
@@ -84,15 +84,15 @@ class Start(Message):
     headers: dict[str, str]
 
 
-class Chunk(Message):
-    """Bytes of the response body; `last` ends it. `sizes`-free on purpose: the front end never looks inside."""
+class Chunk(Message, frozen=True):
+    """Bytes of the response body; `last` ends it. The front end never looks inside."""
 
     id: int
     data: bytes
     last: bool
 
 
-class Report(Message):
+class Report(Message, frozen=True):
     """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
 
     gauges: dict[str, float] = {}
@@ -103,14 +103,14 @@ class Report(Message):
 # ------------------------------------------------------------------------------------ worker -> engine
 
 
-class Open(Message):
+class Open(Message, frozen=True):
     """First message to an engine: the engine class ("module:Class" or a table name) and its msgpack settings."""
 
     rolling_batch: str
     settings: bytes
 
 
-class Add(Message):
+class Add(Message, frozen=True):
     """A sequence to generate."""
 
     id: int
@@ -121,7 +121,7 @@ class Add(Message):
 # ------------------------------------------------------------------------------------ engine -> worker
 
 
-class Opened(Message):
+class Opened(Message, frozen=True):
     """The engine is ready: limits that only the loaded model tells."""
 
     max_model_len: int
@@ -131,7 +131,7 @@ class Opened(Message):
     description: str = ""
 
 
-class Step(Message):
+class Step(Message, frozen=True):
     """One engine step: what happened to every sequence that moved, and the gauges after it."""
 
     events: list[TokenEvent]

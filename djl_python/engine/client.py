@@ -1,0 +1,173 @@
+"""The worker's end of the engine: spawns the engine process, sends sequences, hands out their events.
+
+Runs in the worker's event loop; imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..channel import Channel
+from ..config import ModelConfig
+from ..errors import ModelLoadError
+from ..processes import spawn
+from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
+from ..types import EngineStats, SamplingParams, TokenEvent
+from .rolling_batch import EngineSettings, Progress
+
+log = logging.getLogger(__name__)
+
+EventSink = Callable[[TokenEvent], None]
+_CLOSE_TIMEOUT_S = 5.0
+# `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with one sequence at a time.
+_BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
+
+
+def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
+    """What the model's configuration says to its engine."""
+    option = config.option
+    return EngineSettings(
+        model_path=str(model_path),
+        model_dir=config.path,
+        trust_remote_code=option.trust_remote_code,
+        dtype=option.dtype,
+        device=option.device,
+        threads=option.threads,
+        max_batch_size=1 if option.rolling_batch == "disable" else option.max_rolling_batch_size,
+        max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
+        max_model_len=option.max_model_len,
+        block_size=option.block_size,
+        kv_cache_memory_mb=option.kv_cache_memory_mb,
+        gpu_memory_utilization=option.gpu_memory_utilization,
+        properties=config.properties,
+    )
+
+
+class EngineClient:
+    """One engine process. Use `open`."""
+
+    limits: Opened
+
+    def __init__(
+        self, progress: Progress, on_stats: Callable[[EngineStats], None], on_death: Callable[[str], None]
+    ) -> None:
+        self._progress = progress
+        self._on_stats = on_stats
+        self._on_death = on_death
+        self._sinks: dict[int, EventSink] = {}
+        self._ids = itertools.count(1)
+        self._opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
+        self._closing = False
+        self._channel: Channel
+        self._process: asyncio.subprocess.Process
+
+    @classmethod
+    async def open(
+        cls,
+        config: ModelConfig,
+        model_path: Path,
+        *,
+        progress: Progress,
+        on_stats: Callable[[EngineStats], None],
+        on_death: Callable[[str], None],
+    ) -> EngineClient:
+        """Spawn the engine and wait until its model is loaded.
+
+        Args:
+            progress: told what is being loaded: (what, done, total).
+            on_stats: told after every step.
+            on_death: told once, with a reason, when the process ends unasked after it was ready.
+
+        Raises:
+            ModelLoadError: with the engine's reason.
+        """
+        self = cls(progress, on_stats, on_death)
+        self._process, sock = await spawn("djl_python.engine", cwd=config.path or None)
+        self._channel = await Channel.connect(sock, self._receive, self._lost)
+        name = _BUILT_IN_NAMES.get(config.option.rolling_batch, config.option.rolling_batch)
+        settings = msgspec.msgpack.encode(engine_settings(config, model_path))
+        self._channel.send(Open(name, settings))
+        try:
+            self.limits = await self._opened
+        except BaseException:
+            await self.close()
+            raise
+        log.info("engine ready: %s", self.limits.description)
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        return self._process.pid
+
+    def submit(self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink) -> int:
+        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it."""
+        request_id = next(self._ids)
+        if self._channel.closed:
+            asyncio.get_running_loop().call_soon(on_event, _death_event(request_id))
+            return request_id
+        self._sinks[request_id] = on_event
+        self._channel.send(Add(request_id, prompt_ids, sampling))
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a sequence; its sink hears no more. Unknown and finished ids are ignored."""
+        if self._sinks.pop(request_id, None) is not None:
+            self._channel.send(Cancel(request_id))
+
+    async def close(self) -> None:
+        """End the process."""
+        self._closing = True
+        self._channel.send(Stop())
+        self._channel.flush()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        self._channel.close()
+
+    def _receive(self, messages: list[AnyMessage]) -> None:
+        for message in messages:
+            if isinstance(message, Step):
+                self._dispatch(message)
+            elif isinstance(message, Status) and message.state == "failed":
+                self._fail_open(message.detail)
+            elif isinstance(message, Status):
+                self._progress(message.detail, message.done, message.total)
+            elif isinstance(message, Opened) and not self._opened.done():
+                self._opened.set_result(message)
+
+    def _dispatch(self, step: Step) -> None:
+        for event in step.events:
+            ends = event.finish is not None or event.error is not None
+            sink = self._sinks.pop(event.request_id, None) if ends else self._sinks.get(event.request_id)
+            if sink is not None:
+                sink(event)
+        self._on_stats(step.stats)
+
+    def _fail_open(self, reason: str) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(ModelLoadError(reason))
+
+    def _lost(self) -> None:
+        """The socket closed: whatever was in flight ends here."""
+        if not self._opened.done():
+            self._fail_open("the engine process ended while it was loading the model")
+            return
+        sinks, self._sinks = self._sinks, {}
+        for request_id, sink in sinks.items():
+            sink(_death_event(request_id))
+        if not self._closing:
+            self._on_death("the engine process ended unexpectedly")
+
+
+def _death_event(request_id: int) -> TokenEvent:
+    return TokenEvent(request_id=request_id, token_id=-1, error="the engine process ended unexpectedly")

@@ -1,0 +1,161 @@
+"""From a checkpoint to a model that can run: transformers' own loading, device, precision, limits. Engine process."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ..errors import ModelLoadError
+from .attention import PAGED, register
+from .rolling_batch import EngineSettings, Progress
+
+log = logging.getLogger(__name__)
+
+DTYPES: Final[dict[str, Any]] = {
+    "auto": "auto",
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "half": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A causal language model on its device, and what its checkpoint says about it."""
+
+    model: Any
+    device: torch.device
+    dtype: torch.dtype
+    vocabulary: int
+    context: int
+    eos_ids: frozenset[int]
+
+
+def pick_device(name: str) -> torch.device:
+    """`option.device`; "auto" is the first GPU if there is one.
+
+    Raises:
+        ModelLoadError: no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as exc:
+        raise ModelLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
+    return device
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Load `settings.model_path` with transformers.
+
+    Raises:
+        ModelLoadError: not a causal language model, or a setting that does not fit it.
+    """
+    device = pick_device(settings.device)
+    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
+    progress("importing transformers", 0, 0)
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: _Bar(progress, args, kwargs))
+    register()
+    path = Path(settings.model_path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=DTYPES[settings.dtype],
+            trust_remote_code=settings.trust_remote_code,
+            device_map={"": device} if device.type != "cpu" else None,
+        )
+    except ValueError as exc:
+        if "Unrecognized configuration class" in str(exc):
+            raise ModelLoadError(
+                f"{path}: model type {config.model_type!r} is not a causal language model of transformers"
+            ) from exc
+        raise
+    model.eval()
+    text = config.get_text_config(decoder=True)
+    return LoadedModel(
+        model=model,
+        device=device,
+        dtype=model.dtype,
+        vocabulary=text.vocab_size,
+        context=_context(text),
+        eos_ids=_eos_ids(model, text),
+    )
+
+
+def can_page(loaded: LoadedModel) -> bool:
+    """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions."""
+    parameters = inspect.signature(loaded.model.forward).parameters
+    if "position_ids" not in parameters or "logits_to_keep" not in parameters:
+        return False
+    try:
+        loaded.model.set_attn_implementation(PAGED)
+    except ValueError as exc:
+        log.info("%s", exc)
+        return False
+    return True
+
+
+def _context(config: Any) -> int:
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 2048
+
+
+def _eos_ids(model: Any, config: Any) -> frozenset[int]:
+    """generation_config's end tokens, else config's: what `generate` would stop at."""
+    for source in (getattr(model, "generation_config", None), config):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
+
+
+class _Bar:
+    """What transformers takes for a progress bar; passes every step on."""
+
+    def __init__(self, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._progress = progress
+        self._iterable: Any = args[0] if args else kwargs.get("iterable")
+        self._what = str(kwargs.get("desc") or "loading").lower()
+        length = len(self._iterable) if isinstance(self._iterable, Sized) else 0
+        self.total = int(kwargs.get("total") or length)
+        self.n = 0
+
+    def __iter__(self) -> Any:
+        for item in self._iterable or ():
+            yield item
+            self.update()
+
+    def update(self, n: float | None = 1) -> None:
+        self.n += int(n or 0)
+        self._progress(self._what, self.n, self.total)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else a bar can be told (descriptions, refreshes) shows nowhere."""
+        return lambda *args, **kwargs: None

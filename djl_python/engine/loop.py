@@ -1,0 +1,115 @@
+"""The engine process: takes sequences in, steps the batch, sends one frame of events a step.
+
+Two threads: the main one computes, the other reads the socket, so that messages wait in memory while a step runs and
+the worker's death ends this process at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+
+import msgspec
+
+from ..errors import ParameterError, ServingError
+from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
+from ..types import TokenEvent
+from .rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 16
+EXIT_LOAD_FAILED = 3
+
+
+class Inbox:
+    """Messages from the worker, read by a thread of their own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._messages: deque[AnyMessage] = deque()
+        self._arrived = threading.Condition()
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def take(self, *, wait: bool) -> list[AnyMessage]:
+        """Everything that has arrived; with `wait`, at least one message."""
+        with self._arrived:
+            while wait and not self._messages:
+                self._arrived.wait()
+            messages = list(self._messages)
+            self._messages.clear()
+        return messages
+
+    def _read(self) -> None:
+        reader = FrameReader()
+        while data := self._sock.recv(_READ_BYTES):
+            messages = reader.feed(data)
+            with self._arrived:
+                self._messages += messages
+                self._arrived.notify()
+        os._exit(0)  # the worker is gone: nobody is left to compute for
+
+
+def serve(sock: socket.socket) -> None:
+    """Open what the first message says, then step until told to stop."""
+    inbox = Inbox(sock)
+    batch = _open(sock, inbox)
+    while True:
+        events: list[TokenEvent] = []
+        for message in inbox.take(wait=batch.idle):
+            if isinstance(message, Stop):
+                batch.close()
+                return
+            events += _apply(batch, message)
+        if not batch.idle:
+            events += _step(batch)
+        sock.sendall(encode_frame([Step(events, batch.stats)]))
+
+
+def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
+    """Load the engine; exit with `EXIT_LOAD_FAILED` after telling why if that can't be done."""
+    opening = inbox.take(wait=True)[0]
+    assert isinstance(opening, Open)
+
+    def progress(what: str, done: int, total: int) -> None:
+        sock.sendall(encode_frame([Status("loading", what, done, total)]))
+
+    try:
+        settings = msgspec.msgpack.decode(opening.settings, type=EngineSettings)
+        batch = rolling_batch_class(opening.rolling_batch)(settings, progress)
+    except Exception as exc:  # the loop's boundary: whatever a model raises while loading is told to its owner
+        if not isinstance(exc, ServingError):
+            traceback.print_exc()
+        reason = exc.message if isinstance(exc, ServingError) else f"{type(exc).__name__}: {exc}"
+        sock.sendall(encode_frame([Status("failed", reason)]))
+        sys.exit(EXIT_LOAD_FAILED)
+    sock.sendall(
+        encode_frame(
+            [Opened(batch.max_model_len, batch.max_batch_size, batch.kv_blocks, batch.block_size, batch.description)]
+        )
+    )
+    return batch
+
+
+def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
+    if isinstance(message, Cancel):
+        batch.cancel(message.id)
+    elif isinstance(message, Add):
+        try:
+            batch.add(message.id, message.prompt_ids, message.sampling)
+        except ParameterError as exc:
+            return [TokenEvent(request_id=message.id, token_id=-1, error=exc.message)]
+    return []
+
+
+def _step(batch: RollingBatch) -> list[TokenEvent]:
+    try:
+        return batch.step()
+    except Exception as exc:  # the loop's boundary: a failing step costs its culprit only
+        log.exception("a step failed")
+        return batch.isolate(exc)

@@ -1,0 +1,103 @@
+"""The seam of continuous batching: what an engine is to the process around it. Runs in the engine process.
+
+Built-in engines come in by the same door as a third party's `option.rolling_batch=module:Class`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from ..registry import resolve
+from ..types import EngineStats, SamplingParams, TokenEvent
+
+Progress = Callable[[str, int, int], None]
+
+ROLLING_BATCHES: Final = {
+    "auto": "djl_python.engine.paged_batch:PagedRollingBatch",
+}
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine is opened with; `option.*` documents each.
+
+    `properties` are all of the model's settings as strings, for engines with settings of their own.
+    """
+
+    model_path: str
+    model_dir: str = ""
+    trust_remote_code: bool = False
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    max_batch_size: int = 32
+    max_prefill_tokens: int = 512
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_cache_memory_mb: int | None = None
+    gpu_memory_utilization: float = 0.9
+    properties: dict[str, str] = {}
+
+
+class RollingBatch(abc.ABC):
+    """A batch that requests join and leave at any step. Called from one thread.
+
+    Attributes, valid once constructed:
+        max_model_len: prompt and generated tokens of one sequence, at most.
+        max_batch_size: sequences that generate at the same time.
+        kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
+        description: one line for the log.
+    """
+
+    max_model_len: int
+    max_batch_size: int
+    kv_blocks: int = 0
+    block_size: int = 0
+    description: str = ""
+
+    @abc.abstractmethod
+    def __init__(self, settings: EngineSettings, progress: Progress) -> None:
+        """Load the model. Raise ModelLoadError (or anything) if that can't be done."""
+
+    @abc.abstractmethod
+    def add(self, request_id: int, prompt_ids: list[int], sampling: SamplingParams) -> None:
+        """Queue a sequence.
+
+        Raises:
+            ParameterError: it can never be generated (empty, or longer than the context).
+        """
+
+    @abc.abstractmethod
+    def cancel(self, request_id: int) -> None:
+        """Drop a sequence, wherever it is; unknown ids are ignored (it may just have finished)."""
+
+    @abc.abstractmethod
+    def step(self) -> list[TokenEvent]:
+        """Advance every sequence that can be; at most one event a token. Called while not `idle`."""
+
+    @abc.abstractmethod
+    def isolate(self, cause: Exception) -> list[TokenEvent]:
+        """`step` raised `cause`: give up (with error events) no more than must be, and be ready to step again."""
+
+    @property
+    @abc.abstractmethod
+    def idle(self) -> bool:
+        """Whether there is nothing to step."""
+
+    @property
+    @abc.abstractmethod
+    def stats(self) -> EngineStats:
+        """Gauges, now."""
+
+    def close(self) -> None:
+        """Let go of the model."""
+        return
+
+
+def rolling_batch_class(name: str) -> type[RollingBatch]:
+    """The engine class that `option.rolling_batch` names."""
+    found: Any = resolve(ROLLING_BATCHES, name, "option.rolling_batch")
+    return found  # type: ignore[no-any-return]

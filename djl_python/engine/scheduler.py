@@ -1,0 +1,143 @@
+"""Which sequences compute how many tokens in the next step. Runs in the engine process; no tensors, no model.
+
+Every step mixes one token for each sequence that generates with chunks of the prompts that are still being read, so
+that a long prompt never stalls the others. The budget bounds the prompt tokens of one step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from .kv_cache import BlockManager, OutOfBlocksError
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next `length` uncomputed tokens of `sequence`."""
+
+    sequence: Sequence
+    length: int
+
+    @property
+    def completes(self) -> bool:
+        """Whether the last position's logits will give a new token."""
+        return self.length == self.sequence.remaining
+
+
+class Scheduler:
+    """First come, first served; the youngest gives way when blocks run out and is recomputed later."""
+
+    def __init__(self, blocks: BlockManager, *, max_sequences: int, max_prefill_tokens: int) -> None:
+        self.blocks = blocks
+        self.max_sequences = max_sequences
+        self.max_prefill_tokens = max_prefill_tokens
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.preemptions = 0
+        self._suspects: set[int] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to compute."""
+        return not self.running and not self.waiting
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a finished or cancelled sequence out and free its blocks."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self.blocks.release(sequence)
+        self._suspects.discard(sequence.id)
+
+    def schedule(self) -> list[Chunk]:
+        """The chunks of the next step: generating sequences and started prompts first, then new ones."""
+        if self._suspects:
+            return self._schedule_suspect()
+        budget = self.max_prefill_tokens
+        chunks: list[Chunk] = []
+        index = 0
+        while index < len(self.running):
+            sequence = self.running[index]
+            length = 1 if sequence.remaining == 1 else min(sequence.remaining, budget)
+            if length == 0 or not self._make_room(sequence, length):
+                if sequence in self.running:
+                    index += 1  # no budget left for this one: it keeps its place
+                continue
+            if sequence.remaining > 1:
+                budget -= length
+            chunks.append(Chunk(sequence, length))
+            index += 1
+        while self.waiting and budget > 0 and len(self.running) < self.max_sequences:
+            sequence = self.waiting[0]
+            if not self.blocks.admit(sequence):
+                break
+            self.waiting.popleft()
+            self.running.append(sequence)
+            length = min(sequence.remaining, budget)
+            self.blocks.extend(sequence, sequence.computed + length)
+            budget -= length
+            chunks.append(Chunk(sequence, length))
+        return chunks
+
+    def advance(self, chunks: list[Chunk]) -> None:
+        """Tell what a step has computed. Call before new tokens are appended."""
+        for chunk in chunks:
+            if chunk.completes:
+                self._suspects.discard(chunk.sequence.id)
+            chunk.sequence.computed += chunk.length
+            self.blocks.seal(chunk.sequence)
+
+    def isolate(self, chunks: list[Chunk]) -> Sequence | None:
+        """A step with these chunks failed. A sequence that was alone in it is the culprit: it is returned.
+
+        Otherwise whoever took part is recomputed, alone, until it has got a token that way; the others wait for them.
+        """
+        if len(chunks) == 1:
+            return chunks[0].sequence
+        self._suspects.update(chunk.sequence.id for chunk in chunks)
+        for sequence in reversed([chunk.sequence for chunk in chunks]):
+            self._preempt(sequence)
+        self.blocks.forget()  # the failed step may have left anything in the cache
+        return None
+
+    def _make_room(self, sequence: Sequence, length: int) -> bool:
+        """Blocks for `length` more tokens, preempting from the young end; False if `sequence` itself had to go."""
+        while True:
+            try:
+                self.blocks.extend(sequence, sequence.computed + length)
+                return True
+            except OutOfBlocksError:
+                victim = self.running[-1]
+                self.preemptions += 1
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.release(sequence)
+        self.waiting.appendleft(sequence)
+
+    def _schedule_suspect(self) -> list[Chunk]:
+        """The first suspect, alone."""
+        sequence = next((s for s in self.running if s.id in self._suspects), None)
+        if sequence is None:
+            sequence = next(s for s in self.waiting if s.id in self._suspects)
+            while not self.blocks.admit(sequence):
+                self._preempt(self.running[-1])
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+        length = min(sequence.remaining, self.max_prefill_tokens)
+        while True:
+            try:
+                self.blocks.extend(sequence, sequence.computed + length)
+                return [Chunk(sequence, length)]
+            except OutOfBlocksError:
+                self._preempt(next(s for s in reversed(self.running) if s is not sequence))

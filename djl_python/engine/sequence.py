@@ -1,0 +1,80 @@
+"""One sequence in the batch. Runs in the engine process; no tensors.
+
+A sequence is a list of tokens, of which the first `computed` have their keys and values in the cache. There is no
+separate prefill and decode state: whatever is not computed yet is work, in chunks; when all of it is computed, the
+last position's logits give the next token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..types import FinishReason, SamplingParams, TokenEvent
+
+PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Identity, tokens and cache blocks of one request.
+
+    Attributes:
+        tokens: prompt and generated ids.
+        computed: how many of `tokens` are in the cache.
+        blocks: the cache blocks that hold them, in order.
+        sealed: how many leading blocks are registered for sharing by content.
+        prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
+    """
+
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    sampling: SamplingParams
+    arrived_s: float = 0.0
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    sealed: int = 0
+    prompt_entries: list[PromptEntry] = field(default_factory=list)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose keys and values are still to be computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether prompt log-probabilities were asked for and are not all there yet."""
+        return self.sampling.prompt_logprobs is not None and len(self.prompt_entries) < self.prompt_length
+
+    def append(
+        self,
+        token_id: int,
+        logprob: float,
+        top: tuple[tuple[int, float], ...],
+        eos_ids: frozenset[int],
+        max_length: int,
+    ) -> TokenEvent:
+        """Add a generated token, and tell whether it is the last."""
+        self.tokens.append(token_id)
+        sampling = self.sampling
+        finish: FinishReason | None = None
+        if token_id in sampling.stop_token_ids:
+            finish = FinishReason.STOP
+        elif token_id in eos_ids and not sampling.ignore_eos:
+            finish = FinishReason.EOS
+        elif self.generated >= sampling.max_new_tokens or len(self.tokens) >= max_length:
+            finish = FinishReason.LENGTH
+        first = self.generated == 1
+        return TokenEvent(
+            request_id=self.id,
+            token_id=token_id,
+            logprob=logprob,
+            finish=finish,
+            top=top,
+            prompt=tuple(self.prompt_entries) if first else (),
+        )

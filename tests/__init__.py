@@ -1,0 +1,1 @@
+"""The tests: they mirror `djl_python` file by file, beside whole-system tests in folders of their own."""

@@ -1,0 +1,96 @@
+"""Small random checkpoints of many architectures, built with transformers and loaded by the real loading code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    BloomConfig,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PhiConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers import AutoModelForCausalLM
+
+VOCABULARY = 320
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,
+}
+
+
+def _gpt2() -> PretrainedConfig:
+    return GPT2Config(
+        vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=1,
+        initializer_range=0.2,
+    )  # fmt: skip
+
+
+# What each stands for: the features that attention has to get right.
+ARCHITECTURES: dict[str, Any] = {
+    "llama": lambda: LlamaConfig(**_COMMON, num_key_value_heads=2),  # grouped heads
+    "qwen2": lambda: Qwen2Config(**_COMMON, num_key_value_heads=2),  # biases in attention
+    "qwen3": lambda: Qwen3Config(**_COMMON, num_key_value_heads=2, head_dim=32),  # norms on queries and keys
+    "gpt_neox": lambda: GPTNeoXConfig(**_COMMON, rotary_pct=0.25),  # partial rotary, parallel residual
+    "phi": lambda: PhiConfig(**_COMMON, partial_rotary_factor=0.5),
+    "gemma2": lambda: Gemma2Config(  # soft-capping, alternating sliding window
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=24,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=10.0,
+    ),  # fmt: skip
+    "mistral": lambda: MistralConfig(**_COMMON, num_key_value_heads=2, sliding_window=20),  # sliding window
+    "gpt2": _gpt2,  # learned positions
+}
+
+# Can't be paged: a bias in the attention, a recurrent state.
+UNPAGED: dict[str, Any] = {
+    "bloom": lambda: BloomConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        n_layer=2,
+        n_head=4,
+        seq_length=256,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+    ),  # fmt: skip
+    "mamba": lambda: MambaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        state_size=8,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=0,
+    ),  # fmt: skip
+}
+
+
+def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:
+    """Save a random model of this architecture; the same one every time."""
+    config = (ARCHITECTURES | UNPAGED)[architecture]()
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(path)
+    return path

@@ -1,0 +1,191 @@
+"""The oracle: what continuous batching generates is what `model.generate` generates."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.errors import ParameterError
+from djl_python.types import FinishReason, SamplingParams, TokenEvent
+from tests.checkpoints import ARCHITECTURES, UNPAGED, VOCABULARY, build_checkpoint
+
+
+def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
+    defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16, "threads": 1}
+    return PagedRollingBatch(
+        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
+    )
+
+
+def run_to_end(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
+    events: dict[int, list[TokenEvent]] = {}
+    while not batch.idle:
+        for event in batch.step():
+            events.setdefault(event.request_id, []).append(event)
+    return events
+
+
+def random_requests(count: int, seed: int) -> list[tuple[list[int], int]]:
+    rng = random.Random(seed)
+    return [
+        ([rng.randrange(2, VOCABULARY) for _ in range(rng.choice([1, 3, 17, 40, 70]))], rng.choice([1, 2, 9, 30]))
+        for _ in range(count)
+    ]
+
+
+def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
+    """What transformers generates on its own."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
+    )
+    return [int(i) for i in out[0, len(prompt) :]]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *UNPAGED])
+def test_greedy_ids_are_those_of_generate_whatever_the_schedule(architecture: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, architecture)
+    batch = open_batch(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    requests = random_requests(50, seed=3)
+    rng = random.Random(11)
+    got: dict[int, list[int]] = {i: [] for i in range(len(requests))}
+    waiting = list(enumerate(requests))
+    while waiting or not batch.idle:
+        for _ in range(rng.choice([0, 0, 1, 4])):
+            if waiting:
+                index, (prompt, new_tokens) = waiting.pop(0)
+                batch.add(index, prompt, SamplingParams(max_new_tokens=new_tokens))
+        if not batch.idle:
+            for event in batch.step():
+                got[event.request_id].append(event.token_id)
+    expected = {i: generate(model, prompt, new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}
+    assert got == expected
+    assert batch.stats.kv_blocks_used == batch.stats.running == batch.stats.waiting == 0
+
+
+def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> None:
+    paged = open_batch(build_checkpoint(tmp_path / "gemma2", "gemma2"))
+    unpaged = open_batch(build_checkpoint(tmp_path / "bloom", "bloom"))
+    assert "KV cache" in paged.description
+    assert "transformers' own cache" in unpaged.description
+
+
+def test_too_few_blocks_preempt_and_recompute(llama: Path) -> None:
+    """Six sequences that need 6 x 8 blocks share 14."""
+    roomy, tight = open_batch(llama), open_batch(llama, max_model_len=128, kv_cache_memory_mb=1)
+    tight._scheduler.blocks.__init__(14, 16)  # type: ignore[misc]
+    for batch in (roomy, tight):
+        for i in range(6):
+            batch.add(i, [5 + i] * 20, SamplingParams(max_new_tokens=100, ignore_eos=True))
+    expected, got = run_to_end(roomy), run_to_end(tight)
+    assert tight.stats.preemptions > 0
+    assert {i: [e.token_id for e in v] for i, v in got.items()} == {
+        i: [e.token_id for e in v] for i, v in expected.items()
+    }
+    assert tight.stats.kv_blocks_used == 0
+
+
+def test_a_long_prompt_never_stalls_the_others(llama: Path) -> None:
+    batch = open_batch(llama, max_prefill_tokens=16)
+    batch.add(1, [9, 8, 7], SamplingParams(max_new_tokens=50, ignore_eos=True))
+    batch.step()
+    batch.add(2, list(range(2, 202)), SamplingParams(max_new_tokens=1))
+    for _ in range(200 // 16):
+        assert [event.request_id for event in batch.step()] == [1]
+        assert batch.stats.step_tokens == 16 + 1
+    assert [event.request_id for event in batch.step()] == [1, 2]
+
+
+def test_cancelled_sequences_leave_before_the_next_step(llama: Path) -> None:
+    batch = open_batch(llama, max_batch_size=2)
+    for i in range(4):
+        batch.add(i, [3 + i] * 30, SamplingParams(max_new_tokens=60, ignore_eos=True))
+    batch.step()
+    assert (batch.stats.running, batch.stats.waiting) == (1, 3) or batch.stats.running == 2
+    for i in (0, 1, 3, 99):
+        batch.cancel(i)
+    assert {event.request_id for _ in range(3) for event in batch.step()} <= {2}
+    batch.cancel(2)
+    assert batch.idle
+    assert batch.stats.kv_blocks_used == 0
+
+
+def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    real = batch._runner.run
+
+    def run(chunks: Any) -> Any:
+        if any(266 in chunk.sequence.tokens for chunk in chunks):
+            raise RuntimeError("cursed token")
+        return real(chunks)
+
+    monkeypatch.setattr(batch._runner, "run", run)
+    for i in range(5):
+        batch.add(i, [20 + i, 30, 40], SamplingParams(max_new_tokens=12, ignore_eos=True))
+    batch.step()
+    batch.add(66, [20, 266, 40], SamplingParams(max_new_tokens=12))
+    events: dict[int, list[TokenEvent]] = {}
+    while not batch.idle:
+        try:
+            new = batch.step()
+        except RuntimeError as exc:
+            new = batch.isolate(exc)
+        for event in new:
+            events.setdefault(event.request_id, []).append(event)
+    assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
+    assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
+    assert batch.stats.kv_blocks_used == 0
+
+
+def test_a_prefix_in_the_cache_is_not_computed_again(llama: Path) -> None:
+    batch = open_batch(llama, max_prefill_tokens=512)
+    prompt = list(range(2, 102))
+    batch.add(1, prompt, SamplingParams(max_new_tokens=5, ignore_eos=True))
+    first = [e.token_id for e in run_to_end(batch)[1]]
+    batch.add(2, prompt, SamplingParams(max_new_tokens=5, ignore_eos=True))
+    second = [e.token_id for e in batch.step()]
+    assert batch.stats.step_tokens == 100 - 96
+    second += [e.token_id for e in run_to_end(batch)[2]]
+    assert first == second
+
+
+def test_length_of_prompt_and_context(llama: Path) -> None:
+    batch = open_batch(llama, max_model_len=32)
+    with pytest.raises(ParameterError, match="32 has room for 31"):
+        batch.add(1, [5] * 32, SamplingParams(max_new_tokens=1))
+    with pytest.raises(ParameterError, match="no tokens"):
+        batch.add(1, [], SamplingParams(max_new_tokens=1))
+    with pytest.raises(ParameterError, match="vocabulary"):
+        batch.add(1, [VOCABULARY], SamplingParams(max_new_tokens=1))
+    batch.add(1, [5] * 31, SamplingParams(max_new_tokens=10, ignore_eos=True))
+    assert [e.finish for e in run_to_end(batch)[1]] == [FinishReason.LENGTH]
+
+
+def test_prompt_logprobs_are_the_models_own_also_after_chunks(llama: Path) -> None:
+    batch = open_batch(llama, max_prefill_tokens=16)
+    prompt = list(range(40, 100))
+    batch.add(1, prompt, SamplingParams(max_new_tokens=2, ignore_eos=True, prompt_logprobs=2))
+    first, second = run_to_end(batch)[1]
+    assert second.prompt == ()
+    model = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32)
+    with torch.no_grad():
+        logprobs = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    assert first.prompt[0] == (None, ())
+    for position in range(1, len(prompt)):
+        logprob, top = first.prompt[position]
+        assert logprob == pytest.approx(float(logprobs[position - 1, prompt[position]]), abs=1e-4)
+        assert [i for i, _ in top] == logprobs[position - 1].topk(2).indices.tolist()
+    assert first.logprob == pytest.approx(float(logprobs[-1].max()), abs=1e-4)

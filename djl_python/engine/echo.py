@@ -1,0 +1,71 @@
+"""An engine without a model: gives every sequence its own prompt back, token by token. Runs in the engine process.
+
+For measuring what everything but the model costs, and for testing clients: it starts at once, needs no checkpoint but
+a tokenizer, and imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..errors import ParameterError
+from ..types import EngineStats, SamplingParams, TokenEvent
+from .rolling_batch import EngineSettings, Progress, RollingBatch
+from .sequence import PromptEntry, Sequence
+
+_DEFAULT_CONTEXT = 1 << 20
+
+
+class EchoRollingBatch(RollingBatch):
+    """Repeats each prompt until max_new_tokens or the context ends it; every token is certain (log-probability 0)."""
+
+    def __init__(self, settings: EngineSettings, progress: Progress) -> None:
+        self.max_model_len = settings.max_model_len or _DEFAULT_CONTEXT
+        self.max_batch_size = settings.max_batch_size
+        self.description = "echo: repeats the prompt"
+        self._running: dict[int, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+
+    def add(self, request_id: int, prompt_ids: list[int], sampling: SamplingParams) -> None:
+        if not 0 < len(prompt_ids) < self.max_model_len:
+            raise ParameterError(
+                f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self.max_model_len - 1}", "inputs"
+            )
+        sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
+        if sampling.prompt_logprobs is not None:
+            certain: list[PromptEntry] = [(0.0, _top(token, sampling.prompt_logprobs)) for token in prompt_ids[1:]]
+            sequence.prompt_entries = [(None, ()), *certain]
+        self._waiting.append(sequence)
+
+    def cancel(self, request_id: int) -> None:
+        if self._running.pop(request_id, None) is None:
+            self._waiting = deque(s for s in self._waiting if s.id != request_id)
+
+    def step(self) -> list[TokenEvent]:
+        while self._waiting and len(self._running) < self.max_batch_size:
+            sequence = self._waiting.popleft()
+            self._running[sequence.id] = sequence
+        events = [self._advance(sequence) for sequence in self._running.values()]
+        for event in events:
+            if event.finish is not None:
+                del self._running[event.request_id]
+        return events
+
+    def isolate(self, cause: Exception) -> list[TokenEvent]:
+        raise cause  # nothing in a step can fail because of a request
+
+    @property
+    def idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(running=len(self._running), waiting=len(self._waiting), step_tokens=len(self._running))
+
+    def _advance(self, sequence: Sequence) -> TokenEvent:
+        token = sequence.tokens[len(sequence.tokens) - sequence.prompt_length]
+        return sequence.append(token, 0.0, _top(token, sequence.sampling.top_logprobs), frozenset(), self.max_model_len)
+
+
+def _top(token: int, alternatives: int) -> tuple[tuple[int, float], ...]:
+    return ((token, 0.0),) if alternatives else ()

@@ -1,0 +1,191 @@
+"""The engine as a spawned process behind its client: real sockets, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from djl_python.config import ModelConfig, Options
+from djl_python.engine.client import EngineClient
+from djl_python.errors import ModelLoadError
+from djl_python.types import EngineStats, FinishReason, SamplingParams, TokenEvent
+from tests.checkpoints import build_checkpoint
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Listener:
+    """What a handler would be: hears everything an engine says."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[str, int, int]] = []
+        self.stats: list[EngineStats] = []
+        self.deaths: list[str] = []
+        self.died = asyncio.Event()
+
+    def on_death(self, message: str) -> None:
+        self.deaths.append(message)
+        self.died.set()
+
+    async def open(self, path: Path, **options: Any) -> EngineClient:
+        config = ModelConfig(
+            name="m", path=str(path), option=Options(**{"threads": 1, "max_model_len": 128, **options})
+        )
+        return await EngineClient.open(
+            config,
+            path,
+            progress=lambda *report: self.progress.append(report),
+            on_stats=self.stats.append,
+            on_death=self.on_death,
+        )
+
+
+class Sink:
+    """Collects one sequence's events."""
+
+    def __init__(self) -> None:
+        self.events: list[TokenEvent] = []
+        self.ended = asyncio.Event()
+        self.begun = asyncio.Event()
+
+    def __call__(self, event: TokenEvent) -> None:
+        self.events.append(event)
+        self.begun.set()
+        if event.finish is not None or event.error is not None:
+            self.ended.set()
+
+    async def end(self) -> list[TokenEvent]:
+        async with asyncio.timeout(30):
+            await self.ended.wait()
+        return self.events
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(checkpoint: Path) -> AsyncIterator[tuple[EngineClient, Listener]]:
+    listener = Listener()
+    client = await listener.open(checkpoint, max_rolling_batch_size=3)
+    yield client, listener
+    await client.close()
+    assert not psutil.pid_exists(client.pid)
+    assert listener.deaths == []
+
+
+async def test_loading_tells_its_progress_and_its_limits(engine: tuple[EngineClient, Listener]) -> None:
+    client, listener = engine
+    assert ("loading weights", 1) in {(what, done) for what, done, _ in listener.progress}
+    assert (client.limits.max_model_len, client.limits.max_batch_size) == (128, 3)
+    assert "LlamaForCausalLM" in client.limits.description
+
+
+async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[EngineClient, Listener]) -> None:
+    client, listener = engine
+    sinks = [Sink() for _ in range(7)]
+    for i, sink in enumerate(sinks):
+        client.submit([5 + i] * 9, SamplingParams(max_new_tokens=3 + i, ignore_eos=True), sink)
+    for i, sink in enumerate(sinks):
+        events = await sink.end()
+        assert len(events) == 3 + i
+        assert [e.finish for e in events] == [None] * (2 + i) + [FinishReason.LENGTH]
+        assert len({e.request_id for e in events}) == 1
+    assert max(stats.running for stats in listener.stats) == 3
+    assert (listener.stats[-1].running, listener.stats[-1].kv_blocks_used) == (0, 0)
+
+
+async def test_a_cancelled_sequence_is_silent_and_gone(engine: tuple[EngineClient, Listener]) -> None:
+    client, listener = engine
+    sink, witness = Sink(), Sink()
+    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
+    await sink.begun.wait()
+    client.cancel(request_id)
+    client.cancel(request_id)
+    seen = len(sink.events)
+    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
+    await witness.end()
+    assert len(sink.events) == seen
+    assert listener.stats[-1].kv_blocks_used == 0
+
+
+async def test_what_can_never_be_generated_is_an_error_of_its_own(engine: tuple[EngineClient, Listener]) -> None:
+    client, _ = engine
+    sink = Sink()
+    client.submit([5] * 128, SamplingParams(max_new_tokens=1), sink)
+    assert "room for 127" in str((await sink.end())[0].error)
+
+
+async def test_a_killed_engine_ends_what_was_in_flight(checkpoint: Path) -> None:
+    listener = Listener()
+    client = await listener.open(checkpoint)
+    sinks = [Sink(), Sink()]
+    for sink in sinks:
+        client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    await sinks[0].begun.wait()
+    os.kill(client.pid, signal.SIGKILL)
+    for sink in sinks:
+        assert (await sink.end())[-1].error == "the engine process ended unexpectedly"
+    await listener.died.wait()
+    late = Sink()
+    client.submit([5], SamplingParams(max_new_tokens=1), late)
+    assert (await late.end())[-1].error == "the engine process ended unexpectedly"
+    await client.close()
+    assert len(listener.deaths) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"rolling_batch": "nonsense"}, "option.rolling_batch 'nonsense' is not known; expected one of auto, echo"),
+        ({"rolling_batch": "broken_engine:Engine"}, "ZeroDivisionError: division by zero"),
+        ({"max_model_len": 4096}, "option.max_model_len=4096 is more than the checkpoint's context of 256"),
+    ],
+)
+async def test_an_engine_that_does_not_open_says_why(
+    options: dict[str, Any], reason: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_engine.py").write_text("1 / 0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ModelLoadError) as caught:
+        await Listener().open(checkpoint, **options)
+    assert reason in caught.value.message
+
+
+async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path: Path) -> None:
+    """A worker that is killed takes its engine with it, in the middle of a sequence."""
+    script = tmp_path / "worker.py"
+    script.write_text(f"""
+import asyncio, pathlib
+from tests.engine.test_client import Listener, Sink
+from djl_python.types import SamplingParams
+
+async def main():
+    client = await Listener().open(pathlib.Path({str(checkpoint)!r}))
+    sink = Sink()
+    client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    await sink.begun.wait()
+    print(client.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+""")
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    assert worker.stdout is not None
+    engine = psutil.Process(int(await worker.stdout.readline()))
+    worker.kill()
+    await worker.wait()
+    await asyncio.to_thread(psutil.wait_procs, [engine], 10)
+    assert not engine.is_running()

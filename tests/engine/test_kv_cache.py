@@ -1,0 +1,152 @@
+"""Blocks: nobody's block is handed out twice, shared content is found, and room is made in the right order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from djl_python.engine.kv_cache import BlockManager, OutOfBlocksError
+from djl_python.engine.sequence import Sequence
+from djl_python.types import SamplingParams
+
+SIZE = 4
+
+
+def sequence(tokens: list[int], number: int = 0, **params: int) -> Sequence:
+    return Sequence(number, tokens, len(tokens), SamplingParams(max_new_tokens=9, **params))
+
+
+def compute(blocks: BlockManager, mine: Sequence) -> None:
+    """What a step does: room, tokens, registration."""
+    blocks.extend(mine, len(mine.tokens))
+    mine.computed = len(mine.tokens)
+    blocks.seal(mine)
+
+
+def test_blocks_are_counted_given_and_taken_back() -> None:
+    blocks = BlockManager(5, SIZE)
+    mine = sequence([1] * 9)
+    assert blocks.admit(mine)
+    compute(blocks, mine)
+    assert len(set(mine.blocks)) == 3
+    assert (blocks.used, blocks.available) == (3, 2)
+    assert not blocks.admit(sequence([2] * 9)), "three blocks are not free"
+    blocks.release(mine)
+    assert (blocks.used, blocks.available, mine.blocks, mine.computed) == (0, 5, [], 0)
+
+
+def test_running_out_keeps_what_was_given() -> None:
+    blocks = BlockManager(2, SIZE)
+    mine = sequence([1] * 20)
+    with pytest.raises(OutOfBlocksError):
+        blocks.extend(mine, 20)
+    assert len(mine.blocks) == 2
+    blocks.release(mine)
+    assert blocks.used == 0
+
+
+def test_a_known_prefix_is_shared_and_one_token_is_left_to_compute() -> None:
+    blocks = BlockManager(10, SIZE)
+    first, second, third = (
+        sequence([1, 2, 3, 4, 5, 6, 7, 8]),
+        sequence([1, 2, 3, 4, 5, 6, 7, 8]),
+        sequence([1, 2, 3, 4, 9, 9, 9, 9, 9]),
+    )
+    blocks.admit(first)
+    compute(blocks, first)
+    assert blocks.admit(second)
+    assert second.blocks == first.blocks[:1], "the last block's last token must be computed for its logits"
+    assert second.computed == 4
+    assert blocks.admit(third)
+    assert third.blocks == first.blocks[:1]
+    blocks.release(first)
+    assert blocks.used == 1
+    blocks.release(second)
+    blocks.release(third)
+    assert blocks.used == 0
+
+
+def test_the_same_tokens_after_another_beginning_are_not_the_same_content() -> None:
+    blocks = BlockManager(10, SIZE)
+    first = sequence([1, 1, 1, 1, 2, 2, 2, 2, 3])
+    blocks.admit(first)
+    compute(blocks, first)
+    other = sequence([9, 9, 9, 9, 2, 2, 2, 2, 3])
+    blocks.admit(other)
+    assert other.computed == 0
+
+
+def test_a_prefix_computed_twice_at_once_still_serves_what_follows() -> None:
+    blocks = BlockManager(10, SIZE)
+    first, second = sequence([1, 1, 1, 1, 2, 2, 2, 2, 3]), sequence([1, 1, 1, 1, 4, 4, 4, 4, 3])
+    blocks.admit(first)
+    blocks.admit(second)
+    compute(blocks, first)
+    compute(blocks, second)
+    blocks.release(second)
+    again = sequence([1, 1, 1, 1, 4, 4, 4, 4, 3])
+    blocks.admit(again)
+    assert again.computed == 8
+    assert again.blocks[0] == first.blocks[0]
+
+
+def test_the_least_recently_used_goes_first_and_of_a_prefix_the_tail() -> None:
+    blocks = BlockManager(4, SIZE)
+    old, new = sequence([1, 1, 1, 1, 2, 2, 2, 2]), sequence([5, 5, 5, 5, 6, 6, 6, 6])
+    for mine in (old, new):
+        blocks.admit(mine)
+        compute(blocks, mine)
+    blocks.release(old)
+    blocks.release(new)
+    filler = sequence([8] * 4)
+    assert blocks.admit(filler)
+    compute(blocks, filler)
+    for tokens, known in (([1, 1, 1, 1, 2, 2, 2, 2, 3], 4), ([5, 5, 5, 5, 6, 6, 6, 6, 3], 8)):
+        probe = sequence(tokens)
+        assert len(blocks._lookup(probe)) * SIZE == known
+
+
+def test_prompt_logprobs_need_every_position_computed() -> None:
+    blocks = BlockManager(10, SIZE)
+    first = sequence([1] * 9)
+    blocks.admit(first)
+    compute(blocks, first)
+    asking = sequence([1] * 9, prompt_logprobs=0)
+    blocks.admit(asking)
+    assert asking.computed == 0
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_any_history_keeps_the_books_straight(share: bool) -> None:
+    rng = random.Random(5)
+    blocks = BlockManager(40, SIZE, share=share)
+    live: list[Sequence] = []
+    for number in range(3000):
+        action = rng.random()
+        if action < 0.4:
+            mine = sequence([rng.choice([1, 2]) for _ in range(rng.randrange(1, 30))], number)
+            if blocks.admit(mine):
+                compute(blocks, mine)
+                live.append(mine)
+        elif action < 0.7 and live:
+            mine = rng.choice(live)
+            mine.tokens.append(rng.choice([1, 2]))
+            try:
+                compute(blocks, mine)
+            except OutOfBlocksError:
+                live.remove(mine)
+                blocks.release(mine)
+        elif live:
+            mine = live.pop(rng.randrange(len(live)))
+            blocks.release(mine)
+        held = {block for mine in live for block in mine.blocks}
+        assert blocks.used == len(held)
+        contents: dict[int, set[tuple[int, ...]]] = {}
+        for mine in live:
+            for index, block in enumerate(mine.blocks):
+                contents.setdefault(block, set()).add(tuple(mine.tokens[: (index + 1) * SIZE]))
+        assert all(len(c) == 1 for c in contents.values()), "two contents in one block"
+    for mine in live:
+        blocks.release(mine)
+    assert blocks.used == 0

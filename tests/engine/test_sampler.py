@@ -1,0 +1,187 @@
+"""The sampler against transformers' own processors, and its promise about seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from djl_python.engine.sampler import CANDIDATES, Sampler, prompt_entries
+from djl_python.engine.sequence import Sequence
+from djl_python.types import SamplingParams
+
+CPU = torch.device("cpu")
+VOCABULARY = 1500  # more than the sampler looks at before it sorts everything
+EOS = 1
+
+
+def sequence(number: int = 0, tokens: list[int] | None = None, prompt: int | None = None, **params: Any) -> Sequence:
+    tokens = tokens or [5, 6, 7]
+    return Sequence(
+        number, tokens, len(tokens) if prompt is None else prompt, SamplingParams(max_new_tokens=99, **params)
+    )
+
+
+def sampler() -> Sampler:
+    return Sampler(VOCABULARY, frozenset({EOS}), CPU)
+
+
+def logits(rows: int, spread: float = 3.0, seed: int = 0) -> Tensor:
+    return torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+def draw_many(row: Tensor, draws: int, **params: Any) -> Tensor:
+    """Token ids drawn from one row of logits with seeds 0 .. draws-1."""
+    found: list[int] = []
+    ours = sampler()
+    for start in range(0, draws, 500):
+        batch = [sequence(start + i, do_sample=True, seed=start + i, **params) for i in range(500)]
+        found += [s.token_id for s in ours.sample(row.expand(500, -1), batch)]
+    return torch.tensor(found)
+
+
+WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"temperature": 0.7}, [TemperatureLogitsWarper(0.7)]),
+    ({"top_k": 5}, [TopKLogitsWarper(5)]),
+    ({"top_p": 0.6}, [TopPLogitsWarper(0.6)]),
+    ({"top_k": 1200, "top_p": 0.5}, [TopKLogitsWarper(1200), TopPLogitsWarper(0.5)]),
+    ({"top_k": 9, "top_p": 0.5}, [TopKLogitsWarper(9), TopPLogitsWarper(0.5)]),
+    ({"min_p": 0.2}, [MinPLogitsWarper(0.2)]),
+    ({"typical_p": 0.3}, [TypicalLogitsWarper(0.3)]),
+    (
+        {"temperature": 1.5, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
+        [TemperatureLogitsWarper(1.5), TopKLogitsWarper(50), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("params", "warpers"), WARPERS, ids=[str(p) for p, _ in WARPERS])
+@pytest.mark.parametrize("spread", [3.0, 0.3], ids=["peaked", "flat"])
+def test_draws_follow_the_distribution_of_transformers_warpers(
+    params: dict[str, Any], warpers: list[Any], spread: float
+) -> None:
+    row = logits(1, spread)
+    expected = LogitsProcessorList(warpers)(torch.tensor([[5, 6, 7]]), row.clone()).softmax(-1)[0]
+    draws = 4000
+    counts = torch.bincount(draw_many(row, draws, **params), minlength=VOCABULARY)
+    assert counts[expected == 0].sum() == 0, "a token that the rule excludes"
+    # A mean over the tokens that are likely enough to be counted: within 5 standard errors each.
+    likely = expected * draws > 20
+    error = (counts[likely] / draws - expected[likely]).abs()
+    assert (error < 5 * (expected[likely] / draws).sqrt()).all()
+
+
+def test_the_same_seed_draws_the_same_whatever_else_is_in_the_batch() -> None:
+    mine = {"do_sample": True, "top_p": 0.9, "temperature": 1.3, "repetition_penalty": 1.2, "seed": 2**64 - 1}
+    row = logits(1, 0.5, seed=42)
+    alone = sampler().sample(row, [sequence(0, **mine)])[0]
+    others = [
+        sequence(1),
+        sequence(2, do_sample=True, seed=3),
+        sequence(3, do_sample=True, top_k=4, seed=1),
+        sequence(4, do_sample=True, typical_p=0.4, presence_penalty=1.0),
+    ]
+    crowd = sampler().sample(
+        torch.cat([logits(2, seed=1), row, logits(2, seed=2)]), [*others[:2], sequence(0, **mine), *others[2:]]
+    )
+    assert crowd[2] == alone
+
+
+def test_draws_differ_by_seed_and_by_position() -> None:
+    row = logits(1, 0.3)
+    assert len(set(draw_many(row, 500).tolist())) > 300
+    same_seed = [
+        sampler().sample(row, [sequence(0, [5] * (3 + i), prompt=3, do_sample=True, seed=9)])[0].token_id
+        for i in range(50)
+    ]
+    assert len(set(same_seed)) > 40
+
+
+def test_temperature_zero_and_no_sampling_are_greedy() -> None:
+    rows = logits(2)
+    drawn = sampler().sample(rows, [sequence(0), sequence(1, do_sample=True, temperature=0.0)])
+    assert [d.token_id for d in drawn] == rows.argmax(-1).tolist()
+
+
+def test_repetition_penalty_is_transformers() -> None:
+    row = logits(1)
+    tokens = [*row[0].topk(5).indices.tolist(), 3, 4]
+    expected = RepetitionPenaltyLogitsProcessor(5.0)(torch.tensor([tokens]), row.clone()).argmax(-1)
+    assert sampler().sample(row, [sequence(0, tokens, repetition_penalty=5.0)])[0].token_id == expected
+
+
+def test_presence_and_frequency_penalties_count_generated_tokens_only() -> None:
+    row = torch.zeros(1, VOCABULARY)
+    row[0, [10, 11, 12]] = torch.tensor([3.0, 2.9, 2.0])
+    ours = sampler()
+    mine = sequence(0, [10, 10, 10], frequency_penalty=0.5)
+    drawn = []
+    for _ in range(4):
+        drawn.append(ours.sample(row, [mine])[0].token_id)
+        mine.tokens.append(drawn[-1])
+    assert drawn == [10, 11, 10, 11], "3, then 2.5 < 2.9, then 2.5 > 2.4, then 2.0 < 2.4"
+    resumed = sampler().sample(row, [sequence(1, [10, 11, 10], prompt=0, presence_penalty=1.5)])
+    assert resumed[0].token_id == 12
+
+
+def test_bad_words_and_minimum_length() -> None:
+    row = logits(1)
+    best, second, third = row[0].topk(3).indices.tolist()
+    bad = NoBadWordsLogitsProcessor([[best], [7, second]], eos_token_id=[EOS])
+    expected = int(bad(torch.tensor([[5, 6, 7]]), row.clone()).argmax())
+    assert expected == third
+    banned = sequence(0, bad_words_ids=((best,), (7, second), (9, third)))
+    assert sampler().sample(row, [banned])[0].token_id == third
+    row[0, [EOS, 44]] = 100.0
+    early = sequence(0, min_new_tokens=1, stop_token_ids=(44,))
+    assert sampler().sample(row, [early])[0].token_id == best
+    late = sequence(0, [5, 6, 7, 8], prompt=3, min_new_tokens=1)
+    assert sampler().sample(row, [late])[0].token_id in (EOS, 44)
+
+
+def test_logprobs_are_the_models_own_before_any_rule() -> None:
+    rows = logits(3)
+    own = rows.log_softmax(-1)
+    params: dict[str, Any] = {"do_sample": True, "temperature": 0.2, "top_k": 2, "repetition_penalty": 3.0}
+    drawn = sampler().sample(
+        rows, [sequence(0, **params), sequence(1, top_logprobs=4), sequence(2, top_logprobs=1, **params)]
+    )
+    for row, sample in enumerate(drawn):
+        assert sample.logprob == pytest.approx(float(own[row, sample.token_id]), abs=1e-5)
+    assert drawn[0].top == ()
+    values, ids = own[1].topk(4)
+    assert [i for i, _ in drawn[1].top] == ids.tolist()
+    assert [p for _, p in drawn[1].top] == pytest.approx(values.tolist(), abs=1e-5)
+    assert len(drawn[2].top) == 1
+
+
+def test_prompt_entries() -> None:
+    rows = logits(3)
+    own = rows.log_softmax(-1)
+    entries = prompt_entries(rows, [9, 8, 7], 2)
+    assert [e[0] for e in entries] == pytest.approx([float(own[i, t]) for i, t in enumerate([9, 8, 7])], abs=1e-5)
+    assert [i for i, _ in entries[1][1]] == own[1].topk(2).indices.tolist()
+    assert prompt_entries(rows, [9, 8, 7], 0)[0][1] == ()
+
+
+def test_the_sampler_forgets_what_has_ended() -> None:
+    ours = sampler()
+    rows = logits(1)
+    for number in range(200):
+        mine = sequence(number, presence_penalty=1.0)
+        ours.sample(rows, [mine])
+        ours.forget(mine)
+    assert len(ours._penalties._counts) <= 8
+    assert CANDIDATES < VOCABULARY

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from .inputs import Input
 from .outputs import Output
+from .pair_list import PairList
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Input", "Output", "__version__"]
+__all__ = ["Input", "Output", "PairList", "__version__"]

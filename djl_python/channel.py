@@ -42,9 +42,7 @@ class Channel(asyncio.Protocol):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         sock.setblocking(False)
-        _, channel = await asyncio.get_running_loop().create_connection(
-            lambda: cls(on_messages, on_closed), sock=sock
-        )
+        _, channel = await asyncio.get_running_loop().create_connection(lambda: cls(on_messages, on_closed), sock=sock)
         return channel
 
     def send(self, message: AnyMessage) -> None:

@@ -61,6 +61,13 @@ class ModelNotFoundError(ServingError):
     kind = "model_not_found"
 
 
+class ModelNotNamedError(ServingError):
+    """Several models are loaded and the request names none."""
+
+    status = 400
+    kind = "model_not_named"
+
+
 class MethodError(ServingError):
     """The path exists, the method does not."""
 

@@ -31,19 +31,23 @@ async def spawn(
 ) -> tuple[asyncio.subprocess.Process, socket.socket]:
     """Start `module` as a process; the returned socket is our end."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        process = await asyncio.create_subprocess_exec(
-            executable,
-            "-m",
-            module,
-            "--fd",
-            str(theirs.fileno()),
-            pass_fds=(theirs.fileno(),),
-            stdin=asyncio.subprocess.DEVNULL,
-            cwd=cwd,
-            env=env,
-            start_new_session=new_session,
-        )
+    try:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                executable,
+                "-m",
+                module,
+                "--fd",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                cwd=cwd,
+                env=env,
+                start_new_session=new_session,
+            )
+    except OSError:
+        ours.close()
+        raise
     return process, ours
 
 

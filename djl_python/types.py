@@ -80,6 +80,7 @@ class TopToken(msgspec.Struct, frozen=True):
     id: int
     text: str
     logprob: float
+    special: bool = False
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -81,7 +81,9 @@ class Dialect(abc.ABC):
         """
 
     @abc.abstractmethod
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> ErrorAnswer:
+    def error(
+        self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None
+    ) -> ErrorAnswer:
         """`error` as this dialect answers it before the first byte. Retry-After is added for overload.
 
         `model` is known in the worker and, where the route found one, in the front end.

@@ -41,6 +41,11 @@ class LoadedModel:
     context: int
     eos_ids: frozenset[int]
 
+    @property
+    def weight_bytes(self) -> int:
+        """What a decode step has to read at least, but for the embedding table's unused rows."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
 
 def pick_device(name: str) -> torch.device:
     """`option.device`; "auto" is the first GPU if there is one.

@@ -30,19 +30,20 @@ class PagedRollingBatch(RollingBatch):
 
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
         opened = open_runner(settings, progress)
-        self._runner: ModelRunner = opened.runner
+        self.runner: ModelRunner = opened.runner
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
         self.max_batch_size = settings.max_batch_size
         self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
         self.description = opened.description
-        self._scheduler = Scheduler(
+        self.weight_bytes = opened.loaded.weight_bytes
+        self.scheduler = Scheduler(
             BlockManager(opened.kv_blocks, settings.block_size, share=opened.share_prefixes),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
         )
-        self._sampler = Sampler(opened.loaded.vocabulary, opened.loaded.eos_ids, opened.loaded.device)
-        self._vocabulary = opened.loaded.vocabulary
+        self.sampler = Sampler(opened.loaded.vocabulary, opened.loaded.eos_ids, opened.loaded.device)
+        self.vocabulary = opened.loaded.vocabulary
         self._sequences: dict[int, Sequence] = {}
         self._chunks: list[Chunk] = []
         self._step_s = 0.0
@@ -56,12 +57,12 @@ class PagedRollingBatch(RollingBatch):
                 f"{self.max_model_len} has room for {self.max_model_len - 1}",
                 "inputs",
             )
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self._vocabulary:
-            raise ParameterError(f"a prompt token id is outside the vocabulary of {self._vocabulary}", "inputs")
+        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.vocabulary:
+            raise ParameterError(f"a prompt token id is outside the vocabulary of {self.vocabulary}", "inputs")
         entries: list[PromptEntry] = [(None, ())] if sampling.prompt_logprobs is not None else []
         sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries)
         self._sequences[request_id] = sequence
-        self._scheduler.add(sequence)
+        self.scheduler.add(sequence)
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)
@@ -71,8 +72,8 @@ class PagedRollingBatch(RollingBatch):
     def step(self) -> list[TokenEvent]:
         began = time.perf_counter()
         self._chunks = []
-        self._chunks = chunks = self._scheduler.schedule()
-        logits = self._runner.run(chunks)
+        self._chunks = chunks = self.scheduler.schedule()
+        logits = self.runner.run(chunks)
         # where each chunk's rows end, before anything changes what rows a chunk wants
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
@@ -83,7 +84,7 @@ class PagedRollingBatch(RollingBatch):
     def isolate(self, cause: Exception) -> list[TokenEvent]:
         if not self._chunks:
             raise cause  # not a request's fault: the scheduler itself is broken
-        culprit = self._scheduler.isolate(self._chunks)
+        culprit = self.scheduler.isolate(self._chunks)
         if culprit is None:
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
             return []
@@ -93,11 +94,11 @@ class PagedRollingBatch(RollingBatch):
 
     @property
     def idle(self) -> bool:
-        return self._scheduler.idle
+        return self.scheduler.idle
 
     @property
     def stats(self) -> EngineStats:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -115,8 +116,8 @@ class PagedRollingBatch(RollingBatch):
         if len(logits) != len(rows):
             logits = logits[rows]
         with torch.inference_mode():
-            sampled = self._sampler.sample(logits, sequences) if sequences else []
-        self._scheduler.advance(chunks)
+            sampled = self.sampler.sample(logits, sequences) if sequences else []
+        self.scheduler.advance(chunks)
         events = []
         for sequence, drawn in zip(sequences, sampled, strict=True):
             event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
@@ -146,6 +147,6 @@ class PagedRollingBatch(RollingBatch):
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
-        self._scheduler.remove(sequence)
-        self._runner.forget(sequence)
-        self._sampler.forget(sequence)
+        self.scheduler.remove(sequence)
+        self.runner.forget(sequence)
+        self.sampler.forget(sequence)

@@ -19,6 +19,7 @@ Progress = Callable[[str, int, int], None]
 ROLLING_BATCHES: Final = {
     "auto": "djl_python.engine.paged_batch:PagedRollingBatch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
+    "fake": "djl_python.testing:FakeRollingBatch",
 }
 
 

@@ -1,1 +1,20 @@
-"""The worker process: one replica of one model."""
+"""The worker process: one replica of one model.
+
+One asyncio loop, and one thread that runs a synchronous handler's code. How the process ends tells why:
+
+    0  it was told to stop
+    3  the model did not load: starting it again would end the same way
+    4  a synchronous handler did not return when its call's time was up; nothing else can take its thread back
+    5  the front end is gone
+    6  the handler said that it can no longer answer (`Context.fail`)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_STOPPED: Final = 0
+EXIT_LOAD_FAILED: Final = 3
+EXIT_TIMEOUT: Final = 4
+EXIT_ORPHANED: Final = 5
+EXIT_HANDLER_FAILED: Final = 6

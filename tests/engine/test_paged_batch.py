@@ -86,7 +86,7 @@ def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> N
 def test_too_few_blocks_preempt_and_recompute(llama: Path) -> None:
     """Six sequences that need 6 x 8 blocks share 14."""
     roomy, tight = open_batch(llama), open_batch(llama, max_model_len=128, kv_cache_memory_mb=1)
-    tight._scheduler.blocks.__init__(14, 16)  # type: ignore[misc]
+    tight.scheduler.blocks.__init__(14, 16)  # type: ignore[misc]
     for batch in (roomy, tight):
         for i in range(6):
             batch.add(i, [5 + i] * 20, SamplingParams(max_new_tokens=100, ignore_eos=True))
@@ -125,14 +125,14 @@ def test_cancelled_sequences_leave_before_the_next_step(llama: Path) -> None:
 
 def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = open_batch(llama)
-    real = batch._runner.run
+    real = batch.runner.run
 
     def run(chunks: Any) -> Any:
         if any(266 in chunk.sequence.tokens for chunk in chunks):
             raise RuntimeError("cursed token")
         return real(chunks)
 
-    monkeypatch.setattr(batch._runner, "run", run)
+    monkeypatch.setattr(batch.runner, "run", run)
     for i in range(5):
         batch.add(i, [20 + i, 30, 40], SamplingParams(max_new_tokens=12, ignore_eos=True))
     batch.step()

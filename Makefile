@@ -1,0 +1,71 @@
+# serve, test, check, bench, wheel, docs, clean. Needs Python 3.11 or newer with venv; everything else goes into .venv.
+#
+#   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
+#   make serve TORCH=torch                             another torch (see README, "Another torch"); first run only
+#   make test ARGS="tests/engine -x"                   a part of the suite
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+HOST ?= 127.0.0.1
+PORT ?= 8080
+MODEL ?= demo=serving_templates/demo
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+METADATA := setup.cfg pyproject.toml constraints.txt
+
+.DELETE_ON_ERROR:
+.PHONY: serve test check bench wheel docs clean
+
+serve: $(VENV)/.serve
+	exec $(BIN)/djl-serving -m $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python -m tests.bench.bench $(ARGS)
+
+wheel: $(VENV)/.serve
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+docs: $(VENV)/.serve
+	$(BIN)/python -m tests.packaging.readme
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+# --- What has been installed, as stamp files in the environment it was installed into.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first, alone: its newest release would bring gigabytes of CUDA libraries, and whoever chooses another
+# build with TORCH= must not have it replaced by the next step. Hence the constraints without their torch line.
+$(VENV)/.constraints: constraints.txt | $(BIN)/python
+	@grep -v '^torch==' $< > $@
+
+$(VENV)/.torch: | $(VENV)/.constraints
+	$(PIP) install --quiet '$(TORCH)' --constraint $(VENV)/.constraints
+	@touch $@
+
+$(VENV)/.serve: $(METADATA) $(VENV)/.constraints $(VENV)/.torch
+	$(PIP) install --quiet --editable . --constraint $(VENV)/.constraints
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.serve
+	$(PIP) install --quiet --editable '.[test]' --constraint $(VENV)/.constraints
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.serve
+	$(PIP) install --quiet --editable '.[dev]' --constraint $(VENV)/.constraints
+	@touch $@

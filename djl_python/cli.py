@@ -1,0 +1,166 @@
+"""The command line: `djl-serving`.
+
+Runs in the front end process before its event loop. Reads arguments and configuration, and says in plain words what
+is wrong with them; no traceback for a mistake of the user's.
+
+Exit codes: 0 served and was told to stop, or `check` found nothing wrong; 1 a configuration is wrong or no model
+could be loaded; 2 the command line says nothing that could be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import __version__
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .config import ModelConfig
+
+#: Where SageMaker and the Docker image put the model.
+CONTAINER_STORE: Final = Path("/opt/ml/model")
+BUILT_IN_HANDLER: Final = "djl_python.huggingface"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+_DESCRIPTION: Final = """\
+Serve large language models, or any Python model, over HTTP.
+
+MODEL is a directory (or an archive or URL) with a serving.properties, a model.py or a checkpoint. Give it a name and
+more in DJL's form: name:version:engine:devices=MODEL. Without any model, /opt/ml/model is served where it exists.
+"""
+
+_EXAMPLES: Final = """\
+examples:
+  djl-serving serving_templates/demo              serve one directory on 127.0.0.1:8080
+  djl-serving -m llama=/models/llama-3 -m qwen=/models/qwen2
+                                                  two models, at /predictions/llama and /predictions/qwen
+  djl-serving -s /models --host 0.0.0.0 -p 9000   every model of a directory, for the whole network
+  djl-serving check /models/llama-3               say what would be served, and what is wrong, without serving
+
+Settings come from the model's serving.properties, OPTION_* and SERVING_* variables, and config.properties (-f).
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if arguments[:1] == ["check"]:
+            return _check(_check_parser().parse_args(arguments[1:]))
+        return _serve(_parser().parse_args(arguments))
+    except ConfigError as error:
+        print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="djl-serving",
+        usage="djl-serving [options] [MODEL ...]\n       djl-serving check DIR [options]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", nargs="*", metavar="MODEL", help="a model to serve, the same as -m MODEL")
+    parser.add_argument(
+        *("-m", "--models"),
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="a model to serve: a path, a URL, or name:version:engine:devices=URL; may be repeated",
+    )
+    parser.add_argument("-s", "--model-store", metavar="DIR", help="serve every model of this directory")
+    parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="a config.properties")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("-p", "--port", help="port to listen on (default 8080; 0 takes a free one)")
+    _add_log_level(parser)
+    parser.add_argument("--version", action="version", version=f"djl-serving {__version__}")
+    return parser
+
+
+def _check_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="djl-serving check",
+        description="Read a model's configuration without serving it: every setting and where it came from, warnings, "
+        "and the handler that would be used.",
+    )
+    parser.add_argument("model", metavar="DIR", help="a model directory, or name:version:engine:devices=URL")
+    parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="a config.properties")
+    return parser
+
+
+def _add_log_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="info",
+        help="what goes to stderr (default info; warning leaves out the line for each request)",
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from .config import find_models, load_model_config, load_server_config
+    from .server import logs
+
+    logs.configure(options.log_level)
+    specs = [*options.model, *options.models]
+    overrides = {
+        key: value
+        for key, value in (("host", options.host), ("port", options.port), ("model_store", options.model_store))
+        if value is not None
+    }
+    config = load_server_config(options.config_file, overrides)
+    if not specs and not config.model_store and CONTAINER_STORE.is_dir():
+        config = load_server_config(options.config_file, {**overrides, "model_store": str(CONTAINER_STORE)})
+    if specs and options.model_store:
+        specs.append("ALL")
+    models = [load_model_config(spec, config) for spec in find_models(config, specs)]
+    if not models:
+        print(_nothing_to_serve(config.model_store), file=sys.stderr)
+        return 2
+    from .server.lifecycle import serve  # only now: a mistake is told without waiting for the HTTP server's imports
+
+    return serve(config, models)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .config import describe, load_model_config, load_server_config, parse_model_spec
+
+    server = load_server_config(options.config_file, {})
+    config = load_model_config(parse_model_spec(options.model), server)
+    print(describe(config), end="")
+    print(f"\nhandler\n  {handler_of(config)}")
+    return 0
+
+
+def _nothing_to_serve(model_store: str) -> str:
+    if model_store:
+        return f"djl-serving: there is no model in {model_store}; see djl-serving --help"
+    return (
+        "djl-serving: nothing to serve. Say what:\n"
+        "  djl-serving DIR          a directory with a serving.properties, a model.py or a checkpoint\n"
+        "  djl-serving -s DIR       every model of a directory\n"
+        "  djl-serving --help       everything else"
+    )
+
+
+def _block(message: str) -> str:
+    """Further lines stand under the first."""
+    return "\n  ".join(message.strip().splitlines())
+
+
+def handler_of(config: ModelConfig) -> str:
+    """Which handler the worker will load, in words."""
+    if config.option.entry_point:
+        return f"{config.option.entry_point} (option.entryPoint), function {config.option.handler}"
+    for name in ("model.py", f"{config.name}.py"):
+        if config.path and Path(config.path, name).is_file():
+            return f"{Path(config.path, name)}, function {config.option.handler}"
+    checkpoint = config.option.model_id or config.path
+    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}"

@@ -1,0 +1,33 @@
+"""Configuration: serving.properties, config.properties and the environment become ModelConfig and ServerConfig.
+
+Runs in the front end; the worker only decodes a ModelConfig. The only package that reads the environment.
+"""
+
+from __future__ import annotations
+
+from .describe import describe
+from .environment import worker_environment
+from .loading import load_model_config
+from .model import ModelConfig
+from .server import Address, ServerConfig, load_server_config
+from .settings import NO_EFFECT, Options, ServingSettings
+from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
+from .table import settings_table
+
+__all__ = [
+    "NO_EFFECT",
+    "Address",
+    "ModelConfig",
+    "ModelSpec",
+    "Options",
+    "ServerConfig",
+    "ServingSettings",
+    "describe",
+    "find_models",
+    "load_model_config",
+    "load_server_config",
+    "parse_model_spec",
+    "settings_table",
+    "split_model_specs",
+    "worker_environment",
+]

@@ -1,0 +1,182 @@
+"""From declarations to values: what a settings class declares, and how text becomes one of its fields.
+
+Runs in the front end. Knows nothing about any particular setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from .masking import masked
+from .properties_file import Entry
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+#: How near a name has to be to be suggested (difflib's ratio).
+NEARNESS = 0.75
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One declared setting.
+
+    Attributes:
+        field: its name in the class.
+        key: its name as the user writes it, prefix included.
+        annotation: its type with constraints, for msgspec.
+        type_words: its type for people: "integer", "true, false", ...
+        expected: what a value has to be, for errors: "an integer >= 1".
+        environment: a variable that sets it, beside the prefixed one; "" for none.
+        spellings: other spellings of values, lower-cased.
+    """
+
+    field: str
+    key: str
+    annotation: Any
+    default: object
+    help: str
+    type_words: str
+    expected: str
+    environment: str
+    aliases: tuple[str, ...]
+    spellings: Mapping[str, str]
+    any_case: bool
+
+    def parse(self, text: str) -> object:
+        """The value that `text` stands for.
+
+        Raises:
+            ValueError: it stands for none; the message begins with "expected".
+        """
+        text = text.strip()
+        text = self.spellings.get(text.lower(), text.lower() if self.any_case else text)
+        parser = getattr(typing.get_args(self.annotation)[0], "parse", None)
+        if parser is not None:
+            return parser(text)
+        try:
+            value = msgspec.convert(text, self.annotation, strict=False)
+        except msgspec.ValidationError:
+            raise ValueError(f"expected {self.expected}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"expected {self.expected}")
+        return value
+
+
+@functools.cache
+def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting, ...]:
+    """What `struct` declares, in order. Fields without a description are results, not settings."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    hints = typing.get_type_hints(struct, include_extras=True)
+    settings = []
+    for field in info.fields:
+        if not isinstance(field.type, inspect.Metadata):
+            continue
+        extra = field.type.extra or {}
+        kinds = [kind for kind in _members(field.type) if not isinstance(kind, inspect.NoneType)]
+        settings.append(
+            Setting(
+                field=field.name,
+                key=prefix + field.encode_name,
+                annotation=hints[field.name],
+                default=field.default,
+                help=(field.type.extra_json_schema or {}).get("description", ""),
+                type_words=extra.get("type") or " or ".join(_type_words(kind) for kind in kinds),
+                expected=extra.get("expected") or ", or ".join(_expected(kind) for kind in kinds),
+                environment=extra.get("environment", ""),
+                aliases=tuple(extra.get("aliases", ())),
+                spellings=extra.get("spellings", {}),
+                any_case=not any(isinstance(kind, inspect.StrType | inspect.StructType) for kind in kinds),
+            )
+        )
+    return tuple(settings)
+
+
+def bind(struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: list[str]) -> dict[str, Any]:
+    """Values of the fields that `entries` set, by field name. What is wrong goes to `problems`, a line each.
+
+    An entry without a value counts as not being there.
+    """
+    values = {}
+    settings = {setting.key: setting for setting in settings_of(struct, prefix)}
+    for key, entry in entries.items():
+        setting = settings.get(key)
+        if setting is None or not entry.value.strip():
+            continue
+        try:
+            values[setting.field] = setting.parse(entry.value)
+        except ValueError as exc:
+            problems.append(f"{entry.source}: {key}={masked(key, entry.value)}: {exc}")
+    return values
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """The known key that `key` was probably meant to be; "" if there is none.
+
+    A key with the right name in the wrong place (`dtype` for `option.dtype`) is found too.
+    """
+    names = {_bare(name): name for name in known}
+    close = difflib.get_close_matches(_bare(key), names, n=1, cutoff=NEARNESS)
+    return names[close[0]] if close else ""
+
+
+def _bare(key: str) -> str:
+    return key.lower().removeprefix("options.").removeprefix("option.")
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """'; did you mean X?', or nothing."""
+    found = nearest(key, known)
+    return f"; did you mean {found}?" if found else ""
+
+
+def _members(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(kind, inspect.Metadata):
+        return _members(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return tuple(member for part in kind.types for member in _members(part))
+    return (kind,)
+
+
+def _type_words(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.IntType():
+            return "integer"
+        case inspect.FloatType():
+            return "number"
+        case inspect.BoolType():
+            return "true, false"
+        case inspect.LiteralType():
+            return ", ".join(str(value) for value in kind.values)
+        case inspect.StructType():
+            return kind.cls.__name__.lower()
+        case _:
+            return "text"
+
+
+def _expected(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.IntType():
+            return "an integer" + _bounds(kind)
+        case inspect.FloatType():
+            return "a number" + _bounds(kind)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType():
+            return "one of " + ", ".join(str(value) for value in kind.values)
+        case _:
+            return "text"
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    limits = ((">", kind.gt), (">=", kind.ge), ("<", kind.lt), ("<=", kind.le))
+    return "".join(f" {sign} {limit}" for sign, limit in limits if limit is not None).replace(" <", " and <")

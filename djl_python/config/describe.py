@@ -1,0 +1,58 @@
+"""The effective configuration for people, with where each value came from: what `djl-serving check` prints.
+
+Runs in the front end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .binding import settings_of
+from .masking import masked
+from .model import ModelConfig
+from .settings import Options, ServingSettings
+from .table import shown
+
+_WIDEST_VALUE = 48
+_Row = tuple[str, str, str]
+
+
+def describe(config: ModelConfig) -> str:
+    """Aligned lines `key  value  source`, grouped; secrets are masked, warnings come last."""
+    model = [("name", config.name, ""), ("version", config.version, "")]
+    model += [("path", config.path, ""), ("url", config.url if config.url != config.path else "", "")]
+    model += [("engine", config.engine, ""), ("devices", config.devices, "")]
+    settings = list(_settings(config))
+    extra = list(_passed_on(config, {key for key, _, _ in settings}))
+    groups: list[tuple[str, list[_Row]]] = [
+        ("model", [row for row in model if row[1]]),
+        ("settings", settings),
+        ("passed to the handler", extra),
+    ]
+    rows = [row for _, group in groups for row in group]
+    key_width = max(len(key) for key, _, _ in rows)
+    value_width = min(max(len(value) for _, value, source in rows if source), _WIDEST_VALUE)
+    lines: list[str] = []
+    for title, group in groups:
+        if group:
+            lines += ["", title]
+            lines += [f"  {key:{key_width}}  {value:{value_width}}  {source}".rstrip() for key, value, source in group]
+    if config.warnings:
+        lines += ["", "warnings", *(f"  {warning}" for warning in config.warnings)]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _settings(config: ModelConfig) -> Iterator[_Row]:
+    for values, prefix in ((config.serving, ""), (config.option, "option.")):
+        struct = Options if prefix else ServingSettings
+        for setting in settings_of(struct, prefix):
+            value = masked(setting.key, shown(getattr(values, setting.field)))
+            yield setting.key, value or "-", config.provenance.get(setting.key, "default")
+
+
+def _passed_on(config: ModelConfig, known: set[str]) -> Iterator[_Row]:
+    """What no setting declares: it reaches the handler as it is."""
+    for key, source in config.provenance.items():
+        if key not in known:
+            value = config.properties.get(key.removeprefix("option."), "")
+            yield key, masked(key, value) or "-", source

@@ -1,0 +1,98 @@
+"""What the environment says about a model, and the environment that a worker gets.
+
+Runs in the front end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from .binding import settings_of
+from .model import ModelConfig
+from .properties_file import Entry
+from .settings import Options
+
+
+def _same(value: str) -> str:
+    return value
+
+
+def _negated(value: str) -> str:
+    return {"true": "false", "1": "false", "false": "true", "0": "true"}.get(value.strip().lower(), value)
+
+
+def _nonzero(value: str) -> str:
+    return "" if value.strip() == "0" else value
+
+
+#: Names that Hugging Face's and SageMaker's containers use, for settings that nothing else sets.
+CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
+    "HF_MODEL_QUANTIZE": ("option.quantize", _same),
+    "HF_MODEL_TRUST_REMOTE_CODE": ("option.trust_remote_code", _same),
+    "HF_REVISION": ("option.revision", _same),
+    "HF_TASK": ("option.task", _same),
+    "SM_NUM_GPUS": ("option.tensor_parallel_degree", _nonzero),  # 0 on a machine without GPUs
+    "MAX_BATCH_PREFILL_TOKENS": ("option.max_rolling_batch_prefill_tokens", _same),
+    "MAX_BATCH_SIZE": ("option.max_rolling_batch_size", _same),
+    "ENABLE_CUDA_GRAPHS": ("option.enforce_eager", _negated),
+    "CUDA_MEMORY_FRACTION": ("option.gpu_memory_utilization", _same),
+}
+
+
+def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
+    """A model's settings by key, as the environment gives them; empty variables count as unset.
+
+    OPTION_<KEY> is stronger than a setting's own variable (PREDICT_TIMEOUT), and that than the containers' names.
+    """
+    entries: dict[str, Entry] = {}
+
+    def add(key: str, value: str, name: str) -> None:
+        if value.strip():
+            entries.setdefault(key, Entry(value, f"environment {name}"))
+
+    for name, value in sorted(environ.items()):
+        if name.startswith("OPTION_") and name != "OPTION_":
+            add(_option_key(name.removeprefix("OPTION_")), value, name)
+    for setting in settings_of(Options, "option."):
+        if setting.environment:
+            add(setting.key, environ.get(setting.environment, ""), setting.environment)
+    for name, (key, convert) in CONTAINER_MAPS.items():
+        add(key, convert(environ.get(name, "")), name)
+    return entries
+
+
+def _option_key(name: str) -> str:
+    """OPTION_DTYPE -> option.dtype; a mixed-case name is kept; ENTRYPOINT and its like get their capitals back."""
+    if name.upper() != name:
+        return f"option.{name}"
+    name = name.lower()
+    if name == "engine":
+        return name
+    capitals = {setting.key.lower(): setting.key for setting in settings_of(Options, "option.")}
+    return capitals.get(f"option.{name}", f"option.{name}")
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
+    """Where downloads go: $SERVING_DOWNLOAD_DIR, else $DJL_CACHE_DIR, else "" (the default)."""
+    return environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR") or ""
+
+
+def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a model's workers.
+
+    The server's own, `option.env` over it, PYTHONPATH with the model directory at its end, and output unbuffered, so
+    that a handler's prints are in the log when they are made. DJL_OFFLINE also keeps the hub client offline.
+    """
+    environment = {"PYTHONUNBUFFERED": "1", **environ}
+    if environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1"):
+        environment.setdefault("HF_HUB_OFFLINE", "1")
+    for pair in config.option.env.split(","):
+        name, equals, value = pair.strip().partition("=")
+        if equals:
+            environment[name.strip()] = value
+    if config.path:
+        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, config.path] if config.path not in paths else paths)
+    return environment

@@ -1,0 +1,196 @@
+"""From a ModelSpec to a ModelConfig: find the directory, read serving.properties, lay the sources over each other.
+
+Runs in the front end. Strongest first: management API, serving.properties, environment, config.properties, built-in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ConfigError
+from ..sources import fetch_model
+from .binding import bind, did_you_mean, settings_of
+from .environment import cache_directory, environment_entries
+from .model import ModelConfig
+from .properties_file import Entry, read_properties
+from .server import ServerConfig
+from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
+from .specs import ModelSpec, model_directory
+
+HUB_SCHEME: Final = "hf://"
+#: Engines that mean ours; MPI is how LMI's Python models with several ranks were written.
+_ENGINES: Final = {"python": "Python", "mpi": "Python"}
+
+_SETTINGS: Final = (*settings_of(ServingSettings), *settings_of(Options, "option."))
+_ALIASES: Final = {alias: setting.key for setting in _SETTINGS for alias in setting.aliases}
+_KNOWN: Final = frozenset(setting.key for setting in _SETTINGS) | _ALIASES.keys()
+
+
+@dataclass
+class _Findings:
+    """What reading brought to light, beside values."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def load_model_config(
+    spec: ModelSpec,
+    server: ServerConfig,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, str] | None = None,
+) -> ModelConfig:
+    """Read a model's configuration; download and unpack it first where `spec.url` says so.
+
+    Args:
+        overrides: of the management API, by key as in serving.properties; stronger than everything else.
+
+    Raises:
+        ConfigError: the model can't be had, or its configuration is wrong: a line for each problem.
+    """
+    cache_dir = cache_directory(environ)
+    directory = _directory(spec.url, cache_dir)
+    findings = _Findings()
+    entries = _gather(spec, directory, environ, overrides or {}, findings)
+    serving = bind(ServingSettings, entries, "", findings.problems)
+    option = bind(Options, entries, "option.", findings.problems)
+    provenance = {key: entry.source for key, entry in entries.items()}
+    _default_to_server(serving, server, provenance)
+    for struct, prefix, values in ((ServingSettings, "", serving), (Options, "option.", option)):
+        for setting in settings_of(struct, prefix):
+            if setting.field not in values:
+                provenance[setting.key] = "default"
+    _remark_on_keys(entries, findings)
+    settings, options = ServingSettings(**serving), Options(**option)
+    engine = _engine(settings, spec, entries, findings)
+    _check_together(settings, options, spec, directory, provenance, findings)
+    if findings.problems:
+        raise ConfigError("\n".join(findings.problems))
+    return ModelConfig(
+        name=spec.name,
+        version=spec.version,
+        path=str(directory) if directory is not None else "",
+        url=spec.url,
+        engine=engine,
+        devices=spec.devices or settings.load_on_devices,
+        serving=settings,
+        option=options,
+        properties=_handler_properties(entries),
+        provenance=provenance,
+        cache_dir=cache_dir,
+        warnings=tuple(findings.warnings),
+    )
+
+
+def _directory(url: str, cache_dir: str) -> Path | None:
+    """The local directory of a model; None for a hub id, whose files are the handler's business."""
+    if url.startswith(HUB_SCHEME):
+        return None
+    return model_directory(fetch_model(url, Path(cache_dir) if cache_dir else None))
+
+
+def _gather(
+    spec: ModelSpec,
+    directory: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    findings: _Findings,
+) -> dict[str, Entry]:
+    """What every place but config.properties says, under the keys' main names; the strongest counts."""
+    entries: dict[str, Entry] = {}
+    _lay_under(entries, {key: Entry(value, "management API") for key, value in overrides.items()}, findings)
+    if spec.engine:
+        _lay_under(entries, {"engine": Entry(spec.engine, f"model {spec.name}")}, findings)
+    if directory is not None and (directory / "serving.properties").exists():
+        from_file, warnings = read_properties(directory / "serving.properties")
+        findings.warnings += warnings
+        _lay_under(entries, from_file, findings)
+    if spec.url.startswith(HUB_SCHEME):
+        model_id = spec.url.removeprefix(HUB_SCHEME)
+        source = "environment HF_MODEL_ID" if environ.get("HF_MODEL_ID") == model_id else f"model {spec.url}"
+        _lay_under(entries, {"option.model_id": Entry(model_id, source)}, findings)
+    _lay_under(entries, environment_entries(environ), findings)
+    return entries
+
+
+def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], findings: _Findings) -> None:
+    """Add what `weaker` has and `entries` has not, under the keys' main names."""
+    for key, entry in weaker.items():
+        main = _ALIASES.get(key, key)
+        if main != key and main in weaker:
+            findings.warnings.append(f"{entry.source}: {key} is another name of {main}, which is set too: ignored")
+        else:
+            entries.setdefault(main, entry)
+
+
+def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance: dict[str, str]) -> None:
+    """Where the model says nothing, what config.properties and SERVING_* say counts."""
+    server_keys = {setting.field: setting for setting in settings_of(ServerConfig)}
+    for setting in settings_of(ServingSettings):
+        shared = server_keys.get(setting.field)
+        if shared is None or setting.field in serving:
+            continue
+        source = server.provenance.get(shared.key, "default")
+        value = getattr(server, setting.field)
+        if source != "default" or value != shared.default:
+            serving[setting.field] = value
+            provenance[setting.key] = source if source != "default" else "server configuration"
+
+
+def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
+    """Warn about keys that are unknown, empty, or known to DJL only."""
+    for key, (value, source) in entries.items():
+        option = key.removeprefix("option.")
+        if key in _KNOWN:
+            if not value.strip():
+                findings.warnings.append(f"{source}: {key} is empty: the default counts")
+        elif key in NO_EFFECT_SERVING or (option != key and option in NO_EFFECT):
+            findings.warnings.append(f"{source}: {key} is known to DJL and has no effect here yet")
+        elif option != key:
+            hint = did_you_mean(key, _KNOWN)
+            findings.warnings.append(f"{source}: {key} is not known: passed to the handler{hint}")
+        else:
+            findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, _KNOWN)}")
+
+
+def _engine(settings: ServingSettings, spec: ModelSpec, entries: Mapping[str, Entry], findings: _Findings) -> str:
+    name = settings.engine or "Python"
+    engine = _ENGINES.get(name.lower(), "")
+    if not engine:
+        findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python")
+    return engine
+
+
+def _check_together(
+    settings: ServingSettings,
+    options: Options,
+    spec: ModelSpec,
+    directory: Path | None,
+    provenance: Mapping[str, str],
+    findings: _Findings,
+) -> None:
+    """What no single setting can tell."""
+    if settings.max_workers is not None and settings.max_workers < settings.min_workers:
+        findings.problems.append(
+            f"{provenance['maxWorkers']}: maxWorkers={settings.max_workers}: expected at least minWorkers, which is "
+            f"{settings.min_workers} ({provenance['minWorkers']})"
+        )
+    if directory is None or options.model_id or options.entry_point:
+        return
+    handlers = ("model.py", f"{spec.name}.py", "config.json", "MAR-INF")
+    if not any((directory / name).exists() for name in handlers):
+        findings.problems.append(
+            f"{directory}: nothing to serve: there is no model.py and no config.json, and neither option.model_id nor "
+            "option.entryPoint is set"
+        )
+
+
+def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts."""
+    top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
+    options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}
+    return top | options

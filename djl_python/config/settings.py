@@ -1,0 +1,199 @@
+"""Every setting of a model, declared once: name, type, bounds, default and help.
+
+Runs in the front end, which reads them, and in the worker, which receives them. From these declarations come parsing
+and validation (`binding.py`), the README's tables (`table.py`) and the nearest-name suggestions. A field's encoded
+name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no word for:
+
+    environment  a variable that sets this, beside OPTION_<KEY>
+    aliases      other keys for the same setting
+    spellings    other spellings of values
+    expected     the words for "expected ..." where type and bounds don't say it
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+Positive = Annotated[int, Meta(ge=1)]
+HttpErrorCode = Annotated[int, Meta(ge=400, le=599)]
+DEVICES_PATTERN: Final = r"^(\*|(-1|cpu|(gpu|cuda:?)?\d+)(;(-1|cpu|(gpu|cuda:?)?\d+))*)$"
+Degree = Positive | Literal["max"]
+
+
+class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The top-level keys of serving.properties: queue, batching and workers of one model."""
+
+    engine: Annotated[str, Meta(description="Engine that runs the model; Python is the only one.")] = ""
+    job_queue_size: Annotated[
+        int, Meta(ge=1, description="Requests that may wait for a worker; one more is refused at once.")
+    ] = 1000
+    batch_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Requests gathered into one call of the handler (dynamic batching).",
+            extra={"aliases": ["max_dynamic_batch_size"]},
+        ),
+    ] = 1
+    max_batch_delay_ms: Annotated[
+        int, Meta(ge=0, description="How long a dynamic batch waits for more requests, in milliseconds.")
+    ] = field(default=100, name="max_batch_delay")
+    max_idle_time: Annotated[
+        int, Meta(ge=1, description="Seconds without work after which a worker beyond minWorkers ends.")
+    ] = 60
+    min_workers: Annotated[int, Meta(ge=1, description="Worker processes that always run.")] = field(
+        default=1, name="minWorkers"
+    )
+    max_workers: Annotated[
+        Positive | None, Meta(description="Worker processes at most; unset: as many as minWorkers.")
+    ] = field(default=None, name="maxWorkers")
+    retry_threshold: Annotated[
+        int, Meta(ge=0, description="Failed worker starts in a row that are tolerated before the model is FAILED.")
+    ] = 0
+    load_on_devices: Annotated[
+        str,
+        Meta(
+            pattern=DEVICES_PATTERN,
+            description="Devices that get workers: * or a list separated by semicolons (cpu, gpu0, 0).",
+            extra={"expected": "* or a list such as gpu0;gpu1"},
+        ),
+    ] = "*"
+    log_request_metric: Annotated[bool, Meta(description="Log one line of timings per request.")] = False
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The `option.*` keys: what the handler and the engine are told."""
+
+    model_id: Annotated[
+        str, Meta(description="Checkpoint: a local path, a Hugging Face Hub id, or s3://bucket/prefix.")
+    ] = ""
+    revision: Annotated[str, Meta(description="Branch, tag or commit of a hub checkpoint.")] = ""
+    trust_remote_code: Annotated[bool, Meta(description="Allow the checkpoint's own Python code to run.")] = False
+    entry_point: Annotated[
+        str,
+        Meta(
+            description="Handler: a .py file of the model directory, a module, or module:attribute.",
+            extra={"environment": "DJL_ENTRY_POINT"},
+        ),
+    ] = field(default="", name="entryPoint")
+    handler: Annotated[str, Meta(min_length=1, description="Function of the entry point that answers.")] = "handle"
+    predict_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds a request may take.", extra={"environment": "PREDICT_TIMEOUT"})
+    ] = 120.0
+    model_loading_timeout: Annotated[
+        float,
+        Meta(gt=0, description="Seconds loading may take.", extra={"environment": "MODEL_LOADING_TIMEOUT"}),
+    ] = 240.0
+    tensor_parallel_degree: Annotated[
+        Degree | None,
+        Meta(
+            description="Devices that share each layer, or max for all there are; unset: 1.",
+            extra={"environment": "TENSOR_PARALLEL_DEGREE", "expected": "an integer >= 1, or max"},
+        ),
+    ] = None
+    pipeline_parallel_degree: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Groups of layers on devices of their own.",
+            extra={"environment": "PIPELINE_PARALLEL_DEGREE"},
+        ),
+    ] = 1
+    rolling_batch: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Continuous batching: auto, disable, a known engine's name, or module:Class.",
+            extra={"spellings": {"scheduler": "auto"}},
+        ),
+    ] = "auto"
+    max_rolling_batch_size: Annotated[int, Meta(ge=1, description="Sequences generated at once.")] = 32
+    max_rolling_batch_prefill_tokens: Annotated[
+        int, Meta(ge=1, description="Prompt tokens per engine step; a longer prompt is taken in pieces.")
+    ] = 512
+    max_model_len: Annotated[
+        Positive | None, Meta(description="Tokens of prompt and answer together; unset: what the model allows.")
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
+    ] = 0.9
+    kv_cache_memory_mb: Annotated[
+        Positive | None, Meta(description="Memory for the KV cache in MiB; unset: the engine chooses.")
+    ] = None
+    block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
+    dtype: Annotated[
+        Literal["auto", "fp32", "fp16", "bf16"],
+        Meta(
+            description="Number format of the weights; auto: the checkpoint's.",
+            extra={
+                "spellings": {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+            },
+        ),
+    ] = "auto"
+    task: Annotated[str, Meta(description="What the model does, e.g. text-generation; unset: what it declares.")] = ""
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+            description="Where the model runs: auto, cpu, cuda or cuda:N.",
+            extra={"expected": "auto, cpu, cuda or cuda:N"},
+        ),
+    ] = "auto"
+    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
+    output_formatter: Annotated[
+        str | None,
+        Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),
+    ] = None
+    tgi_compat: Annotated[bool, Meta(description="Answer in Text Generation Inference's shapes.")] = False
+    enable_streaming: Annotated[
+        Literal["false", "true", "huggingface"],
+        Meta(description="Stream answers without rolling batch, whatever the request says."),
+    ] = "false"
+    infer_do_sample: Annotated[
+        bool, Meta(description="Sample when a request has sampling parameters, even without do_sample.")
+    ] = False
+    unknown_parameters: Annotated[
+        Literal["ignore", "error"],
+        Meta(description="Generation parameters that nobody knows: name them in a header, or refuse the request."),
+    ] = "ignore"
+    throttle_error_http_code: Annotated[
+        HttpErrorCode | None, Meta(description="HTTP status when the queue is full; unset: the server's.")
+    ] = None
+    python_executable: Annotated[
+        str,
+        Meta(
+            description="Interpreter of the workers; unset: the server's.", extra={"environment": "PYTHON_EXECUTABLE"}
+        ),
+    ] = field(default="", name="pythonExecutable")
+    env: Annotated[
+        str,
+        Meta(
+            pattern=r"^\s*([A-Za-z_]\w*=[^,]*(,\s*[A-Za-z_]\w*=[^,]*)*)?$",
+            description="Environment of the workers: K=V pairs separated by commas.",
+            extra={"expected": "K=V pairs separated by commas"},
+        ),
+    ] = ""
+
+
+#: option.* keys that DJL knows and that have no effect here yet.
+NO_EFFECT: Final = frozenset(
+    """
+    bedrock_compat decoding_strategy device_map disable_flash_attn draft_model_id enable_chunked_prefill enable_lora
+    enable_prefix_caching enable_venv enforce_eager fully_sharded_loras input_formatter is_peft_model kv_cache_dtype
+    load_format load_in_4bit load_in_8bit long_lora_scaling_factors lora_extra_vocab_size low_cpu_mem_usage
+    max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity max_splits mpi_mode multi_gpu parallel_loading
+    quantize sessions_expiration sessions_path sessions_s3url spec_length speculative_draft_model stop_sequence
+    swap_space waiting_steps
+    """.split()
+)
+
+#: Top-level keys of serving.properties that DJL knows and that have no effect here yet.
+NO_EFFECT_SERVING: Final = frozenset(
+    """
+    application gpu.required_memory_mb metrics_aggregation required_memory_mb reserved_memory_mb translatorFactory
+    cpu.minWorkers cpu.maxWorkers gpu.minWorkers gpu.maxWorkers cpu.min_workers gpu.min_workers
+    """.split()
+)

@@ -1,0 +1,173 @@
+"""Which models to serve: DJL's `name:version:engine:devices=url`, and the search of a model store.
+
+Runs in the front end, at start-up and for management requests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from ..errors import ConfigError
+from ..sources import ARCHIVE_SUFFIXES
+from .server import ServerConfig
+
+#: A directory that holds one of these is a model.
+MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-INF")
+
+_SEPARATORS = re.compile(r"[, ]+")
+_NAME = re.compile(r"[^\s/?#%]+")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_NOT_MODELS = frozenset({"__pycache__", "lost+found"})
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One model to serve. Empty fields were not given; `url` is a local path or a URL."""
+
+    name: str
+    version: str = ""
+    engine: str = ""
+    devices: str = ""
+    url: str
+
+
+def split_model_specs(text: str) -> list[str]:
+    """The items of a list that is separated by commas or blanks. A path that exists is one item, blanks and all."""
+    text = text.strip()
+    if text and Path(_split_endpoint(text)[1]).exists():
+        return [text]
+    return [item for item in _SEPARATORS.split(text) if item]
+
+
+def parse_model_spec(text: str) -> ModelSpec:
+    """Read `name:version:engine:devices=url`, the part before `=` also in brackets or missing.
+
+    Raises:
+        ConfigError: no url, a name that a URL path can't carry, or too many fields.
+    """
+    endpoint, url = _split_endpoint(text.strip())
+    if not url:
+        raise ConfigError(f"model {text!r}: expected a path or URL, or name:version:engine:devices=url")
+    # Three splits at most: a device may be written cuda:0.
+    fields = endpoint.removeprefix("[").removesuffix("]").split(":", 3)
+    name, version, engine, devices = [*fields, "", "", ""][:4]
+    name = name or infer_name(url)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"model {text!r}: {name!r} can't be a model's name: no blanks, /, ?, # or %")
+    return ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url)
+
+
+def infer_name(url: str) -> str:
+    """The last part of a path or URL without an archive's suffix; what is no letter, digit or _ becomes _."""
+    path = unquote(urlsplit(url).path) if _SCHEME.match(url) else url
+    last = path.rstrip("/").rpartition("/")[2] or urlsplit(url).netloc
+    if last in ("", ".", ".."):
+        last = Path(path).resolve().name or "model"
+    for suffix in ARCHIVE_SUFFIXES:
+        if last.lower().endswith(suffix) and len(last) > len(suffix):
+            last = last[: -len(suffix)]
+            break
+    return re.sub(r"\W", "_", last)
+
+
+def find_models(
+    server: ServerConfig, specs: Sequence[str | ModelSpec] = (), environ: Mapping[str, str] = os.environ
+) -> list[ModelSpec]:
+    """The models that the server should load, in order.
+
+    `specs` are those of the command line; without any, and where SERVING_LOAD_MODELS is set, `server.load_models`
+    says. ALL among them stands for what is in the model store, NONE for nothing; HF_MODEL_ID adds one.
+
+    Raises:
+        ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version.
+    """
+    if not specs or server.provenance.get("load_models", "").startswith("environment"):
+        specs = [server.load_models]
+    items: list[str | ModelSpec] = []
+    for spec in specs:
+        items += [spec] if isinstance(spec, ModelSpec) else split_model_specs(spec)
+    found: list[ModelSpec] = []
+    for item in items:
+        if item == "ALL":
+            found += _scan(server.model_store)
+        elif isinstance(item, ModelSpec):
+            found.append(item)
+        elif item != "NONE":
+            found.append(_in_store(parse_model_spec(item), server.model_store))
+    found += _from_environment(environ, found)
+    seen: dict[tuple[str, str], ModelSpec] = {}
+    for spec in found:
+        other = seen.setdefault((spec.name, spec.version), spec)
+        if other is not spec:
+            version = f" version {spec.version}" if spec.version else ""
+            raise ConfigError(f"two models are called {spec.name}{version}: {other.url} and {spec.url}")
+    return found
+
+
+def model_directory(path: Path) -> Path:
+    """`path`, or the model below it when only single directories lie between: an archive with a folder at its root."""
+    inner = path
+    while not any((inner / marker).exists() for marker in MODEL_MARKERS):
+        entries = list(_visible(inner))
+        if len(entries) != 1 or not entries[0].is_dir():
+            return path
+        inner = entries[0]
+    return inner
+
+
+def _split_endpoint(text: str) -> tuple[str, str]:
+    """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not taken apart."""
+    endpoint, equals, url = text.partition("=")
+    if not equals or Path(text).exists() or any(mark in endpoint for mark in "/?"):
+        return "", text
+    return endpoint.strip(), url.strip()
+
+
+def _in_store(spec: ModelSpec, store: str) -> ModelSpec:
+    """A relative path that is not here is looked for in the model store."""
+    if store and not _SCHEME.match(spec.url) and not Path(spec.url).exists() and (Path(store) / spec.url).exists():
+        return msgspec.structs.replace(spec, url=str(Path(store) / spec.url))
+    return spec
+
+
+def _scan(store: str) -> list[ModelSpec]:
+    if not store:
+        return []
+    root = Path(store)
+    if not root.is_dir():
+        raise ConfigError(f"model_store {store}: not a directory")
+    if any((root / marker).exists() for marker in MODEL_MARKERS):
+        return [parse_model_spec(str(root.absolute()))]
+    visible = list(_visible(root))
+    models = [entry for entry in visible if entry.is_dir() and any(_visible(entry))]
+    models += [entry for entry in visible if entry.is_file() and entry.name.lower().endswith(ARCHIVE_SUFFIXES)]
+    if not models and any(entry.suffix in (".py", ".safetensors") for entry in visible):
+        models = [root]
+    return [ModelSpec(name=infer_name(str(entry.absolute())), url=str(entry.absolute())) for entry in models]
+
+
+def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
+    """HF_MODEL_ID's model; OPTION_MODEL_ID's where nothing else was found (a container without model files)."""
+    model_id = environ.get("HF_MODEL_ID", "").strip() or ("" if found else environ.get("OPTION_MODEL_ID", "").strip())
+    if not model_id:
+        return
+    if Path(model_id).is_dir():
+        if not any(Path(spec.url).absolute() == Path(model_id).absolute() for spec in found):
+            yield ModelSpec(name=infer_name(model_id), url=model_id)
+    elif _SCHEME.match(model_id):
+        yield ModelSpec(name=infer_name(model_id), url=model_id)
+    else:
+        yield ModelSpec(name=re.sub(r"\W", "_", model_id), url=f"hf://{model_id}")
+
+
+def _visible(directory: Path) -> Iterator[Path]:
+    """Entries by name, without hidden ones and those that are never models."""
+    for entry in sorted(directory.iterdir()):
+        if not entry.name.startswith(".") and entry.name not in _NOT_MODELS:
+            yield entry

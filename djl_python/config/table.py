@@ -1,0 +1,64 @@
+"""The settings as the README shows them. Runs where documentation is made, and in its test."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .binding import Setting, settings_of
+from .server import ServerConfig
+from .settings import Options, ServingSettings
+
+_TABLES: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
+    ("serving.properties: queue, batching and workers", ServingSettings, ""),
+    ("serving.properties: handler and engine", Options, "option."),
+    ("config.properties", ServerConfig, ""),
+)
+
+
+def settings_table() -> str:
+    """Markdown: a heading and a table for each file's settings, made from their declarations."""
+    parts = []
+    for title, struct, prefix in _TABLES:
+        rows = [_row(setting, struct) for setting in settings_of(struct, prefix)]
+        parts.append("\n".join([f"### {title}", "", *_HEADER, *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+_HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- | --- | --- | --- |")
+
+
+def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The variables that set it, strongest first."""
+    if struct is Options:
+        return tuple(
+            name for name in (f"OPTION_{setting.key.removeprefix('option.').upper()}", setting.environment) if name
+        )
+    if struct is ServerConfig:
+        return (f"SERVING_{setting.key.upper()}",)
+    if setting.key == "engine":
+        return ("OPTION_ENGINE",)
+    shared = {other.field: other for other in settings_of(ServerConfig)}.get(setting.field)
+    return (f"SERVING_{shared.key.upper()}",) if shared else ()
+
+
+def _row(setting: Setting, struct: type[msgspec.Struct]) -> str:
+    names = "".join(f" (also `{alias}`)" for alias in setting.aliases)
+    environment = ", ".join(f"`{name}`" for name in environment_names(setting, struct))
+    cells = (f"`{setting.key}`{names}", setting.type_words, shown_default(setting.default), environment, setting.help)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def shown_default(value: object) -> str:
+    """A default as text: `true`, `16`; nothing for unset."""
+    if value is None or value == "":
+        return ""
+    return f"`{shown(value)}`"
+
+
+def shown(value: object) -> str:
+    """A value as the user would write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    return "" if value is None else str(value)

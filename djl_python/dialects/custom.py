@@ -1,0 +1,81 @@
+"""An answer in the user's own shape: a function of a model.py that is marked `@output_formatter`.
+
+Runs in the worker. The function belongs to the user: what it raises fails this one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import request_io
+from ..errors import ServingError
+from ..output_formatter import JSON, JSONLINES
+from ..types import Finish, GenerateRequest, Token, TopToken
+from .base import Formatter
+
+Shape = Callable[[request_io.TextGenerationOutput], bytes]
+
+
+class CustomFormatter(Formatter):
+    """Calls the user's function once for each token. Whether to stream, and errors, are the dialect's.
+
+    Args:
+        shape: the function, through `output_formatter.adapt_output_formatter`.
+        inner: what the dialect would answer with.
+        parameters: as the client sent them.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        inner: Formatter,
+        request: GenerateRequest,
+        parameters: Mapping[str, Any],
+        *,
+        tgi_compat: bool,
+    ) -> None:
+        self._shape = shape
+        self._inner = inner
+        self.stream = inner.stream
+        self.headers = {**inner.headers, "content-type": JSONLINES if inner.stream else JSON}
+        self._input = request_io.TextInput(
+            parameters=dict(parameters),
+            input_text=request.prompt if isinstance(request.prompt, str) else None,
+            output_formatter=shape,
+            tgi_compat=tgi_compat,
+        )
+        self._output = request_io.TextGenerationOutput(request_id=0, input=self._input)
+        self._held = b""
+
+    def push(self, tokens: Sequence[Token], finish: Finish | None) -> bytes:
+        last = len(tokens) - 1
+        data = b"".join(
+            self._piece(token, finish if position == last else None) for position, token in enumerate(tokens)
+        )
+        if self.stream or finish is not None:
+            data, self._held = self._held + data, b""
+            return data
+        self._held += data
+        return b""
+
+    def error(self, error: ServingError) -> bytes:
+        return self._inner.error(error)
+
+    def _piece(self, token: Token, finish: Finish | None) -> bytes:
+        output = self._output
+        if finish is not None:
+            output.finished = True
+            output.prompt_tokens_details = [_token(prompt_token) for prompt_token in finish.prefill]
+        if token.top:
+            output.set_next_top_tokens([_token(top) for top in token.top])
+        output.set_next_token(
+            _token(token),
+            is_last_token=finish is not None,
+            finish_reason=None if finish is None else str(finish.reason),
+        )
+        return self._shape(output)
+
+
+def _token(token: Token | TopToken) -> request_io.Token:
+    return request_io.Token(token.id, token.text, token.logprob, token.special or None)

@@ -1,0 +1,216 @@
+"""LMI's schema: /invocations, /predictions/{model}, as SageMaker's and DJL Serving's clients speak it.
+
+Routes and errors run in the front end, parsing in the worker. Source: LMI's inference schema 0.31.
+
+How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
+JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
+themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..config import ModelConfig
+from ..errors import (
+    GenerationError,
+    HandlerError,
+    MethodError,
+    ModelNotFoundError,
+    ModelNotNamedError,
+    OverloadedError,
+    ParameterError,
+    PayloadError,
+    RouteError,
+    ServingError,
+    TooLargeError,
+    UnavailableError,
+)
+from ..forms import MULTIPART, URLENCODED, media_type
+from ..inputs import Input
+from ..output_formatter import FRAMINGS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..types import GenerateRequest
+from .base import Dialect, ErrorAnswer, Parsed, Route
+from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
+from .lmi_parameters import LmiParameters, prompt_logprobs, read_parameters, sampling_params, text_options
+
+_FIELDS: Final = ("inputs", "parameters", "stream")
+#: Proxies refuse long headers.
+_HEADER_CHARS: Final = 1000
+
+#: DJL's names for what its front end refuses.
+_DJL_TYPES: Final[dict[type[ServingError], str]] = {
+    RouteError: "ResourceNotFoundException",
+    ModelNotFoundError: "ModelNotFoundException",
+    ModelNotNamedError: "BadRequestException",
+    MethodError: "MethodNotAllowedException",
+    TooLargeError: "RequestEntityTooLargeException",
+    PayloadError: "BadRequestException",
+    ParameterError: "BadRequestException",
+    OverloadedError: "WlmCapacityException",
+    UnavailableError: "ServiceUnavailableException",
+}
+
+
+class LmiDialect(Dialect):
+    """LMI's rolling-batch schema, and TGI's shapes under option.tgi_compat."""
+
+    name = "lmi"
+    routes = (
+        Route("POST", "/invocations", "predict"),
+        Route("POST", "/predictions/{model}", "predict"),
+        Route("POST", "/predictions/{model}/{version}", "predict"),
+        Route("POST", "/models/{model}/invoke", "predict"),
+    )
+
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
+        """Read `inputs`, `parameters` and `stream`. Names that have no effect go into x-ignored-parameters."""
+        body = _body(inputs)
+        prompt = _prompt(body)
+        parameters, ignored = read_parameters(_parameters(body), model)
+        framing = _framing(parameters, body, model)
+        tgi = model.option.tgi_compat
+        sampling = sampling_params(parameters, model)
+        details = parameters.details if parameters.details is not None else tgi
+        # Prompt tokens have no other place; who asks for them asks for details.
+        details = details or prompt_logprobs(parameters) is not None
+        if sampling.top_logprobs and framing == "json" and not details:
+            ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
+        ignored += [key for key, value in body.items() if key not in _FIELDS and value is not None]
+        names = tuple(sorted(set(ignored)))
+        formatter = (TgiCompatFormatter if tgi else LmiFormatter)(
+            framing,
+            details=details,
+            return_full_text=bool(parameters.return_full_text),
+            alternatives=sampling.top_logprobs > 0,
+            headers={"x-ignored-parameters": _header_value(names)} if names else None,
+        )
+        request = GenerateRequest(
+            prompt=prompt,
+            sampling=sampling,
+            text=text_options(parameters),
+            truncate=parameters.truncate,
+            bad_sequences=tuple(parameters.bad_sequences or ()),
+            ignored=names,
+        )
+        return Parsed(request, formatter)
+
+    def error(
+        self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None
+    ) -> ErrorAnswer:
+        """What failed in the worker (`inputs` is there) has LMI's bodies, what the front end refuses DJL's."""
+        tgi = model is not None and model.option.tgi_compat
+        if isinstance(error, HandlerError):
+            failure = {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
+            return ErrorAnswer(ERROR_STATUS, encode_json(failure))
+        if isinstance(error, GenerationError) or (isinstance(error, ParameterError) and inputs is not None):
+            streams = inputs is not None and model is not None and _streams(inputs, model)
+            return ErrorAnswer(ERROR_STATUS, encode_json((error_line if streams else error_object)(error, tgi=tgi)))
+        if isinstance(error, PayloadError) and inputs is not None:
+            return ErrorAnswer(ERROR_STATUS, encode_json(error_fields(error, tgi=tgi)))
+        return _djl_error(error, model)
+
+    def stream_error(self, error: ServingError, content_type: str) -> bytes:
+        encode = encode_sse if content_type.startswith(SSE) else encode_jsonlines
+        return encode(error_line(error, tgi=False))
+
+
+def _djl_error(error: ServingError, model: ModelConfig | None) -> ErrorAnswer:
+    status, headers = error.status, {"content-type": JSON}
+    if isinstance(error, OverloadedError | UnavailableError):
+        headers["retry-after"] = str(error.retry_after_s)
+    if isinstance(error, OverloadedError) and model is not None:
+        status = model.option.throttle_error_http_code or status
+    kind = _DJL_TYPES.get(type(error), "InternalServerException")
+    return ErrorAnswer(status, encode_json({"code": status, "type": kind, "message": error.message}), headers)
+
+
+# ------------------------------------------------------------------------------------------------ reading the body
+
+
+def _body(inputs: Input) -> dict[str, Any]:
+    content_type = media_type(inputs.get_property("content-type") or "")
+    if content_type == "text/plain":
+        return {"inputs": inputs.get_as_string()}
+    if content_type in (URLENCODED, MULTIPART):
+        return _form(inputs, content_type)
+    body = inputs.get_as_json()
+    if not isinstance(body, dict):
+        raise PayloadError(f'the request body: expected a JSON object such as {{"inputs": "..."}}, got {_kind(body)}')
+    return body
+
+
+def _form(inputs: Input, content_type: str) -> dict[str, Any]:
+    """A form has the same fields; all but the prompt are JSON."""
+    if not inputs.contains_key("inputs"):
+        # What curl -d says by default.
+        raise PayloadError(
+            f"the request body: a form ({content_type}) without a field inputs; for JSON send Content-Type: {JSON}"
+        )
+    fields = [name for name in _FIELDS if name != "inputs" and inputs.contains_key(name)]
+    return {"inputs": inputs.get_as_string("inputs")} | {name: inputs.get_as_json(name) for name in fields}
+
+
+def _prompt(body: dict[str, Any]) -> str:
+    prompt = body.get("inputs")
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if prompt is None:
+        chat = " (`messages` is not served here)" if "messages" in body else ""
+        raise PayloadError(f"inputs: required, expected a string{chat}", "inputs")
+    got = "an empty one" if prompt == "" else _kind(prompt)
+    hint = (
+        " (an array belongs to dynamic batching; send one request for each prompt)" if isinstance(prompt, list) else ""
+    )
+    raise PayloadError(f"inputs: expected a non-empty string, got {got}{hint}", "inputs")
+
+
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = body.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise PayloadError(f"parameters: expected an object, got {_kind(parameters)}", "parameters")
+    return parameters
+
+
+def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig) -> str:
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise PayloadError(f"stream: expected true or false, got {_kind(stream)}", "stream")
+    asked = parameters.output_formatter
+    if asked is not None and asked not in FRAMINGS:
+        field = "parameters.output_formatter"
+        raise ParameterError(f'{field}: expected {", ".join(sorted(FRAMINGS))}, got "{asked}"', field)
+    chosen = asked or ("json" if stream is False else model.option.output_formatter) or "json"
+    if chosen == "json" and stream:
+        return "sse" if model.option.tgi_compat else "jsonlines"
+    return chosen
+
+
+def _streams(inputs: Input, model: ModelConfig) -> bool:
+    """Whether a request that failed would have been streamed, as far as it can be read."""
+    try:
+        body = _body(inputs)
+        asked = _parameters(body).get("output_formatter")
+        return _framing(LmiParameters(output_formatter=asked if asked in FRAMINGS else None), body, model) != "json"
+    except (ServingError, TypeError, KeyError):
+        return False
+
+
+def _kind(value: object) -> str:
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")
+
+
+def _header_value(names: tuple[str, ...]) -> str:
+    """Names as a header's value: whatever a client calls a parameter, it can't break the header."""
+    value = ",".join(name if name.isascii() and name.isprintable() else ascii(name) for name in names)
+    return value if len(value) <= _HEADER_CHARS else f"{value[:_HEADER_CHARS]}..."

@@ -1,0 +1,182 @@
+"""LMI's answers: one JSON object, or a stream of token objects; and the same in TGI's shape under option.tgi_compat.
+
+Runs in the worker. Where alternatives are asked for (`top_n_tokens`, `logprobs`), they come as in TGI: `top_tokens`
+beside `token` on each line of a stream, and `details.top_tokens`, a list for each token, otherwise. Alternatives of
+prompt tokens (`prompt_logprobs`) are in `details.prefill_top_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ..errors import GenerationError, OverloadedError, PayloadError, ServingError, UnavailableError
+from ..errors import ParameterError as _ParameterError
+from ..output_formatter import FRAMINGS
+from ..types import Finish, Token, TopToken
+from .base import Formatter
+
+ERROR_STATUS: Final = 424
+
+
+def lmi_token(token: Token | TopToken) -> dict[str, Any]:
+    """LMI's token object."""
+    shape: dict[str, Any] = {"id": token.id, "text": token.text, "log_prob": token.logprob}
+    if token.special:
+        shape["special_token"] = True
+    return shape
+
+
+def tgi_token(token: Token | TopToken) -> dict[str, Any]:
+    """TGI's token object."""
+    return {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
+
+
+class LmiFormatter(Formatter):
+    """One answer in LMI's shape.
+
+    Args:
+        framing: json, jsonlines or sse; the last two stream.
+        details: whether the final object has them.
+        return_full_text: whether `generated_text` begins with the prompt.
+        alternatives: whether top_tokens were asked for.
+        headers: further response headers.
+    """
+
+    _token: Callable[[Token | TopToken], dict[str, Any]] = staticmethod(lmi_token)
+
+    def __init__(
+        self,
+        framing: str,
+        *,
+        details: bool = False,
+        return_full_text: bool = False,
+        alternatives: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        content_type, self._encode = FRAMINGS[framing]
+        self.stream = framing != "json"
+        self.headers = {"content-type": content_type, **(headers or {})}
+        if framing == "sse":
+            # Proxies must pass events on as they come.
+            self.headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        self._details = details
+        self._full_text = return_full_text
+        self._alternatives = alternatives
+        self._tokens: list[Token] = []
+
+    def push(self, tokens: Sequence[Token], finish: Finish | None) -> bytes:
+        if self.stream:
+            last = len(tokens) - 1
+            return b"".join(
+                self._encode(self._line(token, finish if position == last else None))
+                for position, token in enumerate(tokens)
+            )
+        if self._details:
+            self._tokens += tokens
+        return b"" if finish is None else self._encode(self._answer(finish))
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(error_line(error, tgi=False))
+
+    def _answer(self, finish: Finish) -> Any:
+        """The whole body of an answer that is not streamed."""
+        shape: dict[str, Any] = {"generated_text": self._text(finish)}
+        if self._details:
+            shape["details"] = self._whole_details(finish)
+        return shape
+
+    def _line(self, token: Token, finish: Finish | None) -> dict[str, Any]:
+        """One object of a stream; `finish` with the last."""
+        shape: dict[str, Any] = {"token": self._token(token)}
+        if self._alternatives:
+            shape["top_tokens"] = self._top(token)
+        if finish is not None:
+            shape["generated_text"] = self._text(finish)
+            if self._details:
+                shape["details"] = self._common_details(finish)
+        return shape
+
+    def _common_details(self, finish: Finish) -> dict[str, Any]:
+        shape: dict[str, Any] = {
+            "finish_reason": finish.reason,
+            "generated_tokens": finish.generated_tokens,
+            "inputs": finish.prompt,
+        }
+        if finish.prefill:
+            shape["prefill"] = [self._token(token) for token in finish.prefill]
+            if any(token.top for token in finish.prefill):
+                shape["prefill_top_tokens"] = [self._top(token) for token in finish.prefill]
+        return shape
+
+    def _whole_details(self, finish: Finish) -> dict[str, Any]:
+        shape = self._common_details(finish)
+        shape["tokens"] = [self._token(token) for token in self._tokens]
+        if self._alternatives:
+            shape["top_tokens"] = [self._top(token) for token in self._tokens]
+        return shape
+
+    def _top(self, token: Token) -> list[dict[str, Any]]:
+        return [self._token(top) for top in token.top]
+
+    def _text(self, finish: Finish) -> str:
+        return finish.prompt + finish.text if self._full_text else finish.text
+
+
+class TgiCompatFormatter(LmiFormatter):
+    """The same answer with every field that TGI's clients require, beside LMI's own."""
+
+    _token = staticmethod(tgi_token)
+
+    def __init__(self, framing: str, **options: Any) -> None:
+        super().__init__(framing, **options)
+        self._index = 0
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode({"index": self._index + 1, **error_line(error, tgi=True)})
+
+    def _answer(self, finish: Finish) -> Any:
+        return [super()._answer(finish)]
+
+    def _line(self, token: Token, finish: Finish | None) -> dict[str, Any]:
+        self._index += 1
+        return {"index": self._index, "generated_text": None, "details": None} | super()._line(token, finish)
+
+    def _common_details(self, finish: Finish) -> dict[str, Any]:
+        shape = {"seed": finish.seed, **super()._common_details(finish)}
+        if self.stream:
+            shape["input_length"] = finish.prompt_tokens
+        else:
+            shape.setdefault("prefill", [])
+        return shape
+
+
+def error_line(error: ServingError, *, tgi: bool) -> dict[str, Any]:
+    """What a stream with an error has for a line: the documented one, with the error's text and code."""
+    token = (
+        {"id": -1, "text": "", "logprob": -1, "special": True}
+        if tgi
+        else {"id": -1, "text": "", "log_prob": -1, "special_token": True}
+    )
+    details = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
+    return {"token": token, "generated_text": "", "details": details, **error_fields(error, tgi=tgi)}
+
+
+def error_object(error: ServingError, *, tgi: bool) -> dict[str, Any]:
+    """What an answer that is not streamed has instead: the documented object, with the error's text and code."""
+    details = {"finish_reason": "error", "generated_tokens": None, "inputs": None, "tokens": None}
+    return {"generated_text": "", "details": details, **error_fields(error, tgi=tgi)}
+
+
+def error_fields(error: ServingError, *, tgi: bool) -> dict[str, Any]:
+    """`error` and `code`; TGI's clients also want to know the kind."""
+    fields: dict[str, Any] = {"error": error.message, "code": ERROR_STATUS}
+    return {**fields, "error_type": _tgi_error_type(error)} if tgi else fields
+
+
+def _tgi_error_type(error: ServingError) -> str:
+    if isinstance(error, PayloadError | _ParameterError):
+        return "validation"
+    if isinstance(error, OverloadedError | UnavailableError):
+        return "overloaded"
+    return "generation" if isinstance(error, GenerationError) else "incomplete_generation"

@@ -1,0 +1,257 @@
+"""LMI's generation parameters: every name of the schema's tables, with its type, bounds and aliases.
+
+Runs in the worker. Source: LMI's inference schema 0.31 (common, LMI-Dist, vLLM and TensorRT-LLM tables).
+"""
+
+from __future__ import annotations
+
+import random
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ..config import ModelConfig
+from ..errors import ParameterError
+from ..types import MAX_SEED, SamplingParams, TextOptions
+
+DEFAULT_MAX_NEW_TOKENS: Final = 30
+MAX_ALTERNATIVES: Final = 20
+#: Of all stop_sequences, or all bad_sequences, of one request together.
+MAX_SEQUENCES_CHARS: Final = 32_768
+_MIN_SEED: Final = -(2**63)
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+_DRAWN_SEED_BITS: Final = 53
+
+#: Other names for the same thing. Both may be given if they agree.
+ALIASES: Final = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "min_length": "min_new_tokens",
+    "ignore_eos_token": "ignore_eos",
+    "stop": "stop_sequences",
+}
+
+Flag = Annotated[bool, Meta(description="true or false")]
+AboveZero = Annotated[float, Meta(gt=0, description="a number > 0")]
+Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
+Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
+OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
+ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """`parameters` of an LMI request. None: not given, or given as null."""
+
+    details: Flag | None = None
+    return_full_text: Flag | None = None
+    decoder_input_details: Flag | None = None
+    output_formatter: Annotated[str, Meta(description="json, jsonlines or sse")] | None = None
+
+    max_new_tokens: OneOrMore | None = None
+    min_new_tokens: ZeroOrMore | None = None
+    truncate: OneOrMore | None = None
+    ignore_eos: Flag | None = None
+    stop_sequences: (
+        Annotated[bool | Text | list[Text], Meta(description="a string or a list of strings, none of them empty")]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(description="a list of integers >= 0")] | None = (
+        None
+    )
+    include_stop_str_in_output: Flag | None = None
+    skip_special_tokens: Flag | None = None
+    spaces_between_special_tokens: Flag | None = None
+    bad_sequences: Annotated[list[Text], Meta(description="a list of strings, none of them empty")] | None = None
+
+    do_sample: Flag | None = None
+    seed: Annotated[int, Meta(description="a 64-bit integer")] | None = None
+    temperature: AboveZero | None = None
+    top_k: Annotated[int, Meta(ge=-1, description="an integer >= -1 (-1 and 0: off)")] | None = None
+    top_p: Share | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1")] | None = None
+    typical_p: Share | None = None
+    repetition_penalty: AboveZero | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+
+    logprobs: (
+        Annotated[bool | Alternatives, Meta(description=f"an integer >= 0 and <= {MAX_ALTERNATIVES}, or true or false")]
+        | None
+    ) = None
+    prompt_logprobs: (
+        Annotated[bool | Alternatives, Meta(description=f"an integer >= 0 and <= {MAX_ALTERNATIVES}, or true or false")]
+        | None
+    ) = None
+    top_n_tokens: Annotated[Alternatives, Meta(description=f"an integer >= 0 and <= {MAX_ALTERNATIVES}")] | None = None
+
+    n: OneOrMore | None = None
+    best_of: OneOrMore | None = None
+    num_beams: OneOrMore | None = None
+    length_penalty: Annotated[float, Meta(description="a number")] | None = None
+    early_stopping: Annotated[bool | str, Meta(description="true or false")] | None = None
+
+
+_HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
+#: Sampling rules that only a draw obeys, with the value that switches each off.
+_DRAW_ONLY: Final = {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+_ONE_SEQUENCE: Final = ("n", "best_of", "num_beams")
+_BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
+
+
+def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiParameters, list[str]]:
+    """Check `parameters`; also the names that have no effect, for x-ignored-parameters.
+
+    Raises:
+        ParameterError: a wrong type, out of range, contradictory, not available yet, or unknown where
+            option.unknown_parameters=error.
+    """
+    known: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    unknown: list[str] = []
+    for key, value in given.items():
+        if value is None:
+            continue
+        name = ALIASES.get(key, key)
+        if name not in _HINTS:
+            unknown.append(key)
+        elif name in known and known[name] != value:
+            raise ParameterError(
+                f"parameters.{key}: the same as parameters.{spelled[name]}, and they differ", f"parameters.{key}"
+            )
+        else:
+            known[name], spelled[name] = value, key
+    if unknown and model.option.unknown_parameters == "error":
+        field = f"parameters.{unknown[0]}"
+        raise ParameterError(f"{field}: no such parameter (option.unknown_parameters=error)", field)
+    try:
+        parameters = msgspec.convert(known, LmiParameters)
+    except msgspec.ValidationError as exc:
+        raise _explained(known, spelled, exc) from exc
+    _check(parameters, spelled)
+    return parameters, unknown + _without_effect(parameters, spelled, model)
+
+
+def _explained(known: dict[str, Any], spelled: dict[str, str], cause: msgspec.ValidationError) -> ParameterError:
+    """The same error in terms of what the client wrote: path, what was expected, what was found."""
+    for name, value in known.items():
+        try:
+            msgspec.convert(value, _HINTS[name])
+        except msgspec.ValidationError:
+            return _error(spelled[name], f"expected {_expected(name)}, got {_shown(value)}")
+    return ParameterError(f"parameters: {cause}", "parameters")
+
+
+def _error(name: str, what: str) -> ParameterError:
+    field = f"parameters.{name}"
+    return ParameterError(f"{field}: {what}", field)
+
+
+def _expected(name: str) -> str:
+    for part in typing.get_args(_HINTS[name]):
+        for meta in getattr(part, "__metadata__", ()):
+            if meta.description:
+                return str(meta.description)
+    raise AssertionError(f"{name} has no description")
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
+    """What types and bounds don't say."""
+    for name in _ONE_SEQUENCE:
+        if (getattr(parameters, name) or 1) > 1:
+            raise _error(
+                name,
+                f"several sequences and beams come with a later version; expected 1, got {getattr(parameters, name)}",
+            )
+    if parameters.seed is not None and not _MIN_SEED <= parameters.seed <= MAX_SEED:
+        raise _error("seed", f"expected {_expected('seed')}, got {parameters.seed}")
+    for name in ("stop_sequences", "bad_sequences"):
+        given = getattr(parameters, name)
+        chars = 0 if given is None or isinstance(given, bool) else sum(map(len, given))
+        if chars > MAX_SEQUENCES_CHARS:
+            raise _error(spelled[name], f"expected at most {MAX_SEQUENCES_CHARS} characters together, got {chars}")
+    longest = max_new_tokens(parameters)
+    if (parameters.min_new_tokens or 0) > longest:
+        raise _error(
+            spelled["min_new_tokens"], f"expected at most max_new_tokens ({longest}), got {parameters.min_new_tokens}"
+        )
+
+
+def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model: ModelConfig) -> list[str]:
+    names = [name for name in _BEAMS_ONLY if getattr(parameters, name) is not None]
+    if isinstance(parameters.stop_sequences, bool):
+        # TensorRT-LLM's `stop` is a flag there; what it would stop is not said.
+        names.append(spelled["stop_sequences"])
+    if not samples(parameters, model):
+        names += [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
+        if parameters.seed is not None:
+            names.append("seed")
+    return names
+
+
+def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
+    """Whether to draw: as `do_sample` says; without it, only option.infer_do_sample looks at the other parameters."""
+    if parameters.do_sample is not None or not model.option.infer_do_sample:
+        return bool(parameters.do_sample)
+    return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
+
+
+def max_new_tokens(parameters: LmiParameters) -> int:
+    """How many tokens at most."""
+    return DEFAULT_MAX_NEW_TOKENS if parameters.max_new_tokens is None else parameters.max_new_tokens
+
+
+def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingParams:
+    """The engine's view. Rules that only a draw obeys stay neutral for greedy requests."""
+    draws = samples(parameters, model)
+    given = {
+        name: value
+        for name in ("min_new_tokens", "repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos")
+        if (value := getattr(parameters, name)) is not None
+    }
+    if draws:
+        given |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
+        given["top_k"] = max(parameters.top_k or 0, 0)
+        given["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if parameters.seed is None else parameters.seed & MAX_SEED
+    return SamplingParams(
+        **given,
+        max_new_tokens=max_new_tokens(parameters),
+        do_sample=draws,
+        stop_token_ids=tuple(parameters.stop_token_ids or ()),
+        top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
+        prompt_logprobs=prompt_logprobs(parameters),
+    )
+
+
+def prompt_logprobs(parameters: LmiParameters) -> int | None:
+    """How many alternatives to report with each prompt token; None: report no prompt tokens."""
+    if parameters.prompt_logprobs is None or parameters.prompt_logprobs is False:
+        return 0 if parameters.decoder_input_details else None
+    return _count(parameters.prompt_logprobs)
+
+
+def _count(value: bool | int | None) -> int:
+    # true asks for the tokens' own log probabilities, which are always there.
+    return 0 if value is None or isinstance(value, bool) else value
+
+
+def text_options(parameters: LmiParameters) -> TextOptions:
+    """The detokenizer's view."""
+    stop = parameters.stop_sequences
+    given = {
+        name: value
+        for name in ("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens")
+        if (value := getattr(parameters, name)) is not None
+    }
+    if stop is None or isinstance(stop, bool):
+        return TextOptions(**given)
+    return TextOptions(**given, stop_sequences=(stop,) if isinstance(stop, str) else tuple(stop))

@@ -1,0 +1,137 @@
+"""From a content-type to Python values and back, as DJL's handlers do it.
+
+Runs in the worker.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jsonlines
+import msgspec
+
+from .errors import PayloadError
+from .forms import URLENCODED, media_type
+from .output_formatter import JSON, JSONLINES
+from .outputs import NDLIST, NPZ
+
+if TYPE_CHECKING:
+    from .inputs import Input
+    from .outputs import Output
+
+_JSONLINES_TYPES = (JSONLINES, "application/x-ndjson", "application/jsonl")
+
+
+def decode(inputs: Input, content_type: str | None, key: str | None = None, require_csv_headers: bool = True) -> Any:
+    """A content entry as the value a pipeline takes.
+
+    application/json, or no content-type: the value as it is. Everything else is `{"inputs": X}`, where X is a list of
+    one str (text/plain), an image (image/*), bytes (audio/*, anything unknown), a list of arrays (tensor/npz,
+    tensor/ndlist, application/x-npy), a str (form), a list (jsonlines), or for CSV see `decode_csv`.
+
+    Raises:
+        PayloadError: the content is not what its content-type says.
+    """
+    kind = media_type(content_type or "")
+    if not kind:
+        return inputs.get_as_json(key) if inputs.get_as_bytes(key) else {"inputs": ""}
+    if kind == JSON:
+        return inputs.get_as_json(key)
+    if kind == "text/csv":
+        return decode_csv(inputs, require_headers=require_csv_headers, key=key)
+    return {"inputs": _decode_value(inputs, kind, key)}
+
+
+def _decode_value(inputs: Input, kind: str, key: str | None) -> Any:
+    if kind == "text/plain":
+        return [inputs.get_as_string(key)]
+    if kind.startswith("image/"):
+        return inputs.get_as_image(key)
+    if kind == NPZ:
+        return inputs.get_as_npz(key)
+    if kind in (NDLIST, "application/x-npy"):
+        return inputs.get_as_numpy(key)
+    if kind in _JSONLINES_TYPES:
+        return decode_jsonlines(inputs.get_as_string(key))
+    if kind == URLENCODED:
+        return inputs.get_as_string(key)
+    return inputs.get_as_bytes(key)
+
+
+def decode_csv(inputs: Input, require_headers: bool = True, key: str | None = None) -> Any:
+    """CSV as `{"inputs": [...]}`: the column "inputs", or else a dict for each row.
+
+    With `require_headers=False`, an array of numbers instead, one row for each line.
+
+    Raises:
+        PayloadError: no header line with one of question, context, inputs; or something that is no number.
+    """
+    text = inputs.get_as_string(key)
+    if not require_headers:
+        return _decode_numbers(text)
+    reader = csv.DictReader(io.StringIO(text))
+    names = [name.strip().lower() for name in reader.fieldnames or ()]
+    if not {"question", "context", "inputs"} & set(names):
+        raise PayloadError("CSV: expected a header line with a column named inputs, question or context")
+    reader.fieldnames = names
+    rows = list(reader)
+    return {"inputs": [row["inputs"] for row in rows] if "inputs" in names else rows}
+
+
+def _decode_numbers(text: str) -> Any:
+    import numpy as np
+
+    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    if len({len(row) for row in rows}) > 1:
+        raise PayloadError("CSV: the lines differ in their number of columns")
+    try:
+        return np.array([[float(cell) for cell in row] for row in rows])
+    except ValueError as exc:
+        raise PayloadError(f"CSV: expected numbers only: {exc}") from exc
+
+
+def decode_jsonlines(text: str) -> list[Any]:
+    """The values of a jsonlines text; empty lines are skipped.
+
+    Raises:
+        PayloadError: a line is not JSON; says which.
+    """
+    with jsonlines.Reader(io.StringIO(text), loads=msgspec.json.decode) as reader:
+        try:
+            return list(reader.iter(skip_empty=True))
+        except jsonlines.InvalidLineError as exc:
+            raise PayloadError(f"line {exc.lineno} is not valid JSON: {exc}") from exc
+
+
+def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a header line made of the first row's keys.
+
+    Raises:
+        ValueError: a row has a key that the first one has not.
+    """
+    rows = list(content)
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def encode(outputs: Output, prediction: Any, content_type: str | None, key: str | None = None) -> None:
+    """Append `prediction` in the form that `content_type` (what the client accepts) asks for, and set Content-Type.
+
+    JSON where it is unset, */* or application/json; CSV; .npz; otherwise DJL's NDList.
+    """
+    kind = media_type(content_type or "")
+    if kind in ("", "*/*", JSON):
+        outputs.add_as_json(prediction, key=key).add_property("Content-Type", JSON)
+    elif kind == "text/csv":
+        outputs.add(encode_csv(prediction), key=key).add_property("Content-Type", "text/csv")
+    elif kind == NPZ:
+        outputs.add_as_npz(prediction, key=key).add_property("Content-Type", NPZ)
+    else:
+        outputs.add_as_numpy(prediction, key=key).add_property("Content-Type", NDLIST)

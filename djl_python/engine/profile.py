@@ -1,0 +1,145 @@
+"""`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
+
+Wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator, as torch's
+profiler sees them. The floor it prints is what a step can't beat: the weights' bytes read once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from ..types import SamplingParams
+from .paged_batch import PagedRollingBatch
+from .rolling_batch import EngineSettings
+
+_KINDS: Final = {
+    "linear": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn::", "aten::bmm", "aten::matmul"),
+    "attention": ("aten::scaled_dot_product", "aten::_scaled_dot_product", "aten::_flash", "aten::_efficient"),
+    "cache": ("aten::index", "aten::index_copy", "aten::masked_fill"),
+}
+
+
+class _Timed:
+    """Calls through to a method and adds up how long it took."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+        self.seconds: list[float] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = self._method(*arguments)
+        self.seconds.append(time.perf_counter() - began)
+        return result
+
+
+def _time(owner: object, method: str) -> _Timed:
+    """Put a timer in front of a method of this one object."""
+    timed = _Timed(getattr(owner, method))
+    setattr(owner, method, timed)
+    return timed
+
+
+def measure(model: Path, batch_size: int, context: int, steps: int, dtype: str, threads: int | None) -> dict[str, Any]:
+    """Decode `steps` tokens for `batch_size` sequences that already have `context` tokens.
+
+    Returns:
+        Milliseconds: `step`, its phases `schedule`, `model`, `sample` and `rest`, the model's `operators` by kind, and
+        `floor`, the time to read the weights once at the bandwidth that was measured just before.
+    """
+    settings = EngineSettings(
+        model_path=str(model), max_batch_size=batch_size, max_prefill_tokens=2048, dtype=dtype, threads=threads
+    )
+    batch = PagedRollingBatch(settings, lambda what, done, total: None)
+    for number in range(batch_size):
+        prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
+        batch.add(number, prompt, SamplingParams(max_new_tokens=2 * steps + 8, ignore_eos=True))
+    while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
+        batch.step()
+    phases = {
+        name: _time(owner, method)
+        for name, owner, method in (
+            ("schedule", batch.scheduler, "schedule"),
+            ("model", batch.runner, "run"),
+            ("sample", batch.sampler, "sample"),
+        )
+    }
+    whole = _Timed(batch.step)
+    for _ in range(steps):
+        whole()
+    result = {name: _median_ms(timed.seconds) for name, timed in phases.items()}
+    step = _median_ms(whole.seconds)
+    return {
+        "batch": batch_size,
+        "context": context,
+        "step": step,
+        **result,
+        "rest": round(step - sum(result.values()), 3),
+        "operators": _operators(batch, steps),
+        "floor": round(batch.weight_bytes / _bandwidth_bytes_s() * 1e3, 3),
+    }
+
+
+def _median_ms(seconds: list[float]) -> float:
+    return round(statistics.median(seconds) * 1e3, 3)
+
+
+def _operators(batch: PagedRollingBatch, steps: int) -> dict[str, float]:
+    """Milliseconds of own time a step, by kind of operator. The profiler itself slows small operators down."""
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        for _ in range(steps):
+            batch.step()
+    totals: dict[str, float] = defaultdict(float)
+    for event in recorded.key_averages():
+        kind = next((k for k, prefixes in _KINDS.items() if event.key.startswith(prefixes)), "other operators")
+        totals[kind] += event.self_cpu_time_total / 1e3 / steps
+    return {kind: round(total, 3) for kind, total in sorted(totals.items(), key=lambda item: -item[1])}
+
+
+def _bandwidth_bytes_s() -> float:
+    """Read bandwidth of all threads over 512 MiB, best of five."""
+    data = torch.ones(2**27)
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        data.sum()
+        best = min(best, time.perf_counter() - began)
+    return data.numel() * data.element_size() / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m djl_python.engine.profile", description=__doc__)
+    parser.add_argument("model", type=Path, help="directory of a transformers checkpoint")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help="sequences in the batch")
+    parser.add_argument("--context", type=int, default=128, help="tokens each sequence has already")
+    parser.add_argument("--steps", type=int, default=30, help="steps to measure")
+    parser.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    arguments = parser.parse_args()
+    results = [
+        measure(arguments.model, size, arguments.context, arguments.steps, arguments.dtype, arguments.threads)
+        for size in arguments.batch
+    ]
+    if arguments.json:
+        print(json.dumps(results))
+        return
+    for result in results:
+        print("batch {batch}, context {context}: {step} ms a step (floor {floor})".format(**result))
+        for phase in ("schedule", "model", "sample", "rest"):
+            print(f"  {phase:<16} {result[phase]:8.3f} ms")
+        for kind, milliseconds in result["operators"].items():
+            print(f"    {kind:<14} {milliseconds:8.3f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""What a handler is given: one call, or one dynamic batch of calls, in DJL's form.
+
+Runs in the worker. The front end's `Call` becomes an `Input` the way DJL's own front end does it: query parameters
+become content entries, headers become properties, form fields become content entries by name, and any other body is
+the content entry "data".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .errors import PayloadError
+from .forms import MULTIPART, URLENCODED, media_type, parse_form
+from .pair_list import PairList
+
+if TYPE_CHECKING:
+    from .protocol import Call
+
+BATCH_SIZE = "batch_size"
+#: "batch_000.data" or "batch_000_data": the item's index, the key within the item.
+_BATCH_KEY = re.compile(r"batch_(\d{3,})[._](.*)", re.DOTALL)
+
+
+class Input:
+    """One call.
+
+    Attributes:
+        function_name: the handler function this call is for ("handle" unless option.handler says otherwise).
+        properties: the request's headers, names in lower case, and over them the model's own properties.
+        content: what was sent: (name, bytes) pairs.
+        operation, dialect: which request of which API this is, from the route table.
+        path: the path of the URL.
+        model_name, model_version: the model that answers.
+        request_id: the client's x-request-id, or a generated one.
+    """
+
+    def __init__(self) -> None:
+        self.function_name: str | None = None
+        self.properties: dict[str, str] = {}
+        self.content = PairList()
+        self.operation = ""
+        self.dialect = ""
+        self.path = ""
+        self.model_name = ""
+        self.model_version = ""
+        self.request_id = ""
+
+    @classmethod
+    def from_call(
+        cls,
+        call: Call,
+        properties: Mapping[str, str] | None = None,
+        *,
+        model_name: str = "",
+        model_version: str = "",
+        function_name: str | None = None,
+        request_id: str = "",
+    ) -> Input:
+        """What DJL's front end makes of a request.
+
+        `properties` are the model's; they win over headers of the same name, so that no client can override the
+        model's configuration.
+
+        Raises:
+            PayloadError: the body says that it is a form and is not one.
+        """
+        self = cls()
+        self.function_name = function_name
+        self.operation, self.dialect, self.path = call.operation, call.dialect, call.path
+        self.model_name, self.model_version = model_name, model_version
+        self.request_id = request_id or call.headers.get("x-request-id", "")
+        self.properties = {**call.headers, **(properties or {})}
+        if self.request_id:
+            self.properties["x-request-id"] = self.request_id
+        for key, value in call.query:
+            self.content.add(key, value.encode())
+        content_type = call.headers.get("content-type", "")
+        if media_type(content_type) in (MULTIPART, URLENCODED):
+            for key, data in parse_form(content_type, call.body):
+                self.content.add(key, data)
+        else:
+            # Also when it is empty: only the call that loads the model has no content at all.
+            self.content.add("data", call.body)
+        return self
+
+    def __str__(self) -> str:
+        entries = ", ".join(f"{key}: {len(value)} bytes" for key, value in self.content)
+        return f"Input(properties={self.properties}, content=[{entries}])"
+
+    # ------------------------------------------------------------------------------------ dynamic batches
+
+    def is_batch(self) -> bool:
+        """Whether this is a dynamic batch: several calls in one, see `get_batches`."""
+        return BATCH_SIZE in self.properties
+
+    def get_batch_size(self) -> int:
+        """How many calls this is; 1 unless it is a batch."""
+        return int(self.properties.get(BATCH_SIZE, "1"))
+
+    def get_batches(self) -> list[Input]:
+        """The calls of a batch, in order; a call that is no batch is its own only item.
+
+        Properties without an index (the model's) belong to every item.
+
+        Raises:
+            ValueError: an index is out of range.
+        """
+        if not self.is_batch():
+            return [self]
+        items = [Input() for _ in range(self.get_batch_size())]
+        for item in items:
+            item.function_name = self.function_name
+            item.operation, item.dialect, item.path = self.operation, self.dialect, self.path
+            item.model_name, item.model_version = self.model_name, self.model_version
+        own: dict[str, str] = {}
+        for key, value in self.properties.items():
+            if found := _BATCH_KEY.fullmatch(key):
+                self._item(items, int(found[1])).properties[found[2]] = value
+            elif key != BATCH_SIZE:
+                own[key] = value
+        for item in items:
+            item.properties.update(own)
+            item.request_id = item.properties.get("x-request-id", "")
+        for content_key, data in self.content:
+            if found := _BATCH_KEY.fullmatch(content_key or ""):
+                self._item(items, int(found[1])).content.add(found[2], data)
+        return items
+
+    @staticmethod
+    def _item(items: list[Input], index: int) -> Input:
+        if index >= len(items):
+            raise ValueError(f"an entry of item {index} in a batch of {len(items)}")
+        return items[index]
+
+    # ------------------------------------------------------------------------------------ properties and content
+
+    def get_function_name(self) -> str | None:
+        """The handler function this call is for."""
+        return self.function_name
+
+    def get_properties(self) -> dict[str, str]:
+        """The properties."""
+        return self.properties
+
+    def get_property(self, key: str) -> str | None:
+        """A property by name, whatever the case of its letters, or None."""
+        value = self.properties.get(key)
+        if value is not None:
+            return value
+        wanted = key.lower()
+        return next((value for name, value in self.properties.items() if name.lower() == wanted), None)
+
+    def get_content(self) -> PairList:
+        """The content."""
+        return self.content
+
+    def contains_key(self, key: str) -> bool:
+        """Whether the content has an entry `key`."""
+        return self.content.contains(key)
+
+    def is_empty(self) -> bool:
+        """Whether there is no content: true for the one call that loads the model."""
+        return self.content.is_empty()
+
+    # ------------------------------------------------------------------------------------ decoding
+
+    def get_data(self, key: str | None = None) -> Any:
+        """A content entry, decoded as the content-type says; None where there is no content.
+
+        tensor/ndlist and tensor/npz: list of arrays; application/json: the value; text/*: str; image/*: an image;
+        anything else: bytes.
+        """
+        if self.content.is_empty():
+            return None
+        kind = media_type(self.get_property("content-type") or "")
+        if kind == "tensor/ndlist":
+            return self.get_as_numpy(key)
+        if kind == "tensor/npz":
+            return self.get_as_npz(key)
+        if kind == "application/json":
+            return self.get_as_json(key)
+        if kind.startswith("text/"):
+            return self.get_as_string(key)
+        if kind.startswith("image/"):
+            return self.get_as_image(key)
+        return self.get_as_bytes(key)
+
+    def get_as_bytes(self, key: str | None = None) -> bytes | None:
+        """A content entry as it was sent; without `key` the entry "data", or else the first. None: no content.
+
+        Raises:
+            KeyError: there is no entry `key`.
+        """
+        if self.content.is_empty():
+            return None
+        if key is None:
+            found = self.content.get("data")
+            return bytes(self.content.value_at(0) if found is None else found)
+        value = self.content.get(key)
+        if value is None:
+            raise KeyError(f"requested data for key: {key} is not found!")
+        return bytes(value)
+
+    def get_as_string(self, key: str | None = None) -> str:
+        """A content entry as UTF-8 text.
+
+        Raises:
+            KeyError: there is no entry `key`.
+            PayloadError: no content, or not UTF-8.
+        """
+        try:
+            return self._bytes(key).decode()
+        except UnicodeDecodeError as exc:
+            raise PayloadError(f"{self._what(key)} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+
+    def get_as_json(self, key: str | None = None) -> Any:
+        """A content entry as JSON (NaN and Infinity are not JSON).
+
+        Raises:
+            KeyError: there is no entry `key`.
+            PayloadError: no content, or not JSON; says where.
+        """
+        data = self._bytes(key)
+        if not data.strip():
+            raise PayloadError(f"{self._what(key)} is empty, expected JSON")
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise PayloadError(f"{self._what(key)} is not valid JSON: {exc}") from exc
+
+    def get_as_image(self, key: str | None = None) -> Any:
+        """A content entry as a PIL image.
+
+        Raises:
+            ImportError: Pillow is not installed.
+            PayloadError: not an image that Pillow reads.
+        """
+        try:
+            import PIL.Image  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as exc:
+            raise ImportError("reading an image needs Pillow: pip install pillow") from exc
+        try:
+            return PIL.Image.open(io.BytesIO(self._bytes(key)))
+        except PIL.UnidentifiedImageError as exc:
+            raise PayloadError(f"{self._what(key)} is not an image") from exc
+
+    def get_as_numpy(self, key: str | None = None) -> list[Any]:
+        """A content entry in DJL's NDList, .npy or .npz format, as a list of numpy arrays.
+
+        Raises:
+            PayloadError: none of these formats.
+        """
+        from .np_util import from_nd_list
+
+        return from_nd_list(self._bytes(key))
+
+    def get_as_npz(self, key: str | None = None) -> list[Any]:
+        """A content entry in .npz format, as a list of numpy arrays.
+
+        Raises:
+            PayloadError: not that format.
+        """
+        from .np_util import from_npz
+
+        return from_npz(self._bytes(key))
+
+    def get_as_csv(self, key: str | None = None) -> list[dict[str, str]]:
+        """A content entry as CSV with a header line: one dict for each row."""
+        return list(csv.DictReader(io.StringIO(self.get_as_string(key))))
+
+    def _bytes(self, key: str | None) -> bytes:
+        data = self.get_as_bytes(key)
+        if data is None:
+            raise PayloadError("the request has no content")
+        return data
+
+    @staticmethod
+    def _what(key: str | None) -> str:
+        return "the request body" if key is None or key == "data" else f"the content {key!r}"

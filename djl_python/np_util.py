@@ -1,0 +1,125 @@
+"""Numpy arrays to bytes and back: DJL's NDList format, .npy and .npz.
+
+Runs in the worker; imported only by the methods of Input and Output that need it. An NDList is big-endian: an int32
+count, then for each array the string "NDAR", the int32 version 3, a byte that says whether a name string follows,
+the storage format, the data type, the shape, a byte for the data's byte order, an int32 length and the data. Strings
+carry an int16 length; a shape is an int32 count of int64s, and an int32 count of two-byte characters naming the axes.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from .errors import PayloadError
+
+_MAGIC: Final = "NDAR"
+_VERSION: Final = 3
+_NPY_MAGIC: Final = b"\x93NUMPY"
+_ZIP_MAGIC: Final = b"PK"
+
+Array = np.ndarray[Any, Any]
+
+
+def to_nd_list(arrays: Array | Iterable[Array]) -> bytes:
+    """One array or several -> DJL's NDList."""
+    if isinstance(arrays, np.ndarray):
+        arrays = [arrays]
+    arrays = [np.asarray(array) for array in arrays]
+    out = bytearray(struct.pack(">i", len(arrays)))
+    for array in arrays:
+        kind = "BOOLEAN" if array.dtype == np.bool_ else array.dtype.name.upper()
+        data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        out += _string(_MAGIC) + struct.pack(">ib", _VERSION, 0) + _string("default") + _string(kind)
+        out += struct.pack(f">i{array.ndim}q", array.ndim, *array.shape)
+        out += struct.pack(">i", array.ndim) + "?".encode("utf-16-be") * array.ndim
+        out += struct.pack(">ci", b"<", len(data)) + data
+    return bytes(out)
+
+
+def from_nd_list(data: bytes) -> list[Array]:
+    """DJL's NDList, .npy or .npz -> arrays (read-only where they share `data`'s memory).
+
+    Raises:
+        PayloadError: none of these, or cut off.
+    """
+    if data.startswith(_ZIP_MAGIC):
+        return from_npz(data)
+    if data.startswith(_NPY_MAGIC):
+        try:
+            return [np.load(io.BytesIO(data), allow_pickle=False)]
+        except (ValueError, EOFError) as exc:
+            raise PayloadError(f"not a .npy array: {exc}") from exc
+    reader = _Reader(data)
+    try:
+        return [reader.array() for _ in range(reader.number(">i"))]
+    except (struct.error, TypeError, ValueError) as exc:
+        raise PayloadError(f"not an NDList: {exc}") from exc
+
+
+def to_npz(arrays: Array | Sequence[Array]) -> bytes:
+    """Arrays -> .npz, named arr_0, arr_1, ..."""
+    if isinstance(arrays, np.ndarray):
+        arrays = [arrays]
+    out = io.BytesIO()
+    np.savez(out, *arrays)
+    return out.getvalue()
+
+
+def from_npz(data: bytes) -> list[Array]:
+    """.npz -> its arrays, in order. Object arrays (pickles) are refused.
+
+    Raises:
+        PayloadError: not that format.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return [archive[name] for name in archive.files]
+    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as exc:
+        raise PayloadError(f"not an .npz archive: {exc}") from exc
+
+
+def _string(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise ValueError(f"{size} bytes expected at byte {self._at} of {len(self._data)}")
+        piece = self._data[self._at : end]
+        self._at = end
+        return piece
+
+    def number(self, code: str) -> int:
+        (value,) = struct.unpack(code, self.take(struct.calcsize(code)))
+        return int(value)
+
+    def string(self) -> str:
+        return self.take(self.number(">h")).decode()
+
+    def array(self) -> Array:
+        if (magic := self.string()) != _MAGIC:
+            raise ValueError(f"expected {_MAGIC}, found {magic!r}")
+        if (version := self.number(">i")) != _VERSION:
+            raise ValueError(f"version {version}, expected {_VERSION}")
+        if self.number(">b") == 1:
+            self.string()  # the name: Python's lists have none
+        self.string()  # the storage format: arrays that are not dense come as dense ones
+        kind = self.string().lower()
+        shape = [self.number(">q") for _ in range(self.number(">i"))]
+        self.take(2 * self.number(">i"))  # the names of the axes
+        big = self.take(1) == b">"
+        dtype = np.dtype("bool" if kind == "boolean" else kind).newbyteorder(">" if big else "<")
+        return np.frombuffer(self.take(self.number(">i")), dtype).reshape(shape)

@@ -1,0 +1,184 @@
+"""What a handler gives back: status, properties (headers) and content, in DJL's form.
+
+Runs in the worker. The worker sends the values of the content one after the other as the body; `code` is the HTTP
+status, `properties` are headers. Without a Content-Type property the first value decides: application/json for what
+JSON encoded, text/plain for str, application/octet-stream for bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from typing import Any, Final, Self
+
+from .output_formatter import JSON, JSONLINES, encode_json, encode_jsonlines
+from .pair_list import PairList
+
+TEXT: Final = "text/plain; charset=utf-8"
+BYTES: Final = "application/octet-stream"
+NDLIST: Final = "tensor/ndlist"
+NPZ: Final = "tensor/npz"
+
+StreamFormatter = Callable[[Any], "str | bytes"]
+
+
+def stream_line(item: Any) -> bytes:
+    r"""The default form of a streamed item: `{"outputs": item}` and a line end."""
+    return encode_jsonlines({"outputs": item})
+
+
+def encode_item(item: Any) -> bytes:
+    """A streamed item as it is: str and bytes unchanged, anything else a JSON line."""
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes | bytearray | memoryview):
+        return bytes(item)
+    return encode_jsonlines(item)
+
+
+def item_content_type(item: Any) -> str:
+    """The content-type of what `encode_item` gives."""
+    if isinstance(item, str):
+        return TEXT
+    return BYTES if isinstance(item, bytes | bytearray | memoryview) else JSONLINES
+
+
+class Output:
+    """One answer, or the answers of a dynamic batch (entries added with `batch_index`).
+
+    Attributes:
+        code: HTTP status.
+        message: what `code` means; it is sent only where an error has no content.
+        properties: response headers.
+        content: (key, bytes) pairs.
+        content_type: of the content, where no property says; None while there is none.
+        item_content_types: the same for the items of a dynamic batch, by index.
+        stream_content: what `add_stream_content` was given, or None.
+    """
+
+    def __init__(self, code: int = 200, message: str = "OK") -> None:
+        self.code = code
+        self.message = message
+        self.properties: dict[str, str] = {}
+        self.content = PairList()
+        self.content_type: str | None = None
+        self.item_content_types: dict[int, str] = {}
+        self.stream_content: Iterable[Any] | AsyncIterable[Any] | None = None
+        self.stream_formatter: StreamFormatter = stream_line
+        self._finalizer: Callable[[], Any] | None = None
+
+    def __str__(self) -> str:
+        entries = ", ".join(f"{key}: {len(value)} bytes" for key, value in self.content)
+        return f"Output(code={self.code}, message={self.message!r}, properties={self.properties}, content=[{entries}])"
+
+    def set_code(self, code: int) -> Self:
+        """Set the HTTP status."""
+        self.code = code
+        return self
+
+    def set_message(self, message: str) -> Self:
+        """Set the message."""
+        self.message = message
+        return self
+
+    def error(
+        self, error: str, code: int = 424, message: str = "invoke handler failure", batch_index: int | None = None
+    ) -> Self:
+        """Make this an error: `{"code", "message", "error"}` with HTTP status `code`.
+
+        With `batch_index`, that item of the batch fails and the others don't.
+        """
+        self.add_as_json({"code": code, "message": message, "error": error}, batch_index=batch_index)
+        if batch_index is None:
+            self.code, self.message = code, message
+            return self.add_property("content-type", JSON)
+        self.add_property(batch_key("code", batch_index), code)
+        return self.add_property(batch_key("content-type", batch_index), JSON)
+
+    def add_property(self, key: str, val: Any) -> Self:
+        """Set a response header."""
+        self.properties[key] = val if isinstance(val, str) else str(val)
+        return self
+
+    # ------------------------------------------------------------------------------------ content
+
+    def add(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Self:
+        """Append a value: str as UTF-8, bytes as they are, anything else as JSON.
+
+        `batch_index` says which item of a dynamic batch it answers.
+        """
+        if isinstance(value, str):
+            return self._append(value.encode(), key, batch_index, TEXT)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._append(bytes(value), key, batch_index, BYTES)
+        return self.add_as_json(value, key, batch_index)
+
+    def add_as_json(self, val: Any, key: str | None = None, batch_index: int | None = None) -> Self:
+        """Append a value as JSON; numpy and torch values become numbers and lists, NaN becomes null.
+
+        Raises:
+            TypeError: something in it has no JSON form.
+        """
+        return self._append(encode_json(val), key, batch_index, JSON)
+
+    def add_as_numpy(self, np_list: Any, key: str | None = None, batch_index: int | None = None) -> Self:
+        """Append an array, or a list of them, in DJL's NDList format."""
+        from .np_util import to_nd_list
+
+        return self._append(to_nd_list(np_list), key, batch_index, NDLIST)
+
+    def add_as_npz(self, np_list: Any, key: str | None = None, batch_index: int | None = None) -> Self:
+        """Append an array, or a list of them, in .npz format."""
+        from .np_util import to_npz
+
+        return self._append(to_npz(np_list), key, batch_index, NPZ)
+
+    def add_stream_content(
+        self,
+        stream_content: Iterable[Any] | AsyncIterable[Any],
+        output_formatter: StreamFormatter | None = stream_line,
+    ) -> Self:
+        """Stream the items of an iterator, synchronous or asynchronous, each as soon as it is there.
+
+        `output_formatter(item)` gives the str or bytes to send; the default sends `{"outputs": item}` lines as
+        application/jsonlines. None: str and bytes as they are, anything else as a JSON line.
+        """
+        self.stream_content = stream_content
+        self.stream_formatter = output_formatter or encode_item
+        if output_formatter is stream_line:
+            self.content_type = self.content_type or JSONLINES
+        return self
+
+    def _append(self, value: bytes, key: str | None, batch_index: int | None, content_type: str) -> Self:
+        if batch_index is not None:
+            key = batch_key(key or "data", batch_index)
+            self.item_content_types.setdefault(batch_index, content_type)
+        self.content.add(key, value)
+        self.content_type = self.content_type or content_type
+        return self
+
+    # ------------------------------------------------------------------------------------ after the answer
+
+    def finalize(self, fn: Callable[..., Any], *args: Any) -> Self:
+        """Have `fn(*args)` called once the answer has been sent, or could not be."""
+        self._finalizer = lambda: fn(*args)
+        return self
+
+    def execute_finalize(self) -> Any:
+        """Call what `finalize` was given, at most once; its result, or None."""
+        finalizer, self._finalizer = self._finalizer, None
+        return finalizer() if finalizer is not None else None
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether `execute_finalize` has something to do."""
+        return self._finalizer is not None
+
+
+def batch_key(key: str, index: int) -> str:
+    """DJL's name for `key` of item `index` of a dynamic batch."""
+    return f"batch_{index:03d}.{key}"
+
+
+def concatenate(values: Sequence[bytes]) -> bytes:
+    """The body that a content makes."""
+    return values[0] if len(values) == 1 else b"".join(values)

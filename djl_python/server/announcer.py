@@ -1,0 +1,112 @@
+"""What a person sees of the start: models found, how loading goes, the ready block or why not.
+
+Runs in the front end. Progress goes to stderr, as a bar on a terminal and as plain, rate-limited lines elsewhere; the
+ready block goes to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final, TextIO
+from urllib.parse import quote
+
+from ..config import Address, ModelConfig
+from ..protocol import Status
+
+_BAR_CELLS: Final = 24
+_PLAIN_EVERY_S: Final = 5.0
+_BAR_EVERY_S: Final = 0.1
+_EXAMPLE: Final = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 64}}
+
+
+class Announcer:
+    """Prints. Knows nothing of how models are loaded."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._terminal = self._err.isatty()
+        self._drawn = False
+        self._said: dict[str, tuple[str, float]] = {}  # model -> (what, when)
+
+    def found(self, models: Sequence[ModelConfig]) -> None:
+        """The models that will be loaded, and what is odd about them."""
+        for config in models:
+            version = f" version {config.version}" if config.version else ""
+            self._line(f"model {config.name}{version}: {config.path or config.url}")
+            for warning in config.warnings:
+                self._line(f"  warning: {warning}")
+
+    def progress(self, config: ModelConfig, status: Status) -> None:
+        """A loading message. Dropped when the last one is only just out and says the same."""
+        what, now = status.detail or "loading", time.monotonic()
+        before, at = self._said.get(config.name, ("", 0.0))
+        finished = 0 < status.total <= status.done
+        if what == before and not finished and now - at < (_BAR_EVERY_S if self._terminal else _PLAIN_EVERY_S):
+            return
+        self._said[config.name] = (what, now)
+        done = f" {status.done}/{status.total}" if status.total else ""
+        if not self._terminal:
+            self._line(f"model {config.name}: {what}{done}")
+            return
+        cells = _BAR_CELLS * status.done // status.total if status.total else 0
+        bar = f" [{'#' * cells}{'.' * (_BAR_CELLS - cells)}]" if status.total else " ..."
+        self._err.write(f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
+        self._err.flush()
+        self._drawn = True
+
+    def ready(self, config: ModelConfig, seconds: float) -> None:
+        """A model can answer."""
+        self._line(f"model {config.name}: ready after {seconds:.1f} s")
+
+    def failed(self, config: ModelConfig, detail: str) -> None:
+        """A model will not load: one block."""
+        lines = [f"model {config.name} failed to load ({config.path or config.url}):", *detail.strip().splitlines()]
+        self._line("\n" + "\n  ".join(lines) + "\n")
+
+    def serving(self, addresses: Sequence[Address], models: Sequence[ModelConfig]) -> None:
+        """The ready block: where, and one line that works for each model."""
+        address = addresses[0]
+        where = ", ".join(map(str, addresses))
+        lines = ["", f"djl-serving is ready at {where}"]
+        for config in models:
+            lines.append("")
+            lines.append(f"  {curl_line(address, config, only=len(models) == 1)}")
+        self._end_bar()
+        print("\n".join(lines) + "\n", file=self._out, flush=True)
+
+    def note(self, text: str) -> None:
+        """Anything else."""
+        self._line(text)
+
+    def _line(self, text: str) -> None:
+        self._end_bar()
+        print(text, file=self._err, flush=True)
+
+    def _end_bar(self) -> None:
+        if self._drawn:
+            self._err.write("\r\x1b[K")
+            self._drawn = False
+
+
+def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:
+    """A command that gets an answer from this model."""
+    path = "/invocations" if only else f"/predictions/{quote(config.name)}"
+    if not only and config.version:
+        path += f"/{quote(config.version)}"
+    if address.unix_path:
+        target = f"--unix-socket {shlex.quote(address.unix_path)} http://localhost{path}"
+    else:
+        target = f"{reachable(address)}{path}"
+    return f"curl {target} -H 'Content-Type: application/json' -d '{json.dumps(_EXAMPLE)}'"
+
+
+def reachable(address: Address) -> Address:
+    """An address that a client on this machine can use: 0.0.0.0 is for listening only."""
+    if address.host in ("", "0.0.0.0", "::"):
+        return Address("127.0.0.1", address.port)
+    return address

@@ -1,0 +1,280 @@
+"""One HTTP request for a model and its answer: the bridge between Tornado's connection and the pool.
+
+Runs in the front end's event loop. Sits directly on the connection rather than on tornado.web's RequestHandler: a
+chunk of a stream costs one write and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from tornado import httputil
+from tornado.http1connection import HTTP1Connection
+from tornado.iostream import StreamBufferFullError
+
+from ..dialects.base import Dialect
+from ..errors import MethodError, ServingError, TooLargeError, UnavailableError
+from ..protocol import Call
+from .answers import Answer, error_answer, reason
+from .pool import Flight, next_id
+from .routes import Match
+from .supervisor import ServedModel
+
+if TYPE_CHECKING:
+    from .app import FrontEnd
+
+access_log = logging.getLogger("djl_python.access")
+log = logging.getLogger(__name__)
+
+#: A client that lets this much of its answer pile up is cut off.
+MAX_UNSENT_BYTES: Final = 8 << 20
+#: A body that is too large is read to its end, so that the client sees the refusal; beyond this, not even that.
+MAX_DISCARDED_BYTES: Final = 1 << 30
+#: What the log and the metrics say of a client that left before its answer began.
+CLIENT_CLOSED: Final = 499
+#: The front end's own business, whatever a handler says.
+_NOT_THE_HANDLERS: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_BODILESS: Final = frozenset({204, 304})
+
+
+class Exchange(httputil.HTTPMessageDelegate):
+    """Body in, `Call` down, answer out. Also the pool's `Client`. Ends once: answered, failed, or cut off."""
+
+    def __init__(self, front_end: FrontEnd, request: httputil.HTTPServerRequest) -> None:
+        assert isinstance(request.connection, HTTP1Connection)
+        self._front_end = front_end
+        self._request = request
+        self._connection = request.connection
+        self._answerer: Match | Callable[[], Answer] | None = None  # None: see _refusal
+        self._model: ServedModel | None = None
+        self._flight: Flight | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._refusal: ServingError | None = None  # found before the body was read
+        self._status = 0  # of the answer, once it is known
+        self._headers: dict[str, str] = {}
+        self._head_sent = False
+        self._bodiless = False
+        self._close_after = False
+        self._ended = False
+        self._received_at = time.monotonic()
+        self._request_id = request.headers.get(front_end.config.request_id_header_key) or uuid.uuid4().hex
+
+    # ------------------------------------------------------------------------------------ HTTPMessageDelegate
+
+    def headers_received(
+        self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
+    ) -> None:
+        """Find the route; refuse before the body where it is not on its way yet, or is too long to wait for."""
+        self._connection.stream.set_nodelay(True)
+        self._connection.set_max_body_size(MAX_DISCARDED_BYTES)
+        declared = headers.get("Content-Length", "")
+        length = int(declared) if declared.isascii() and declared.isdigit() else 0  # Tornado refuses what is neither
+        try:
+            self._answerer = self._route()
+            self._check_length(length)
+        except ServingError as refusal:
+            self._refusal = refusal
+        waits = headers.get("Expect", "").lower() == "100-continue"
+        if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
+            self._close_after = True
+            self.fail(self._refusal)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep the body, or let it pass where it won't be used."""
+        self._body_bytes += len(chunk)
+        if self._refusal is None:
+            try:
+                self._check_length(self._body_bytes)
+                self._body.append(chunk)
+            except TooLargeError as refusal:
+                self._refusal = refusal
+                self._body.clear()
+
+    def finish(self) -> None:
+        """The request is complete: hand it to a model's pool."""
+        self._received_at = time.monotonic()
+        self._connection.set_close_callback(self.on_connection_close)
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            if isinstance(self._answerer, Match):
+                self._submit(self._answerer)
+            elif self._answerer is not None:
+                self._send(self._answerer())
+        except ServingError as refusal:
+            self.fail(refusal)
+
+    def on_connection_close(self) -> None:
+        """The client has gone."""
+        self._abandon("disconnect")
+
+    # ------------------------------------------------------------------------------------ pool.Client
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        """Status and headers wait for the first of the body, which tells whether it is all."""
+        self._status, self._headers = status, headers
+
+    def body(self, data: bytes, last: bool) -> None:
+        """Write and flush."""
+        if self._ended:
+            return
+        stream = self._connection.stream
+        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, this piece is not too much
+        try:
+            if not self._head_sent:
+                self._send_head(data, last)
+            elif data and not self._bodiless:
+                self._connection.write(data)
+        except StreamBufferFullError:
+            log.warning("a client reads too slowly: cut off", extra=self._log_extra)
+            self._abandon("slow_reader")
+            stream.close()
+            return
+        if last:
+            stream.max_write_buffer_size = None
+            self._end()
+            self._connection.finish()
+            if not stream.closed() and (self._close_after or stream.writing()):
+                sent = stream.write(b"")
+                self._front_end.sending(sent)
+                if self._close_after:
+                    sent.add_done_callback(lambda _sent: stream.close())
+
+    def fail(self, error: ServingError) -> None:
+        """Answer with an error; where the answer has begun, end it with one."""
+        dialect = self._dialect
+        if self._head_sent:
+            content_type = next((value for name, value in self._headers.items() if name.lower() == "content-type"), "")
+            self.body(dialect.stream_error(error, content_type) if dialect is not None else b"", last=True)
+            return
+        answer = error_answer(error, dialect, self._model.config if self._model is not None else None)
+        if isinstance(error, MethodError):
+            answer = replace(answer, headers={**answer.headers, "allow": self._allowed()})
+        self._send(answer)
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _route(self) -> Match | Callable[[], Answer]:
+        front_end, path, method = self._front_end, self._request.path, self._request.method or ""
+        if path in front_end.pages and method in ("GET", "HEAD"):
+            return front_end.pages[path]
+        if method == "OPTIONS" and front_end.methods(path):
+            return lambda: Answer(200, b"", {"allow": self._allowed()})
+        if path in front_end.pages:
+            raise MethodError(f"{path} does not take {method}; it takes {self._allowed()}")
+        return front_end.routes.match(method, path)
+
+    def _allowed(self) -> str:
+        return ", ".join(self._front_end.methods(self._request.path))
+
+    def _send(self, answer: Answer) -> None:
+        self.start(answer.status, dict(answer.headers))
+        self.body(answer.body, last=True)
+
+    def _submit(self, match: Match) -> None:
+        front_end, request = self._front_end, self._request
+        query = tuple(parse_qsl(request.query, keep_blank_values=True))
+        named = dict(query)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        headers["x-request-id"] = self._request_id
+        self._model = front_end.models.select(
+            match.model or named.get("model_name") or headers.get("model_name", ""),
+            match.version or named.get("model_version") or headers.get("model_version", ""),
+        )
+        if front_end.draining:
+            raise UnavailableError("the server is shutting down")
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        call = Call(
+            id=next_id(),
+            dialect=match.dialect.name,
+            operation=match.operation,
+            method=request.method or "",
+            path=request.path,
+            query=query,
+            headers=headers,
+            body=body,
+        )
+        self._flight = self._model.pool.submit(call, self)
+
+    def _check_length(self, length: int) -> None:
+        limit = self._front_end.config.max_request_size
+        if length > limit:
+            raise TooLargeError(f"the body is larger than max_request_size, which is {limit} bytes")
+
+    def _send_head(self, data: bytes, last: bool) -> None:
+        headers = self._front_end.base_headers()
+        for name, value in self._headers.items():
+            if name.lower() not in _NOT_THE_HANDLERS:
+                self._add_header(headers, name, value)
+        headers[self._front_end.config.request_id_header_key] = self._request_id
+        self._bodiless = self._request.method == "HEAD" or self._status in _BODILESS
+        if last and self._status not in _BODILESS:
+            headers["Content-Length"] = str(len(data))
+        elif not last:
+            headers.setdefault("Cache-Control", "no-cache")
+            if headers.get("Content-Type", "").startswith("text/event-stream"):
+                headers["X-Accel-Buffering"] = "no"
+            if self._request.version == "HTTP/1.0":  # has no chunks: the connection's end is the answer's
+                self._request.headers.pop("Connection", None)
+                self._close_after = True
+        if self._front_end.draining:
+            self._close_after = True
+        if self._close_after:
+            headers["Connection"] = "close"
+        self._head_sent = True
+        start_line = httputil.ResponseStartLine("HTTP/1.1", self._status, reason(self._status))
+        self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
+
+    def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
+        if _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value):
+            headers[name] = value
+        else:
+            log.warning("the response header %r can't be sent with its value: left out", name, extra=self._log_extra)
+
+    def _abandon(self, cause: str) -> None:
+        """Nobody reads the answer any more: take the call out of its batch."""
+        if self._ended:
+            return
+        self._end()
+        if self._flight is not None and self._model is not None:
+            self._model.pool.cancel(self._flight, cause)
+
+    def _end(self) -> None:
+        self._ended = True
+        duration_s = time.monotonic() - self._received_at
+        status = self._status if self._head_sent else CLIENT_CLOSED
+        config = self._model.config if self._model is not None else None
+        dialect = self._dialect
+        self._front_end.metrics.answered(
+            config.name if config is not None else "",
+            config.version if config is not None else "",
+            dialect.name if dialect is not None else "",
+            status,
+            duration_s,
+        )
+        request = self._request
+        access_log.log(
+            logging.DEBUG if request.path in self._front_end.pages else logging.INFO,
+            '%s "%s %s" %d %.0f ms',
+            *(request.remote_ip, request.method, request.path, status, duration_s * 1000),
+            extra=self._log_extra,
+        )
+
+    @property
+    def _dialect(self) -> Dialect | None:
+        return self._answerer.dialect if isinstance(self._answerer, Match) else None
+
+    @property
+    def _log_extra(self) -> dict[str, str]:
+        return self._model.log_extra if self._model is not None else {}

@@ -1,0 +1,188 @@
+"""From start to exit: bind, load, serve, drain.
+
+Runs in the front end's event loop; `serve` is what the command line calls. Exit codes: 0 after a signal and a drain,
+1 when no model could be loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tornado.httpserver import HTTPServer
+
+from ..config import ModelConfig, ServerConfig
+from ..dialects import all_dialects
+from ..errors import ConfigError
+from ..protocol import Status
+from .announcer import Announcer
+from .app import FrontEnd
+from .exchange import MAX_DISCARDED_BYTES
+from .listening import bind, bound_address, listen
+from .metrics import Metrics
+from .models import Models
+from .supervisor import Health, ServedModel
+
+log = logging.getLogger(__name__)
+
+
+def serve(config: ServerConfig, models: Sequence[ModelConfig]) -> int:
+    """Serve until a signal comes; returns the exit code.
+
+    Raises:
+        ConfigError: the address can't be listened on, or default_model names no model.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run(config, models))
+
+
+async def _run(config: ServerConfig, models: Sequence[ModelConfig]) -> int:
+    return await Server(config, models).run()
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, config: ServerConfig, models: Sequence[ModelConfig], announcer: Announcer | None = None) -> None:
+        names = [model.name for model in models]
+        if config.default_model and config.default_model not in names:
+            raise ConfigError(f"default_model={config.default_model}: no such model; there is {', '.join(names)}")
+        self._config = config
+        self._announcer = announcer or Announcer()
+        self._metrics = Metrics()
+        self._models = Models(config.default_model)
+        self._settled: dict[ServedModel, asyncio.Event] = {}
+        self._front_end = FrontEnd(config, self._models, self._metrics, all_dialects())
+        self._stop = asyncio.Event()
+        self._started_at = time.monotonic()
+        for model in models:
+            self._add(model)
+
+    async def run(self) -> int:
+        """The whole life. See the module's docstring for what it returns."""
+        sockets = bind(self._config.inference_address)
+        self._catch_signals()
+        http = HTTPServer(self._front_end, max_body_size=MAX_DISCARDED_BYTES)
+        opened = False
+
+        def open_port() -> None:
+            nonlocal opened
+            if not opened:
+                opened = True
+                listen(sockets)
+                http.add_sockets(sockets)
+
+        self._announcer.found([model.config for model in self._models])
+        for warning in self._config.warnings:
+            self._announcer.note(f"warning: {warning}")
+        if not self._config.wait_model_loading:
+            open_port()
+        try:
+            for model in self._models:
+                model.start()
+            if not await self._load():
+                return 0 if self._stop.is_set() else 1
+            open_port()
+            address = bound_address(sockets, self._config.inference_address)
+            self._announcer.serving([address], [model.config for model in self._models if model.ready])
+            await self._stop.wait()
+            await self._drain(http)
+            return 0
+        finally:
+            http.stop()
+            await asyncio.gather(*(model.stop() for model in self._models))
+            await self._front_end.wait_sent(timeout_s=1.0)
+            await http.close_all_connections()
+            for sock in sockets:
+                sock.close()
+            if self._config.inference_address.unix_path:
+                Path(self._config.inference_address.unix_path).unlink(missing_ok=True)
+
+    def _add(self, config: ModelConfig) -> None:
+        if config.option.throttle_error_http_code is None:
+            # The dialect sees the model's options only.
+            code = self._config.throttle_error_http_code
+            config = msgspec.structs.replace(
+                config, option=msgspec.structs.replace(config.option, throttle_error_http_code=code)
+            )
+        model = ServedModel(
+            config,
+            self._metrics.model(config.name, config.version),
+            on_progress=self._on_progress,
+            on_change=self._on_change,
+        )
+        self._settled[model] = asyncio.Event()
+        self._models.add(model)
+
+    async def _load(self) -> bool:
+        """Wait until every model has loaded or failed. False: none can serve, or a signal came."""
+        settled = asyncio.gather(*(event.wait() for event in self._settled.values()))
+        stopped = asyncio.create_task(self._stop.wait())
+        waiting: set[asyncio.Future[Any]] = {settled, stopped}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.is_set():
+            settled.cancel()
+            return False
+        stopped.cancel()
+        return any(model.health is not Health.FAILED for model in self._models)
+
+    async def _drain(self, http: HTTPServer) -> None:
+        """No new connections, no new calls; those that are in get their time."""
+        self._front_end.draining = True
+        http.stop()
+        busy = sum(model.pool.busy for model in self._models)
+        timeout_s = self._config.drain_timeout_s
+        if busy:
+            log.info("shutting down: %d requests have %g s (drain_timeout) to finish", busy, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(model.pool.wait_idle() for model in self._models))
+                await self._front_end.wait_sent()
+        except TimeoutError:
+            left = sum(model.pool.busy for model in self._models)
+            log.warning("shutting down: %d requests did not finish within drain_timeout", left)
+
+    def _on_progress(self, model: ServedModel, status: Status) -> None:
+        if not self._settled[model].is_set():
+            self._announcer.progress(model.config, status)
+
+    def _on_change(self, model: ServedModel) -> None:
+        settled = self._settled.get(model)
+        if settled is None:
+            return
+        if model.health is Health.FAILED:
+            self._announcer.failed(model.config, model.failure)
+            settled.set()
+        elif model.health is not Health.PENDING and not settled.is_set():
+            self._announcer.ready(model.config, time.monotonic() - self._started_at)
+            settled.set()
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            for model in self._models:
+                model.kill()
+            os._exit(128 + number)
+        log.info("%s: shutting down; once more to stop at once", number.name)
+        self._stop.set()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    uvloop: Any = importlib.import_module("uvloop")
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,220 @@
+"""What the server counts, and how it is shown at /metrics.
+
+Runs in the front end. `SPECS` is the whole list: a metric that is not there does not exist. The front end counts
+what it sees itself (requests, queue, workers); the rest arrives in the workers' `Report` messages under the same
+names without `djl_`. Gauges of a worker carry its name, so that replicas add up, and go with it when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from ..protocol import Report
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+PREFIX: Final = "djl_"
+
+_MODEL: Final = ("model", "version")
+_WORKER: Final = (*_MODEL, "worker")
+_REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_FIRST_TOKEN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_STEP_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+_QUEUE_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60)
+_BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class Kind(enum.Enum):
+    """Prometheus' types."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One metric. `name` is without the prefix, and without `_total` for counters, as in `Report`.
+
+    `reported`: workers may report it. `report_label` is then the value of the last label.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = _MODEL
+    buckets: tuple[float, ...] = ()
+    reported: bool = True
+    report_label: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """As it stands in /metrics."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+
+
+def _server(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
+    """A metric that the front end alone knows."""
+    return Spec(name, kind, text, (*_MODEL, *labels), buckets, reported=False)
+
+
+def _worker(name: str, text: str) -> Spec:
+    """A gauge of one worker."""
+    return Spec(name, Kind.GAUGE, text, _WORKER)
+
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+SPECS: Final = (
+    _server("requests", _C, "Requests answered, by HTTP status.", "dialect", "code"),
+    _server(
+        "request_duration_seconds", _H, "From a request's last byte to its answer's.", "dialect", buckets=_REQUEST_S
+    ),
+    _server("queued_requests", _G, "Requests waiting in the front end for a worker."),
+    _server("in_flight_requests", _G, "Requests that are with a worker."),
+    _server("workers", _G, "Worker processes, by state.", "state"),
+    _server("worker_restarts", _C, "Workers started again after one ended by itself."),
+    _worker("running_requests", "Requests in the batch."),
+    _worker("waiting_requests", "Requests waiting in a worker for a place in the batch."),
+    _worker("kv_cache_blocks_used", "Blocks of the KV cache in use."),
+    _worker("kv_cache_blocks_total", "Blocks of the KV cache."),
+    _worker("kv_cache_usage_ratio", "Share of the KV cache in use, 0 to 1."),
+    Spec("time_to_first_token_seconds", _H, "From arrival in the worker to the first token.", buckets=_FIRST_TOKEN_S),
+    Spec("inter_token_latency_seconds", _H, "Between two tokens of one request.", buckets=_STEP_S),
+    Spec(
+        "queue_seconds",
+        _H,
+        "Waiting: for a worker (stage server), then for a place in its batch (stage worker).",
+        (*_MODEL, "stage"),
+        _QUEUE_S,
+        report_label="worker",
+    ),
+    Spec("engine_step_seconds", _H, "One step of the engine.", buckets=_STEP_S),
+    Spec("batch_size", _H, "Sequences in one step, or requests in one dynamic batch.", buckets=_BATCH),
+    Spec("prompt_tokens", _C, "Tokens of prompts."),
+    Spec("generated_tokens", _C, "Tokens generated."),
+    Spec("preemptions", _C, "Sequences sent back to wait because the KV cache was full."),
+    _server("aborted_requests", _C, "Requests that ended before their answer was complete.", "reason"),
+)
+_BY_NAME: Final = {spec.name: spec for spec in SPECS}
+#: Workers report these too; the front end, which sends the cancellations, has counted them already.
+_COUNTED_ALREADY: Final = frozenset({"aborted_requests"})
+
+
+class Metrics:
+    """Every metric of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.counters: dict[str, Counter] = {}
+        self.gauges: dict[str, Gauge] = {}
+        self.histograms: dict[str, Histogram] = {}
+        for spec in SPECS:
+            name = PREFIX + spec.name
+            match spec.kind:
+                case Kind.COUNTER:
+                    self.counters[spec.name] = Counter(name, spec.help, spec.labels, registry=self.registry)
+                case Kind.GAUGE:
+                    self.gauges[spec.name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
+                case Kind.HISTOGRAM:
+                    self.histograms[spec.name] = Histogram(
+                        name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
+                    )
+        self._unknown: set[str] = set()
+
+    def model(self, name: str, version: str) -> ModelMetrics:
+        """The part of one model."""
+        return ModelMetrics(self, name, version)
+
+    def answered(self, model: str, version: str, dialect: str, code: int, duration_s: float) -> None:
+        """A request got its answer, whatever it was; names are "" where it did not get that far."""
+        self.counters["requests"].labels(model, version, dialect, str(code)).inc()
+        self.histograms["request_duration_seconds"].labels(model, version, dialect).observe(duration_s)
+
+    def render(self) -> bytes:
+        """The body of /metrics; its type is `CONTENT_TYPE`."""
+        return generate_latest(self.registry)
+
+    def warn_unknown(self, name: str) -> None:
+        """Say once that a worker reports what nobody declared."""
+        if name not in self._unknown:
+            self._unknown.add(name)
+            log.warning("a worker reports the metric %r, which is not in the table: ignored", name)
+
+
+class ModelMetrics:
+    """The metrics of one model: what the pool, the supervisor and the workers' reports write to."""
+
+    def __init__(self, metrics: Metrics, name: str, version: str) -> None:
+        self._metrics = metrics
+        self._labels = (name, version)
+        self.queued = metrics.gauges["queued_requests"].labels(*self._labels)
+        self.in_flight = metrics.gauges["in_flight_requests"].labels(*self._labels)
+        self.restarts = metrics.counters["worker_restarts"].labels(*self._labels)
+        self.queue_seconds = metrics.histograms["queue_seconds"].labels(*self._labels, "server")
+        # Dashboards want the zero before the first event.
+        self._counters = {
+            name: metrics.counters[name].labels(*self._labels)
+            for name in ("prompt_tokens", "generated_tokens", "preemptions")
+        }
+        self._histograms: dict[str, Histogram] = {}
+
+    def aborted(self, reason: str) -> None:
+        """A request ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
+        self._metrics.counters["aborted_requests"].labels(*self._labels, reason).inc()
+
+    def workers(self, counts: dict[str, int]) -> None:
+        """How many workers are in which state."""
+        for state, number in counts.items():
+            self._metrics.gauges["workers"].labels(*self._labels, state).set(number)
+
+    def apply(self, worker: str, report: Report) -> None:
+        """Take over what a worker reports."""
+        for name, value in report.gauges.items():
+            if self._reported(name, Kind.GAUGE):
+                self._metrics.gauges[name].labels(*self._labels, worker).set(value)
+        used, total = (report.gauges.get(f"kv_cache_blocks_{what}") for what in ("used", "total"))
+        if used is not None and total:
+            self._metrics.gauges["kv_cache_usage_ratio"].labels(*self._labels, worker).set(used / total)
+        for name, amount in report.counts.items():
+            if (counter := self._counters.get(name)) is None:
+                if not self._reported(name, Kind.COUNTER):
+                    continue
+                counter = self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
+            counter.inc(amount)
+        for name, values in report.observations.items():
+            if (histogram := self._histograms.get(name)) is None:
+                if not self._reported(name, Kind.HISTOGRAM):
+                    continue
+                histogram = self._metrics.histograms[name].labels(*self._report_labels(name))
+                self._histograms[name] = histogram
+            for value in values:
+                histogram.observe(value)
+
+    def forget_worker(self, worker: str) -> None:
+        """Drop the gauges of a worker that is no more."""
+        for spec in SPECS:
+            if spec.labels == _WORKER:
+                with contextlib.suppress(KeyError):
+                    self._metrics.gauges[spec.name].remove(*self._labels, worker)
+
+    def _reported(self, name: str, kind: Kind) -> bool:
+        if name in _COUNTED_ALREADY:
+            return False
+        spec = _BY_NAME.get(name)
+        if spec is None or spec.kind is not kind or not spec.reported:
+            self._metrics.warn_unknown(name)
+            return False
+        return True
+
+    def _report_labels(self, name: str) -> tuple[str, ...]:
+        label = _BY_NAME[name].report_label
+        return (*self._labels, label) if label else self._labels

@@ -1,0 +1,324 @@
+"""Admission and dispatch for one model: who may come in, who goes to which worker, and what happens to them there.
+
+Runs in the front end's event loop; knows neither HTTP nor processes. A call takes a worker's free place at once,
+waits in the queue when there is none, and is refused at once when the queue is full. Every call that was let in ends
+exactly once: with its last chunk, with an error, or because its client left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from ..errors import OverloadedError, PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
+from ..protocol import AnyMessage, Call, Cancel, Chunk, Report, Start
+from .metrics import ModelMetrics
+
+
+class Client(Protocol):
+    """Where a call came from: told what to write. None of these raises."""
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        """The answer's status and headers; once, before `body`."""
+        ...
+
+    def body(self, data: bytes, last: bool) -> None:
+        """Everything that one read from the worker had for this answer, b"" for a start alone; `last` ends it."""
+        ...
+
+    def fail(self, error: ServingError) -> None:
+        """There will be no (more) answer."""
+        ...
+
+
+class Worker(Protocol):
+    """A loaded worker, as the pool sees it."""
+
+    name: str
+    capacity: int
+
+    def send(self, message: AnyMessage) -> None: ...
+
+    def said(self, message: AnyMessage) -> None:
+        """It sent something that is about no call."""
+        ...
+
+    def hang_up(self, reason: str) -> None:
+        """It does not answer any more: end it. `Pool.remove` follows."""
+        ...
+
+
+#: A worker whose handler did not come back when its time was up ends by itself; until then it gets no calls.
+SUSPICION_S: Final = 2.0
+#: Calls that time out in a row at a worker that says nothing at all, before it is taken for frozen.
+MAX_SILENCES: Final = 2
+
+
+class Flight:
+    """One call, from its admission to its end."""
+
+    __slots__ = (
+        "accepted_at",
+        "call",
+        "client",
+        "dispatched_at",
+        "heard_at",
+        "id",
+        "last",
+        "pieces",
+        "timer",
+        "worker",
+    )
+
+    def __init__(self, call: Call, client: Client, now: float) -> None:
+        self.id = call.id
+        self.call: Call | None = call  # given up once sent: the body may be large
+        self.client = client
+        self.accepted_at = self.dispatched_at = self.heard_at = now
+        self.worker: Place | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.pieces: list[bytes] = []
+        self.last = False
+
+
+class Place:
+    """A worker and the calls that are with it.
+
+    Attributes:
+        heard_at: when it last sent anything, in the loop's time.
+        suspect: a call has timed out, and nothing came since: no new calls until it speaks or some time has passed.
+        silences: how many calls in a row timed out without a word about any.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.flights: dict[int, Flight] = {}
+        self.heard_at = 0.0
+        self.suspect = False
+        self.silences = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take one more call."""
+        return len(self.flights) < self.worker.capacity and not self.suspect
+
+
+_ids = itertools.count(1)
+
+
+def next_id() -> int:
+    """An id for a Call: unique in this front end."""
+    return next(_ids)
+
+
+class Pool:
+    """The calls of one model and the workers that answer them.
+
+    Attributes:
+        refusal: why calls are refused now; None: they are let in, and wait if there is no worker just now.
+    """
+
+    def __init__(self, name: str, queue_size: int, predict_timeout_s: float, metrics: ModelMetrics) -> None:
+        self.refusal: str | None = f"model {name!r} is loading"
+        self._name = name
+        self._queue_size = queue_size
+        self._predict_timeout_s = predict_timeout_s
+        self._metrics = metrics
+        self._queue: OrderedDict[int, Flight] = OrderedDict()
+        self._places: dict[str, Place] = {}
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def submit(self, call: Call, client: Client) -> Flight:
+        """Let a call in. From here on `client` hears of its end, unless `cancel` comes first.
+
+        Raises:
+            UnavailableError: the model is loading or has failed.
+            OverloadedError: every worker is busy and the queue is full.
+        """
+        if self.refusal is not None:
+            raise UnavailableError(self.refusal)
+        flight = Flight(call, client, self._loop.time())
+        place = self._free_place()
+        if place is not None:
+            self._dispatch(flight, place)
+        elif len(self._queue) < self._queue_size:
+            self._queue[flight.id] = flight
+        else:
+            raise OverloadedError(
+                f"model {self._name!r}: {self._queue_size} requests are waiting already, try again later"
+            )
+        self._count()
+        return flight
+
+    def cancel(self, flight: Flight, reason: str) -> None:
+        """The client no longer wants its answer: `reason` is "disconnect", "slow_reader" or "shutdown"."""
+        if self._queue.pop(flight.id, None) is None:
+            place = flight.worker
+            if place is None or place.flights.get(flight.id) is not flight:
+                return  # it has ended
+            place.worker.send(Cancel(flight.id, "disconnect"))
+            self._release(flight)
+        self._metrics.aborted(reason)
+        self._count()
+
+    def fail_all(self, error: ServingError, reason: str) -> None:
+        """End every call, waiting or running, with `error`."""
+        flights = list(self._queue.values())
+        self._queue.clear()
+        for place in self._places.values():
+            for flight in list(place.flights.values()):
+                place.worker.send(Cancel(flight.id, "disconnect"))
+                self._release(flight, refill=False)
+                flights.append(flight)
+        self._fail(flights, error, reason)
+
+    @property
+    def busy(self) -> int:
+        """Calls that have not ended."""
+        return len(self._queue) + sum(len(place.flights) for place in self._places.values())
+
+    async def wait_idle(self) -> None:
+        """Wait until no call is left."""
+        await self._idle.wait()
+
+    # ------------------------------------------------------------------------------------ workers
+
+    def add(self, worker: Worker) -> None:
+        """A worker is ready."""
+        self.refusal = None
+        place = self._places[worker.name] = Place(worker)
+        self._fill(place)
+        self._count()
+
+    def remove(self, worker: Worker, cause: str) -> None:
+        """A worker is gone: its calls end with WorkerDiedError, those that wait go on waiting."""
+        place = self._places.pop(worker.name, None)
+        self._metrics.forget_worker(worker.name)
+        if place is None:
+            return
+        flights = list(place.flights.values())
+        for flight in flights:
+            self._release(flight, refill=False)
+        self._fail(flights, WorkerDiedError(f"the worker that was answering this request {cause}"), "worker_died")
+
+    def receive(self, worker: Worker, messages: Sequence[AnyMessage]) -> None:
+        """What a ready worker sent. All pieces of one answer among `messages` are written at once."""
+        place = self._places.get(worker.name)
+        if place is None:
+            return
+        now = self._loop.time()
+        place.heard_at, place.silences = now, 0
+        touched: list[Flight] = []
+        others: list[AnyMessage] = []
+        flights = place.flights
+        for message in messages:
+            if isinstance(message, Chunk | Start):
+                flight = flights.get(message.id)
+                if flight is None:
+                    continue  # crossed with its cancellation
+                if flight.heard_at != now:
+                    flight.heard_at = now
+                    touched.append(flight)
+                if isinstance(message, Chunk):
+                    flight.pieces.append(message.data)
+                    flight.last = message.last
+                else:
+                    flight.client.start(message.status, message.headers)
+            elif isinstance(message, Report):
+                self._metrics.apply(worker.name, message)
+            else:
+                others.append(message)
+        for flight in touched:
+            self._pass_on(flight)
+        for message in others:
+            worker.said(message)
+        if place.suspect:
+            self._trust(place)
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _pass_on(self, flight: Flight) -> None:
+        pieces, flight.pieces = flight.pieces, []
+        if flight.last:
+            self._release(flight)
+            self._count()
+        flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
+
+    def _free_place(self) -> Place | None:
+        """The least busy worker that has room."""
+        free = [place for place in self._places.values() if place.has_room]
+        return min(free, key=lambda place: len(place.flights), default=None)
+
+    def _fill(self, place: Place) -> None:
+        while self._queue and place.has_room:
+            self._dispatch(self._queue.popitem(last=False)[1], place)
+
+    def _dispatch(self, flight: Flight, place: Place) -> None:
+        assert flight.call is not None
+        now = self._loop.time()
+        flight.dispatched_at = flight.heard_at = now
+        flight.worker = place
+        place.flights[flight.id] = flight
+        place.worker.send(flight.call)
+        flight.call = None
+        flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
+        self._metrics.queue_seconds.observe(now - flight.accepted_at)
+
+    def _release(self, flight: Flight, *, refill: bool = True) -> None:
+        """Give a call's place back, and to the next in the queue."""
+        place = flight.worker
+        assert place is not None
+        place.flights.pop(flight.id, None)
+        if flight.timer is not None:
+            flight.timer.cancel()
+        if refill and self._queue:
+            self._fill(place)
+
+    def _check_time(self, flight: Flight) -> None:
+        """A timer per call that is set again when it finds that the worker was heard: none is touched per chunk."""
+        place = flight.worker
+        assert place is not None
+        due_at = flight.heard_at + self._predict_timeout_s
+        if due_at > self._loop.time():
+            flight.timer = self._loop.call_at(due_at, self._check_time, flight)
+            return
+        place.worker.send(Cancel(flight.id, "timeout"))
+        place.suspect = True
+        place.silences = place.silences + 1 if place.heard_at <= flight.dispatched_at else 0
+        self._release(flight)
+        error = PredictTimeoutError(
+            f"no answer within {self._predict_timeout_s:g} s (option.predict_timeout of model {self._name!r})"
+        )
+        self._fail([flight], error, "timeout")
+        if place.silences >= MAX_SILENCES:
+            place.worker.hang_up(f"did not answer within {self._predict_timeout_s:g} s (option.predict_timeout)")
+        else:
+            self._loop.call_later(SUSPICION_S, self._trust, place)
+
+    def _trust(self, place: Place) -> None:
+        if place.suspect and self._places.get(place.worker.name) is place:
+            place.suspect = False
+            self._fill(place)
+            self._count()
+
+    def _fail(self, flights: Sequence[Flight], error: ServingError, reason: str) -> None:
+        for flight in flights:
+            self._metrics.aborted(reason)
+            flight.client.fail(error)
+        self._count()
+
+    def _count(self) -> None:
+        queued, busy = len(self._queue), self.busy
+        self._metrics.queued.set(queued)
+        self._metrics.in_flight.set(busy - queued)
+        if busy:
+            self._idle.clear()
+        else:
+            self._idle.set()

@@ -1,0 +1,378 @@
+"""Worker processes: one `Replica` keeps one alive, from spawn to restart to the end; `ServedModel` is a model's set.
+
+Runs in the front end's event loop. A worker is spawned in a session of its own with one end of a socket pair; its
+whole process group is killed when it ends, so that an engine never outlives its worker. A worker that was ready and
+died comes back by itself; one that cannot load is tried `retry_threshold` times more and then left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from ..channel import Channel
+from ..config import ModelConfig, worker_environment
+from ..errors import UnavailableError
+from ..processes import spawn
+from ..protocol import AnyMessage, Load, Status, Stop
+from .metrics import ModelMetrics
+from .pool import Pool
+
+log = logging.getLogger(__name__)
+
+WORKER_MODULE: Final = "djl_python.worker"
+#: A worker that was ready before is worth more than one attempt: memory of the dead one may not be free yet.
+RELOAD_ATTEMPTS = 3
+#: A restarted worker that dies within this time waits before it is started again.
+SHORT_LIFE_S = 60.0
+BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
+#: Between a worker's last word and its exit.
+EXIT_GRACE_S = 5.0
+
+
+class WorkerState(enum.StrEnum):
+    """Of one replica."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Health(enum.StrEnum):
+    """Of a model, in DJL's words."""
+
+    PENDING = "PENDING"  # loading for the first time
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"  # was ready, has fewer ready workers than it should
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class _Life:
+    """How one worker process went. `ready_s`: how long it was ready; None: it never was."""
+
+    ready_s: float | None
+    detail: str
+
+
+class Replica:
+    """One worker slot of a model: the process that is in it now, and its successors."""
+
+    def __init__(self, model: ServedModel, index: int, config: ModelConfig) -> None:
+        self.name = str(index)
+        self.capacity = 1
+        self.state = WorkerState.STARTING
+        self.failure = ""
+        self.pid: int | None = None
+        self._model = model
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._channel: Channel | None = None
+        self._loaded: asyncio.Future[str] = self._loop.create_future()  # "" or why not
+        self._closed = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------ pool.Worker
+
+    def send(self, message: AnyMessage) -> None:
+        """Queue a message for the worker."""
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def said(self, message: AnyMessage) -> None:
+        """A ready worker that reports failure is about to exit: it gets no more calls."""
+        if isinstance(message, Status) and message.state == "failed":
+            self._leave("gave up")
+
+    def hang_up(self, reason: str) -> None:
+        """Kill the worker; its successor starts by itself."""
+        log.error("worker %s %s: killed", self.name, reason, extra=self._model.log_extra)
+        self._leave(reason)
+        self._kill()
+
+    # ------------------------------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Keep a worker in this slot until `stop`, or until it cannot load."""
+        try:
+            await self._run()
+        except Exception as exc:
+            log.exception("supervision of worker %s failed", self.name, extra=self._model.log_extra)
+            self.failure = f"supervision failed: {exc}"
+            self._become(WorkerState.FAILED)
+        finally:
+            self._kill()
+
+    async def _run(self) -> None:
+        failed_loads = quick_deaths = restarts = 0
+        retries = self._config.serving.retry_threshold
+        while not self._stopping.is_set():
+            life = await self._live()
+            if self._stopping.is_set():
+                break
+            if life.ready_s is None:
+                failed_loads += 1
+                if failed_loads > retries:
+                    self.failure = life.detail
+                    self._become(WorkerState.FAILED)
+                    return
+                log.warning(
+                    "worker %s did not load, attempt %d of %d:\n%s",
+                    *(self.name, failed_loads, retries + 1, life.detail),
+                    extra=self._model.log_extra,
+                )
+                delay_s = _backoff(failed_loads)
+            else:
+                retries = max(retries, RELOAD_ATTEMPTS - 1)
+                failed_loads = 0
+                quick_deaths = quick_deaths + 1 if restarts and life.ready_s < SHORT_LIFE_S else 0
+                delay_s = _backoff(quick_deaths)
+                again = f"in {delay_s:g} s" if delay_s else "now"
+                log.error(
+                    "worker %s %s; it starts again %s", self.name, life.detail, again, extra=self._model.log_extra
+                )
+            restarts += 1
+            self._model.metrics.restarts.inc()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+        self._become(WorkerState.STOPPED)
+
+    async def stop(self) -> None:
+        """Tell the worker to close its handler and exit; kill it if it does not. `run` returns after this."""
+        self._stopping.set()
+        self.send(Stop())
+        if self._channel is not None and self.state is WorkerState.READY:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), EXIT_GRACE_S)
+        self._kill()
+
+    async def _live(self) -> _Life:
+        """One process, from spawn until nothing of it is left."""
+        executable = self._config.option.python_executable or sys.executable
+        try:
+            process, ours = await spawn(
+                self._model.worker_module,
+                executable=executable,
+                cwd=self._config.path or None,
+                env=worker_environment(self._config),
+                new_session=True,
+            )
+        except OSError as exc:
+            return _Life(None, f"{executable}: {exc.strerror or exc}")
+        self.pid = process.pid
+        if self._stopping.is_set():
+            self._kill()  # `stop` came too early for this process
+        self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
+        self._channel = await Channel.connect(ours, self._on_messages, self._on_closed)
+        self._channel.send(Load(msgspec.msgpack.encode(self._config)))
+        exited = asyncio.create_task(process.wait())
+        try:
+            return await self._watch(process, exited)
+        finally:
+            self._channel.close()
+            self._channel = None
+            self._kill()
+            await exited
+            await _reap_orphans(process.pid)
+            self.pid = None
+
+    async def _watch(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> _Life:
+        timeout_s = self._config.option.model_loading_timeout
+        waiting: set[asyncio.Future[Any]] = {exited, self._loaded}
+        done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return _Life(
+                None,
+                f"loading took longer than {timeout_s:g} s: raise option.model_loading_timeout "
+                "(or MODEL_LOADING_TIMEOUT) if the model needs more time",
+            )
+        if exited in done and not self._loaded.done():
+            await self._last_words()
+        if not self._loaded.done() or self._loaded.result():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(exited), EXIT_GRACE_S)
+            how = _how_it_ended(process.returncode)
+            return _Life(None, self._loaded.result() if self._loaded.done() else f"the worker {how} while loading")
+        ready_at = self._loop.time()
+        closed = asyncio.create_task(self._closed.wait())
+        await asyncio.wait({exited, closed}, return_when=asyncio.FIRST_COMPLETED)
+        await self._last_words()  # what it wrote before it ended is still on its way
+        closed.cancel()
+        self._leave("has ended")
+        ready_s = self._loop.time() - ready_at
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(exited), 1.0)
+        return _Life(ready_s, _how_it_ended(process.returncode))
+
+    async def _last_words(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), 0.5)
+
+    def _on_messages(self, messages: list[AnyMessage]) -> None:
+        if self.state is WorkerState.READY:
+            self._model.pool.receive(self, messages)
+            return
+        for position, message in enumerate(messages):
+            if not isinstance(message, Status):
+                continue
+            if message.state == "ready":
+                self.capacity = max(1, message.capacity)
+                self._become(WorkerState.READY)
+                self._model.pool.add(self)
+                self._settle("")
+                self._model.pool.receive(self, messages[position + 1 :])
+                return
+            if message.state == "failed":
+                self._settle(message.detail or "the worker gave no reason")
+            else:
+                self._model.on_progress(self._model, message)
+
+    def _settle(self, outcome: str) -> None:
+        if not self._loaded.done():
+            self._loaded.set_result(outcome)
+
+    def _on_closed(self) -> None:
+        self._closed.set()
+        self._leave("has ended")
+
+    def _leave(self, cause: str) -> None:
+        """This worker answers no more."""
+        self._model.pool.remove(self, cause)
+        if self.state is WorkerState.READY:
+            self._become(WorkerState.STARTING)
+
+    def _kill(self) -> None:
+        if self.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _become(self, state: WorkerState) -> None:
+        self.state = state
+        self._model.changed()
+
+
+class ServedModel:
+    """A model with its workers and its pool.
+
+    `on_progress` is called with each loading message, `on_change` when a worker's state changed.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        metrics: ModelMetrics,
+        *,
+        worker_module: str = WORKER_MODULE,
+        on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
+        on_change: Callable[[ServedModel], None] = lambda _model: None,
+    ) -> None:
+        self.config = config
+        self.metrics = metrics
+        self.worker_module = worker_module
+        self.on_progress = on_progress
+        self.log_extra = {"model": config.name}
+        self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
+        self.replicas = [Replica(self, index, replica) for index, replica in enumerate(placements(config))]
+        self._on_change = on_change
+        self._was_ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the workers; `on_change` tells how it goes."""
+        self.changed()
+        self._tasks = [asyncio.create_task(replica.run()) for replica in self.replicas]
+
+    async def stop(self) -> None:
+        """End the workers. What is still in flight is failed first."""
+        self.pool.refusal = "the server is shutting down"
+        self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
+        await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        await asyncio.gather(*self._tasks)
+
+    def kill(self) -> None:
+        """End the workers without a word."""
+        for replica in self.replicas:
+            replica._kill()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can answer now."""
+        return any(replica.state is WorkerState.READY for replica in self.replicas)
+
+    @property
+    def health(self) -> Health:
+        """See `Health`."""
+        states = {replica.state for replica in self.replicas}
+        if states == {WorkerState.READY}:
+            return Health.HEALTHY
+        if states == {WorkerState.FAILED}:
+            return Health.FAILED
+        return Health.UNHEALTHY if self._was_ready else Health.PENDING
+
+    @property
+    def failure(self) -> str:
+        """Why it is FAILED."""
+        return next((replica.failure for replica in self.replicas if replica.failure), "")
+
+    def changed(self) -> None:
+        """A worker's state changed."""
+        self._was_ready = self._was_ready or self.ready
+        states = [replica.state for replica in self.replicas]
+        self.metrics.workers({state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED})
+        if self.health is Health.FAILED:
+            self.pool.refusal = f"model {self.config.name!r} has failed"
+            self.pool.fail_all(UnavailableError(self.pool.refusal), "worker_died")
+        self._on_change(self)
+
+
+def placements(config: ModelConfig) -> list[ModelConfig]:
+    """One configuration for each worker: `minWorkers` of them on every device that is named."""
+    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
+    devices = [_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
+    return [
+        msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
+        for device in devices
+        for _ in range(config.serving.min_workers)
+    ]
+
+
+def _device(name: str) -> str:
+    """DJL's name for a device -> torch's: -1 and cpu, gpu0 and 0."""
+    if name in ("-1", "cpu"):
+        return "cpu"
+    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"
+
+
+def _backoff(times: int) -> float:
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (times - 1)) if times else 0.0
+
+
+def _how_it_ended(returncode: int | None) -> str:
+    if returncode is None:
+        return "closed its connection"
+    if returncode >= 0:
+        return f"exited with status {returncode}"
+    hint = " (out of memory?)" if returncode == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-returncode).name}{hint}"
+
+
+async def _reap_orphans(group: int) -> None:
+    """Collect what is left of a killed process group where this process inherits orphans (process 1 of a container)."""
+    for _ in range(50):
+        try:
+            pid, _status = os.waitpid(-group, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,308 @@
+"""Where models come from: local directories, archives, http(s), S3 and the Hugging Face Hub.
+
+Runs in the front end for model URLs (`fetch_model`) and in the worker for `option.model_id` (`local_path`). What is
+downloaded or unpacked appears in the cache directory whole or not at all, also when two processes do it at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from .errors import ConfigError
+from .registry import resolve
+
+ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
+DOWNLOAD_TIMEOUT_S: Final = 60
+
+#: What a checkpoint needs of a hub repository. A second copy of the weights is left there.
+_HUB_FILES: Final = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
+_HUB_DUPLICATES: Final = ["original/*", "consolidated*.safetensors", "onnx/*"]
+
+
+class ModelSource(Protocol):
+    """One kind of place. A class is made with the cache directory, and named in SOURCES by the schemes it serves."""
+
+    scheme: str
+
+    def fetch(self, uri: str, revision: str) -> Path:
+        """The local directory with what `uri` names; downloaded if need be. `revision` is "" for the default.
+
+        Raises:
+            ConfigError: it can't be had; one line says why.
+        """
+        ...
+
+
+SOURCES: Final = {
+    "file": "djl_python.sources:LocalSource",
+    "hf": "djl_python.sources:HubSource",
+    "http": "djl_python.sources:HttpSource",
+    "https": "djl_python.sources:HttpSource",
+    "s3": "djl_python.sources:S3Source",
+}
+
+
+def local_path(model_id: str, revision: str, model_dir: Path, cache_dir: Path | None = None) -> Path:
+    """The local directory of a checkpoint.
+
+    `model_id` is a path (absolute, or relative to `model_dir`), a URL, or a hub id; "" is `model_dir` itself.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it can't be downloaded.
+    """
+    if not model_id:
+        if not (model_dir / "config.json").is_file():
+            raise ConfigError(f"option.model_id is not set, and {model_dir} has no config.json")
+        return model_dir
+    path = model_dir / Path(model_id).expanduser()
+    if path.is_dir():
+        return path
+    if scheme_of(model_id):
+        return fetch_model(model_id, cache_dir, revision)
+    if path.is_file():
+        raise ConfigError(f"option.model_id={model_id}: {path} is a file; expected a directory")
+    if model_id.startswith(("/", ".", "~")) or model_id.count("/") > 1:
+        raise ConfigError(f"option.model_id={model_id}: there is no directory {path}")
+    return HubSource(cache_dir).fetch(model_id, revision)
+
+
+def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> Path:
+    """The local directory of a model: a path or URL of a directory or an archive.
+
+    Raises:
+        ConfigError: no such thing, a scheme nobody serves, or an archive that can't be unpacked.
+    """
+    source: ModelSource = resolve(SOURCES, scheme_of(url) or "file", f"model {url}: scheme")(cache_dir)
+    return source.fetch(url, revision)
+
+
+def scheme_of(url: str) -> str:
+    """Its scheme, lower-cased; "" for a path. DJL's `file:/path` counts."""
+    scheme, colon, rest = url.partition("://")
+    if colon and scheme.replace("+", "").replace("-", "").isalnum():
+        return scheme.lower()
+    return "file" if url.startswith("file:") and rest == "" else ""
+
+
+class LocalSource:
+    """A directory as it stands; an archive, unpacked."""
+
+    scheme = "file"
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+
+    def fetch(self, uri: str, revision: str = "") -> Path:
+        text = unquote(urlsplit(uri).path) if scheme_of(uri) else uri
+        path = Path(text).expanduser().absolute()
+        if not path.exists() and "?" in text:  # DJL's ?application=...&translatorFactory=...
+            path = Path(text.partition("?")[0]).expanduser().absolute()
+        if path.is_dir():
+            return path
+        if not path.exists():
+            hint = f" (a hub model is hf://{uri})" if uri.count("/") == 1 and uri[0] not in "/.~" else ""
+            raise ConfigError(f"{path}: no such file or directory{hint}")
+        if not path.name.lower().endswith(ARCHIVE_SUFFIXES):
+            raise ConfigError(f"{path}: expected a directory, or an archive ({', '.join(ARCHIVE_SUFFIXES)})")
+        stat = path.stat()
+        key = f"{path} {stat.st_mtime_ns} {stat.st_size}"
+        return _cached(self._cache_dir, path.name, key, lambda staging: _unpack(path, staging))
+
+
+class HttpSource:
+    """An archive behind http or https. It is downloaded at every start, and unpacked when it has changed."""
+
+    scheme = "http"
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+
+    def fetch(self, uri: str, revision: str = "") -> Path:
+        shown = uri.partition("?")[0]  # a query may be a signature
+        with tempfile.NamedTemporaryFile(prefix="djl-download-") as file:
+            digest = hashlib.sha256()
+            try:
+                with urllib.request.urlopen(uri, timeout=DOWNLOAD_TIMEOUT_S) as response:
+                    while data := response.read(1 << 20):
+                        digest.update(data)
+                        file.write(data)
+            except urllib.error.HTTPError as exc:
+                exc.close()
+                raise ConfigError(f"{shown}: the server answered {exc.code} {exc.reason}") from None
+            except (OSError, ValueError) as exc:
+                raise ConfigError(f"{shown}: can't be downloaded: {_one_line(exc)}") from exc
+            file.flush()
+            name = PurePosixPath(urlsplit(uri).path).name or "download"
+            return _cached(self._cache_dir, name, digest.hexdigest(), lambda to: _unpack(Path(file.name), to, shown))
+
+
+class S3Source:
+    """Everything under s3://bucket/prefix. Downloaded again when an object has changed."""
+
+    scheme = "s3"
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+
+    def fetch(self, uri: str, revision: str = "") -> Path:
+        boto3, exceptions = _extra("boto3", "s3", uri), _extra("botocore.exceptions", "s3", uri)
+        download_errors = _extra("boto3.exceptions", "s3", uri)
+        bucket, prefix = urlsplit(uri).netloc, urlsplit(uri).path.strip("/")
+        try:
+            client = boto3.client("s3")
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            objects = self._objects(prefix, [item for page in pages for item in page.get("Contents", ())])
+            if not objects:
+                raise ConfigError(f"{uri}: there is nothing")
+
+            def fill(staging: Path) -> None:
+                for key, relative, _ in objects:
+                    target = _inside(staging, relative, uri)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    client.download_file(bucket, key, str(target))
+
+            version = "\n".join(f"{key} {tag}" for key, _, tag in objects)
+            directory = _cached(self._cache_dir, PurePosixPath(prefix).name or bucket, f"{uri}\n{version}", fill)
+        except (exceptions.BotoCoreError, exceptions.ClientError, download_errors.Boto3Error, OSError) as exc:
+            raise ConfigError(f"{uri}: {_one_line(exc)}") from exc
+        archive = directory / PurePosixPath(prefix).name
+        if archive.name.lower().endswith(ARCHIVE_SUFFIXES) and archive.is_file():
+            return LocalSource(self._cache_dir).fetch(str(archive))
+        return directory
+
+    @staticmethod
+    def _objects(prefix: str, listed: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+        """(key, path below the prefix, entity tag) of what is the prefix or lies below it; no folder markers."""
+        found = []
+        for item in listed:
+            key = item["Key"]
+            if key == prefix:
+                relative = PurePosixPath(key).name
+            elif not prefix or key.startswith(f"{prefix}/"):
+                relative = key[len(prefix) :].lstrip("/")
+            else:
+                continue  # "models/a" also lists "models/ab"
+            if relative and not key.endswith("/"):
+                found.append((key, relative, item.get("ETag", "")))
+        return found
+
+
+class HubSource:
+    """A repository of the Hugging Face Hub, in the hub client's own cache."""
+
+    scheme = "hf"
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+
+    def fetch(self, uri: str, revision: str = "") -> Path:
+        import httpx
+        from huggingface_hub import errors, snapshot_download
+
+        repo = uri.removeprefix("hf://").strip("/")
+
+        def download(patterns: list[str]) -> Path:
+            return Path(
+                snapshot_download(
+                    repo, revision=revision or None, allow_patterns=patterns, ignore_patterns=_HUB_DUPLICATES
+                )
+            )
+
+        try:
+            path = download(_HUB_FILES)
+            if not any(path.glob("*.safetensors")):
+                path = download([*_HUB_FILES, "*.bin"])
+        except errors.HFValidationError:
+            raise ConfigError(f"option.model_id={repo}: neither a local directory nor a hub id (owner/name)") from None
+        except errors.GatedRepoError as exc:
+            raise ConfigError(f"hub model {repo} is gated: accept its terms on its page, and set HF_TOKEN") from exc
+        except errors.RepositoryNotFoundError as exc:
+            raise ConfigError(f"hub model {repo} does not exist, or is private and HF_TOKEN gives no access") from exc
+        except errors.RevisionNotFoundError as exc:
+            raise ConfigError(f"hub model {repo} has no revision {revision!r}") from exc
+        except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as exc:
+            at = f" at revision {revision}" if revision else ""
+            raise ConfigError(f"hub model {repo}{at} is not in the local cache, and the hub can't be reached") from exc
+        except (httpx.HTTPError, OSError) as exc:
+            raise ConfigError(f"hub model {repo} can't be downloaded: {_one_line(exc)}") from exc
+        return path
+
+
+def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """The directory for (name, key) in the cache; `fill` makes it when it is not there."""
+    root = cache_dir or Path.home() / ".cache" / "djl-serving"
+    destination = root / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}" / _stem(name)
+    if destination.is_dir():
+        return destination
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".partial-", dir=destination.parent))
+    except OSError as exc:
+        raise ConfigError(f"{destination.parent}: {exc.strerror}; DJL_CACHE_DIR says where downloads go") from exc
+    try:
+        fill(staging)
+        try:
+            staging.rename(destination)
+        except OSError:
+            if not destination.is_dir():  # else another process was first: its copy is as good
+                raise
+        return destination
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
+    """Unpack a zip or tar file. An entry that would land outside is an error, not skipped.
+
+    Raises:
+        ConfigError: neither zip nor tar, damaged, or hostile.
+    """
+    shown = shown or str(archive)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for member in zipped.namelist():
+                    _inside(staging, member, shown)
+                zipped.extractall(staging)
+        elif tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as tar:
+                tar.extractall(staging, filter="data")
+        else:
+            raise ConfigError(f"{shown}: neither a zip nor a tar archive")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as exc:
+        raise ConfigError(f"{shown}: can't be unpacked: {_one_line(exc)}") from exc
+
+
+def _inside(root: Path, relative: str, shown: str) -> Path:
+    """`root / relative`, which must lie below root."""
+    path = PurePosixPath(relative.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise ConfigError(f"{shown}: entry {relative!r} points outside of the model")
+    return root / path
+
+
+def _stem(name: str) -> str:
+    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if name.lower().endswith(suffix)), "")
+    return name.removesuffix(name[len(name) - len(suffix) :]) or "model"
+
+
+def _extra(module: str, extra: str, uri: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{uri}: needs {exc.name}; install it with: pip install 'djl-serving[{extra}]'") from exc
+
+
+def _one_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

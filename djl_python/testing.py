@@ -1,0 +1,158 @@
+"""A kit for testing handlers, engines and clients without a model: a byte tokenizer, a scripted engine, a server.
+
+Runs in tests. Everything real stays real: `running_server` is the command line in a process of its own, and
+`FakeRollingBatch` runs in a spawned engine process like any other engine (`option.rolling_batch=fake`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .engine.echo import EchoRollingBatch
+from .engine.rolling_batch import EngineSettings, Progress
+from .engine.sequence import Sequence
+from .types import TokenEvent
+
+EOS = "<|end|>"
+
+
+class FakeRollingBatch(EchoRollingBatch):
+    """Echoes prompts, slowly or badly where its settings say so.
+
+    Settings (`option.<name>` of the model):
+        fake_step_ms: how long a step takes; 0 without.
+        fake_failing_token: a step with a sequence whose prompt holds this id raises.
+    """
+
+    def __init__(self, settings: EngineSettings, progress: Progress) -> None:
+        super().__init__(settings, progress)
+        self._step_s = float(settings.properties.get("fake_step_ms", 0)) / 1000
+        self._failing_token = int(settings.properties.get("fake_failing_token", -1))
+
+    def step(self) -> list[TokenEvent]:
+        time.sleep(self._step_s)
+        if self._culprits():
+            raise RuntimeError(f"token {self._failing_token} makes a step fail")
+        return super().step()
+
+    def isolate(self, cause: Exception) -> list[TokenEvent]:
+        culprits = self._culprits()
+        for sequence in culprits:
+            self.cancel(sequence.id)
+        return [TokenEvent(request_id=s.id, token_id=-1, error=f"generation failed: {cause}") for s in culprits]
+
+    def _culprits(self) -> list[Sequence]:
+        return [s for s in (*self._running.values(), *self._waiting) if self._failing_token in s.tokens]
+
+
+def write_byte_tokenizer(path: Path) -> Path:
+    """Write a tokenizer into a model directory whose tokens are the 256 bytes (id = byte value) and one end token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = _byte_alphabet()
+    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS])
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "clean_up_tokenization_spaces": False}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+def _byte_alphabet() -> list[str]:
+    """The printable characters that byte-level tokenizers write for the bytes 0 .. 255 (GPT-2's convention)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that is up. `output()` is all it has printed so far."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running_server(
+    *arguments: str, environment: Mapping[str, str] | None = None, start_timeout_s: float = 120.0
+) -> Iterator[RunningServer]:
+    """Start `python -m djl_python ARGUMENTS` on a free port and wait until its models have loaded; SIGTERM at the end.
+
+    Raises:
+        RuntimeError: it ended, or was not ready in time; the message has its output.
+    """
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="djl-server-") as folder:
+        log = Path(folder) / "output"
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "djl_python", *arguments, "--host", "127.0.0.1", "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+            )
+        server = RunningServer(url, process, log)
+        try:
+            deadline_s = time.monotonic() + start_timeout_s
+            while not _loaded(url):
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server ended with status {process.returncode}:\n{server.output()}")
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError(f"the server is not ready after {start_timeout_s:g} s:\n{server.output()}")
+                time.sleep(0.05)
+            yield server
+        finally:
+            _end(process)
+
+
+def _loaded(url: str) -> bool:
+    """Whether the server says that no model is still loading."""
+    try:
+        with urllib.request.urlopen(f"{url}/ping", timeout=5) as response:
+            return b"PENDING" not in response.read()
+    except urllib.error.HTTPError:
+        return True  # a model has failed: whoever asked for the server wants to see that
+    except OSError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise

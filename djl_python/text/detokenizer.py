@@ -1,0 +1,110 @@
+"""Ids to text, one at a time.
+
+Runs in the worker, once per generated token. A character never splits: the token that completes it has the whole
+character, those before it have "". Bytes that can't become a character read U+FFFD after at most three more tokens
+(bytes) or MAX_PENDING_TOKENS (whole-sequence decoding); a stream is never held up for longer.
+"""
+
+from __future__ import annotations
+
+import abc
+import codecs
+from collections.abc import Sequence, Set
+from itertools import islice
+
+from ..types import TextOptions
+from .tokenizer import Tokenizer
+
+#: Prompt tokens that are decoded before the first generated one; enough to hold any unfinished character.
+CONTEXT_TOKENS = 8
+MAX_PENDING_TOKENS = 8
+REPLACEMENT = "\ufffd"
+
+
+class Detokenizer(abc.ABC):
+    """The text that generated ids add to a prompt: decode(prompt + generated) without decode(prompt)."""
+
+    @abc.abstractmethod
+    def push(self, token_id: int) -> str:
+        """The text that is certain once this token is there."""
+
+    @abc.abstractmethod
+    def flush(self) -> str:
+        """What is left at the end: "" or U+FFFD for bytes that never became a character."""
+
+
+def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> Detokenizer:
+    """A detokenizer that continues `prompt_ids`."""
+    if tokenizer.token_bytes is not None:
+        return ByteDetokenizer(tokenizer, prompt_ids, options)
+    return WindowDetokenizer(tokenizer, prompt_ids, options)
+
+
+class ByteDetokenizer(Detokenizer):
+    """For tokenizers whose tokens are bytes: a look-up and an incremental UTF-8 decoder."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> None:
+        assert tokenizer.token_bytes is not None
+        self._bytes = tokenizer.token_bytes
+        self._skipped = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        # Only a text's very beginning loses spaces, and that is the prompt's unless it has nothing visible.
+        self._strip = self._bytes.strip if all(i in self._skipped for i in prompt_ids) else 0
+        for token_id in _visible_tail(prompt_ids, self._skipped):
+            self._decoder.decode(self._bytes[token_id])
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        text = self._decoder.decode(self._bytes[token_id])
+        return self._stripped(text) if self._strip else text
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", True)
+
+    def _stripped(self, text: str) -> str:
+        while self._strip and text.startswith(" "):
+            text, self._strip = text[1:], self._strip - 1
+        if text:
+            self._strip = 0
+        return text
+
+
+class WindowDetokenizer(Detokenizer):
+    """For any tokenizer: decodes a few tokens of context with and without the new ones, and takes the difference."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> None:
+        self._tokenizer = tokenizer
+        self._options = options
+        self._skipped = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
+        self._context = _visible_tail(prompt_ids, self._skipped)
+        self._context_text = self._decode(self._context)
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        self._pending.append(token_id)
+        text = self._new_text()
+        if text.endswith(REPLACEMENT) and len(self._pending) <= MAX_PENDING_TOKENS:
+            return ""
+        self._context, self._pending = (self._context + self._pending)[-CONTEXT_TOKENS:], []
+        self._context_text = self._decode(self._context)
+        return text
+
+    def flush(self) -> str:
+        text = self._new_text() if self._pending else ""
+        self._pending = []
+        return text
+
+    def _new_text(self) -> str:
+        return self._decode(self._context + self._pending)[len(self._context_text) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        options = self._options
+        return self._tokenizer.decode(ids, options.skip_special_tokens, options.spaces_between_special_tokens)
+
+
+def _visible_tail(prompt_ids: Sequence[int], skipped: Set[int]) -> list[int]:
+    backwards = (token_id for token_id in reversed(prompt_ids) if token_id not in skipped)
+    return list(islice(backwards, CONTEXT_TOKENS))[::-1]

@@ -1,0 +1,185 @@
+"""What transformers' tokenizer classes make of tokenizer.json, repeated without transformers.
+
+Runs in the worker. Some classes take only the vocabulary from tokenizer.json and build normalizer, pre-tokenizer and
+decoder themselves; those of the usual decoder-only models are repeated here, so that ids equal AutoTokenizer's.
+`tests/text/test_tokenizer.py` compares both, and the tables below with transformers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+
+Pipeline = Callable[[Tokenizer, Mapping[str, Any]], None]
+
+QWEN2_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+#: Class names (without "Fast") that take tokenizer.json as it is.
+FILE_CLASSES: Final = frozenset({"TokenizersBackend", "PreTrainedTokenizer", "BloomTokenizer"})
+
+#: Model types whose checkpoints name a wrong class: the one that is used whatever they name.
+OVERRIDES: Final = {
+    "qwen2": "Qwen2Tokenizer",
+    **dict.fromkeys(
+        "arctic ernie4_5 ernie4_5_moe internlm2 internlm3 jamba minicpm3 minimax_m2 nemotron phi3 phimoe".split(),
+        "TokenizersBackend",
+    ),
+}
+
+#: Model type -> class, where the checkpoint names none or the type's registered class is "the file as it is".
+REGISTERED: Final = {
+    **OVERRIDES,
+    **dict.fromkeys(
+        "glm glm4 glm4_moe gpt_bigcode granite granitemoe ministral ministral3 mistral mixtral olmo2 olmo3 persimmon "
+        "stablelm".split(),
+        "TokenizersBackend",
+    ),
+    **dict.fromkeys("qwen2_moe qwen3 qwen3_moe qwen3_next".split(), "Qwen2Tokenizer"),
+    **dict.fromkeys("codegen dbrx gpt2 gpt_neo gptj opt phi starcoder2".split(), "GPT2Tokenizer"),
+    **dict.fromkeys("falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv".split(), "GPTNeoXTokenizer"),
+    **dict.fromkeys("gemma gemma2 gemma3_text recurrent_gemma".split(), "GemmaTokenizer"),
+}
+
+
+def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_level: bool) -> Pipeline | None:
+    """Which pipeline the checkpoint's class has; None: only transformers knows.
+
+    `config` is tokenizer_config.json, `model_config` config.json. `byte_level`: the pipeline in tokenizer.json works on
+    bytes, so that the name LlamaTokenizer (some checkpoints of Llama 3 have it) is wrong.
+    """
+    if "auto_map" in config:
+        return None
+    model_type = model_config.get("model_type") or ""
+    named = (config.get("tokenizer_class") or model_config.get("tokenizer_class") or "").removesuffix("Fast")
+    registered = REGISTERED.get(model_type)
+    if named == "LlamaTokenizer" and model_type not in OVERRIDES and byte_level:
+        name = "TokenizersBackend"
+    elif not named or registered == "TokenizersBackend":
+        name = registered or "TokenizersBackend"
+    else:
+        name = OVERRIDES.get(model_type, named)
+    return _as_it_is if name in FILE_CLASSES else PIPELINES.get(name)
+
+
+def add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, str]:
+    """Add the tokens that the configuration names and tokenizer.json lacks; the special tokens by name.
+
+    `special_map` is special_tokens_map.json where it counts. A name that is not in it keeps its class's default, as
+    far as the vocabulary has that token.
+    """
+    declared = {int(i): _added(token) for i, token in (config.get("added_tokens_decoder") or {}).items()}
+    by_text = {token.content: token for token in declared.values()}
+    known = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+    missing = [token for _, token in sorted(declared.items(), key=lambda item: item[0]) if repr(token) not in known]
+
+    named = {
+        key: value if isinstance(value, str) else value["content"]
+        for key, value in {**config, **special_map}.items()
+        if key.endswith("_token") and (isinstance(value, str) or (isinstance(value, dict) and "content" in value))
+    }
+    for key, default in _CLASS_DEFAULTS.get((config.get("tokenizer_class") or "").removesuffix("Fast"), {}).items():
+        if key not in config and key not in special_map and tokenizer.token_to_id(default) is not None:
+            named[key] = default
+    texts = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | {
+        token.content for token in missing
+    }
+    for text in [*named.values(), *_extra(config, special_map)]:
+        if text not in texts:
+            texts.add(text)
+            missing.append(by_text.get(text) or AddedToken(text, special=True, normalized=False))
+    for token in missing:
+        if token.content in named.values():
+            token.special = True
+    tokenizer.add_tokens(missing)
+    if config.get("split_special_tokens"):
+        tokenizer.encode_special_tokens = True
+    return named
+
+
+def _extra(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for source in (config, special_map):
+        extra = source.get("extra_special_tokens") or source.get("additional_special_tokens") or []
+        values = extra.values() if isinstance(extra, dict) else extra
+        found += [value if isinstance(value, str) else value["content"] for value in values]
+    return found
+
+
+def _added(token: Mapping[str, Any]) -> AddedToken:
+    return AddedToken(**{key: value for key, value in token.items() if key != "__type"})
+
+
+# ------------------------------------------------------------------------------------------------ the classes
+
+
+def _as_it_is(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    """tokenizer.json is the whole truth."""
+
+
+def _llama(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    add_prefix_space = config.get("add_prefix_space")
+    prefixed = True if add_prefix_space is None else bool(add_prefix_space)
+    scheme = "never" if not prefixed else "always" if config.get("legacy", False) else "first"
+    model = tokenizer.model
+    model.fuse_unk = model.byte_fallback = True
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(steps + [decoders.Strip(content=" ", left=1)] * prefixed)
+
+
+def _gemma(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    model = tokenizer.model
+    model.fuse_unk = model.byte_fallback = True
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+
+
+def _gpt2(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space")))
+    tokenizer.decoder = decoders.ByteLevel()
+
+
+def _gpt_neox(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=bool(config.get("add_prefix_space")), trim_offsets=bool(config.get("trim_offsets", True))
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    # This class alone leaves tokenizer.json's template aside.
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
+
+
+def _qwen2(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space")), use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+
+
+PIPELINES: Final[dict[str, Pipeline]] = {
+    "LlamaTokenizer": _llama,
+    "GemmaTokenizer": _gemma,
+    "GPT2Tokenizer": _gpt2,
+    "GPTNeoXTokenizer": _gpt_neox,
+    "Qwen2Tokenizer": _qwen2,
+}
+
+_CLASS_DEFAULTS: Final[dict[str, dict[str, str]]] = {
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+    "GemmaTokenizer": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    "GPT2Tokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
+    "GPTNeoXTokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
+    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+}

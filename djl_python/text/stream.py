@@ -1,0 +1,135 @@
+"""One generation's text: the engine's events in, tokens with their text out.
+
+Runs in the worker, synchronously, once per event. The texts of the tokens that leave, joined, are the generated text:
+a token is held back while its text could be the beginning of a stop sequence, and what a stop sequence cuts off is
+missing from the tokens' texts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
+from .detokenizer import detokenizer
+from .stop import StopMatcher
+from .tokenizer import Tokenizer
+
+
+class TextStream:
+    """Feeds on one sequence's TokenEvents.
+
+    Args:
+        request: its `text` and `sampling` say how; `sampling.seed` is reported where it had an effect.
+        prompt_ids: what the engine was given.
+        prompt: the same as text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, request: GenerateRequest, prompt_ids: Sequence[int], prompt: str) -> None:
+        self._tokenizer = tokenizer
+        self._sampling = request.sampling
+        self._options = request.text
+        self._prompt_ids = prompt_ids
+        self._prompt = prompt
+        self._detokenizer = detokenizer(tokenizer, prompt_ids, request.text)
+        self._matcher = StopMatcher(request.text.stop_sequences) if request.text.stop_sequences else None
+        self._held: list[Token] = []
+        self._texts: list[str] = []
+        self._count = 0
+        self._prefill: tuple[Token, ...] = ()
+
+    def push(self, event: TokenEvent) -> tuple[list[Token], Finish | None]:
+        """What this event lets go: tokens, and the end if it is one.
+
+        A Finish with reason STOP that the engine did not announce means that a stop sequence matched: the caller
+        cancels the sequence. `event.error` is not for here.
+        """
+        if event.prompt:
+            self._prefill = self._prefill_tokens(event)
+        self._count += 1
+        text, special = self._text_of(event)
+        token = Token(event.token_id, text, event.logprob, special, self._top(event.top))
+        tokens, stopped = self._match(token, event.finish is not None)
+        reason = FinishReason.STOP if stopped else event.finish
+        self._texts += [token.text for token in tokens]
+        return tokens, None if reason is None else self._finish(reason)
+
+    def _text_of(self, event: TokenEvent) -> tuple[str, bool]:
+        """The event's text and whether its token is special."""
+        ends = event.finish in (FinishReason.EOS, FinishReason.STOP)
+        kept = event.finish is FinishReason.STOP and self._options.include_stop_str_in_output
+        if ends and self._options.skip_special_tokens and not kept:
+            return self._detokenizer.flush(), True
+        text = self._detokenizer.push(event.token_id)
+        if event.finish is not None:
+            text += self._detokenizer.flush()
+        return text, event.token_id in self._tokenizer.special_ids
+
+    def _match(self, token: Token, last: bool) -> tuple[list[Token], bool]:
+        """Hold, release or cut; (tokens that may leave, whether a stop sequence matched)."""
+        if self._matcher is None:
+            return [token], False
+        self._held.append(token)
+        found = self._matcher.feed(token.text, honoured=self._count >= self._sampling.min_new_tokens)
+        if found is not None:
+            start, end = found
+            # From the piece's coordinates to how much of what is held stays.
+            drop = len(token.text) - (end if self._options.include_stop_str_in_output else start)
+            return self._release(_cut(self._held, drop)), True
+        if last:
+            return self._release(self._held), False
+        return self._release_before(self._matcher.held), False
+
+    def _release(self, tokens: list[Token]) -> list[Token]:
+        self._held = []
+        return tokens
+
+    def _release_before(self, held_chars: int) -> list[Token]:
+        """The held tokens but those that the last `held_chars` characters touch."""
+        keep = len(self._held)
+        while held_chars > 0:
+            keep -= 1
+            held_chars -= len(self._held[keep].text)
+        tokens, self._held = self._held[:keep], self._held[keep:]
+        return tokens
+
+    def _finish(self, reason: FinishReason) -> Finish:
+        return Finish(
+            reason=reason,
+            text="".join(self._texts),
+            prompt=self._prompt,
+            prompt_tokens=len(self._prompt_ids),
+            generated_tokens=self._count,
+            seed=self._sampling.seed if self._sampling.do_sample else None,
+            prefill=self._prefill,
+        )
+
+    def _top(self, pairs: Sequence[tuple[int, float]]) -> tuple[TopToken, ...]:
+        if not pairs:
+            return ()
+        text, special = self._tokenizer.token_text, self._tokenizer.special_ids
+        return tuple(TopToken(token_id, text(token_id), logprob, token_id in special) for token_id, logprob in pairs)
+
+    def _prefill_tokens(self, event: TokenEvent) -> tuple[Token, ...]:
+        """Prompt tokens; special ones keep their text, so that the texts joined are the prompt as the model saw it."""
+        ids = self._prompt_ids
+        reader = detokenizer(self._tokenizer, (), TextOptions(skip_special_tokens=False))
+        texts = [reader.push(token_id) for token_id in ids]
+        if texts:
+            texts[-1] += reader.flush()
+        return tuple(
+            Token(token_id, text, logprob, token_id in self._tokenizer.special_ids, self._top(top))
+            for token_id, text, (logprob, top) in zip(ids, texts, event.prompt, strict=True)
+        )
+
+
+def _cut(tokens: list[Token], drop: int) -> list[Token]:
+    """The same tokens without the last `drop` characters of their joined text; none of them goes missing."""
+    kept: list[Token] = []
+    for token in reversed(tokens):
+        dropped = min(drop, len(token.text))
+        drop -= dropped
+        if dropped:
+            text = token.text[: len(token.text) - dropped]
+            token = Token(token.id, text, token.logprob, token.special, token.top)
+        kept.append(token)
+    return kept[::-1]

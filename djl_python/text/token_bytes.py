@@ -1,0 +1,97 @@
+"""What one token contributes to a text, as bytes.
+
+Runs in the worker. Nearly every tokenizer's text is the concatenation of its tokens' bytes, with one exception at the
+very beginning. Where that holds, text can be decoded token by token at the price of a dict look-up, exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenBytes(dict[int, bytes]):
+    """id -> bytes, worked out on first use. An id without a token (a padded vocabulary) has none.
+
+    Attributes:
+        strip: how many spaces the decoder takes from the beginning of a whole text.
+    """
+
+    def __init__(self, id_to_token: Callable[[int], str | None], to_bytes: Callable[[str], bytes], strip: int) -> None:
+        super().__init__()
+        self._id_to_token = id_to_token
+        self._to_bytes = to_bytes
+        self.strip = strip
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._id_to_token(token_id)
+        found = self[token_id] = b"" if token is None else self._to_bytes(token)
+        return found
+
+
+def token_bytes(decoder: Any, id_to_token: Callable[[int], str | None]) -> TokenBytes | None:
+    """The byte view of a `tokenizers` decoder; None where its text is no concatenation."""
+    if decoder is None:
+        return None
+    description = json.loads(decoder.__getstate__())
+    steps = description["decoders"] if description["type"] == "Sequence" else [description]
+    if [step["type"] for step in steps] == ["ByteLevel"]:
+        return TokenBytes(id_to_token, _from_byte_level, 0)
+    if [step["type"] for step in steps] == ["Metaspace"]:
+        marker = steps[0]["replacement"]
+        strip = 0 if steps[0].get("prepend_scheme") == "never" else 1
+        return TokenBytes(id_to_token, lambda token: token.replace(marker, " ").encode(), strip)
+    return _pieces(steps, id_to_token)
+
+
+def _pieces(steps: list[dict[str, Any]], id_to_token: Callable[[int], str | None]) -> TokenBytes | None:
+    """SentencePiece's decoder: Replace*, ByteFallback, Fuse, Strip (of the left side, after Fuse)."""
+    replacements: list[tuple[str, str]] = []
+    fallback, fused, strip = False, False, 0
+    for step in steps:
+        kind = step["type"]
+        if kind == "Replace" and not fallback and "String" in step["pattern"]:
+            replacements.append((step["pattern"]["String"], step["content"]))
+        elif kind == "ByteFallback":
+            fallback = True
+        elif kind == "Fuse":
+            fused = True
+        elif kind == "Strip" and fused and step["content"] == " " and not step["stop"]:
+            strip = step["start"]
+        else:
+            return None
+    if not fused:
+        return None
+
+    def to_bytes(token: str) -> bytes:
+        if fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        for old, new in replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+    return TokenBytes(id_to_token, to_bytes, strip)
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the rest is shifted past U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    alphabet = {chr(byte): byte for byte in printable}
+    for offset, byte in enumerate(byte for byte in range(256) if byte not in printable):
+        alphabet[chr(0x100 + offset)] = byte
+    return alphabet
+
+
+_ALPHABET = _byte_level_alphabet()
+
+
+def _from_byte_level(token: str) -> bytes:
+    """A token with a character outside the alphabet (only added tokens have them) stands for its own UTF-8."""
+    try:
+        return bytes([_ALPHABET[char] for char in token])
+    except KeyError:
+        return token.encode()

@@ -1,0 +1,311 @@
+"""The tokenizer of a checkpoint: text to ids and back, without torch.
+
+Runs in the worker. The `tokenizers` library reads tokenizer.json directly and the files beside it say the rest;
+`pipelines` repeats what transformers' own classes make of them, so that ids equal AutoTokenizer's. A checkpoint that
+needs more (its own code, a slow tokenizer, a class that is not repeated here) goes through transformers' AutoTokenizer,
+which costs the import of torch. Everything is immutable once loaded and may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import tokenizers
+
+from ..errors import ModelLoadError
+from . import pipelines
+from .token_bytes import TokenBytes, token_bytes
+
+log = logging.getLogger(__name__)
+
+#: Encoded before a bad word, to see the word's tokens as they are within a text and not at its beginning.
+_MID_TEXT = "\n"
+
+
+class Backend(Protocol):
+    """What encodes and decodes: a `tokenizers.Tokenizer` with its added tokens, or a slow tokenizer."""
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str: ...
+
+    def id_to_token(self, token_id: int) -> str | None: ...
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+
+    @property
+    def decoder(self) -> Any:
+        """The `tokenizers` decoder, or None."""
+        ...
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        vocab_size: tokens, added ones included. The model's output may be longer (padded).
+        special_ids: ids that `skip_special_tokens` leaves out.
+        eos_ids: ids that end a generation, from generation_config.json, config.json or the tokenizer.
+        special_tokens: `bos_token`, `eos_token` … by name, as chat templates see them.
+        chat_templates: templates by name; the usual one is "default".
+        token_bytes: id -> the UTF-8 bytes it stands for in the middle of a text, or None where the tokenizer can
+            only decode whole sequences.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+        eos_ids: Iterable[int] = (),
+    ) -> None:
+        self._backend = backend
+        self.special_tokens = dict(special_tokens or {})
+        self.chat_templates = dict(chat_templates or {})
+        self.vocab_size = backend.vocab_size
+        self.special_ids = backend.special_ids
+        self.eos_ids = frozenset(eos_ids)
+        self.token_bytes: TokenBytes | None = token_bytes(backend.decoder, backend.id_to_token)
+
+    @classmethod
+    def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
+        """The tokenizer of the checkpoint in directory `path`. Reads files: not for the event loop.
+
+        Raises:
+            ModelLoadError: there is none, or its files are broken.
+        """
+        try:
+            files = _Files.read(path)
+            pipeline = files.pipeline()
+        except (OSError, ValueError) as exc:
+            raise ModelLoadError(f"{path}: the tokenizer can't be read: {exc}") from exc
+        if pipeline is None:
+            return _from_transformers(path, files, trust_remote_code)
+        backend = tokenizers.Tokenizer.from_buffer(files.tokenizer)
+        pipeline(backend, files.config)
+        special = pipelines.add_tokens(backend, files.config, files.special_tokens)
+        backend.no_truncation()
+        backend.no_padding()
+        return cls(
+            FastBackend(backend),
+            special_tokens=special,
+            chat_templates=files.chat_templates,
+            eos_ids=files.eos_ids or _ids(backend.token_to_id(special.get("eos_token", ""))),
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text`, with what the tokenizer puts around a text (e.g. a BOS token) if `add_special_tokens`."""
+        return self._backend.encode(text, add_special_tokens)
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
+        """Text of `ids`. Spaces are never "cleaned up": a stream could not be."""
+        return self._backend.decode(ids, skip_special_tokens, spaces_between_special_tokens)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary entry, e.g. "Ġhello"; None for an id that has none."""
+        return self._backend.id_to_token(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry."""
+        return self._backend.token_to_id(token)
+
+    def token_text(self, token_id: int) -> str:
+        """One token alone as it reads in the middle of a text; bytes that are no whole character read U+FFFD."""
+        if self.token_bytes is not None:
+            return self.token_bytes[token_id].decode(errors="replace")
+        return self._backend.decode([token_id], False, True)
+
+    def bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """Every way in which one of `words` may be spelled in ids: first in a text, after a space, within a word."""
+        found: dict[tuple[int, ...], None] = {}
+        before = self.encode(_MID_TEXT, add_special_tokens=False)
+        for word in words:
+            for text in (word, f" {word}"):
+                found[tuple(self.encode(text, add_special_tokens=False))] = None
+            within = self.encode(_MID_TEXT + word, add_special_tokens=False)
+            if within[: len(before)] == before:
+                found[tuple(within[len(before) :])] = None
+        found.pop((), None)
+        return tuple(found)
+
+
+class FastBackend:
+    """A `tokenizers.Tokenizer`."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self.vocab_size = int(backend.get_vocab_size(with_added_tokens=True))
+        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def id_to_token(self, token_id: int) -> str | None:
+        return self._backend.id_to_token(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
+
+    @property
+    def decoder(self) -> Any:
+        return self._backend.decoder
+
+
+class SlowBackend:
+    """A transformers tokenizer that is written in Python; the only kind with spaces_between_special_tokens."""
+
+    def __init__(self, slow: Any) -> None:
+        self._slow = slow
+        self.vocab_size = len(slow)
+        self.special_ids = frozenset(slow.all_special_ids)
+        self.decoder = None
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return list(self._slow.encode(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
+        return str(
+            self._slow.decode(
+                list(ids),
+                skip_special_tokens=skip_special_tokens,
+                spaces_between_special_tokens=spaces_between_special_tokens,
+                clean_up_tokenization_spaces=False,
+            )
+        )
+
+    def id_to_token(self, token_id: int) -> str | None:
+        token = self._slow.convert_ids_to_tokens(token_id)
+        return None if token is None else str(token)
+
+    def token_to_id(self, token: str) -> int | None:
+        token_id = self._slow.convert_tokens_to_ids(token)
+        return None if token_id is None or token_id == self._slow.unk_token_id else int(token_id)
+
+
+class _Files(msgspec.Struct, frozen=True):
+    """What lies in a checkpoint's directory about its tokenizer. `tokenizer` is the bytes of tokenizer.json, or b""."""
+
+    tokenizer: bytes
+    config: dict[str, Any]
+    model_config: dict[str, Any]
+    special_tokens: dict[str, Any]
+    chat_templates: dict[str, str]
+    eos_ids: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> _Files:
+        config = _json(path / "tokenizer_config.json")
+        model_config = _json(path / "config.json")
+        eos_ids = _ids(_json(path / "generation_config.json").get("eos_token_id")) or _ids(
+            model_config.get("eos_token_id")
+        )
+        tokenizer = path / "tokenizer.json"
+        return cls(
+            tokenizer=tokenizer.read_bytes() if tokenizer.is_file() else b"",
+            config=config,
+            model_config=model_config,
+            # Older checkpoints have the names here; newer ones have both, and then tokenizer_config.json wins.
+            special_tokens={} if "added_tokens_decoder" in config else _json(path / "special_tokens_map.json"),
+            chat_templates=_chat_templates(path, config.get("chat_template")),
+            eos_ids=eos_ids,
+        )
+
+    def pipeline(self) -> pipelines.Pipeline | None:
+        """How to read `tokenizer`; None: only transformers knows. ValueError: not a tokenizer.json."""
+        if not self.tokenizer:
+            return None
+        try:
+            parts = msgspec.json.decode(self.tokenizer, type=_Parts)
+        except msgspec.DecodeError as exc:
+            raise ValueError(f"tokenizer.json: {exc}") from exc
+        byte_level = b'"ByteLevel"' in bytes(parts.pre_tokenizer) + bytes(parts.decoder)
+        return pipelines.choose(self.config, self.model_config, byte_level=byte_level)
+
+
+class _Parts(msgspec.Struct):
+    """The parts of tokenizer.json that tell its kind."""
+
+    model: msgspec.Raw
+    pre_tokenizer: msgspec.Raw = msgspec.Raw(b"null")
+    decoder: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _from_transformers(path: Path, files: _Files, trust_remote_code: bool) -> Tokenizer:
+    log.info("%s: the tokenizer is loaded by transformers (its class is not one of the usual ones)", path)
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as exc:
+        if not files.tokenizer:
+            message = f"{path}: there is no tokenizer (no tokenizer.json, and transformers finds none: {exc})"
+        else:
+            message = f"{path}: the tokenizer can't be loaded by transformers: {exc}"
+        raise ModelLoadError(message) from exc
+    fast = getattr(loaded, "backend_tokenizer", None)
+    if fast is not None:
+        fast.no_truncation()
+        fast.no_padding()
+    return Tokenizer(
+        SlowBackend(loaded) if fast is None else FastBackend(fast),
+        special_tokens={key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)},
+        chat_templates=files.chat_templates or _by_name(loaded.chat_template),
+        eos_ids=files.eos_ids or _ids(loaded.eos_token_id),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object, {} where there is no file. ValueError names the file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as exc:
+        raise ValueError(f"{path.name} is not valid JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name}: expected a JSON object")
+    return found
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    """eos_token_id is absent, an int or a list of them."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
+    """Templates by name. Files win over tokenizer_config.json, all or nothing, as in transformers."""
+    found = {
+        file.stem: file.read_text("utf-8") for file in sorted((path / "additional_chat_templates").glob("*.jinja"))
+    }
+    main = path / "chat_template.jinja"
+    if main.is_file():
+        found["default"] = main.read_text("utf-8")
+    return found or _by_name(configured)
+
+
+def _by_name(configured: Any) -> dict[str, str]:
+    """What tokenizer_config.json says under chat_template: a template, or a list or dict of named ones."""
+    if isinstance(configured, str):
+        return {"default": configured}
+    if isinstance(configured, list):
+        return {entry["name"]: entry["template"] for entry in configured}
+    return dict(configured) if isinstance(configured, dict) else {}

@@ -1,0 +1,40 @@
+"""`python -m djl_python.worker --fd N`: the worker process's entry. N is its end of a socket pair.
+
+Runs in the worker's main thread. Started by the front end's supervisor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+
+from ..processes import configure_child
+from . import EXIT_STOPPED
+from .service import Service
+
+
+async def _serve(sock: socket.socket) -> None:
+    service = Service()
+    status = await service.run(sock)
+    if status != EXIT_STOPPED or service.thread.busy:
+        # Not the interpreter's own end: that waits for the handler's thread.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m djl_python.worker", description="A model's worker process.")
+    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the front end")
+    arguments = parser.parse_args()
+    configure_child("worker")
+    asyncio.run(_serve(socket.socket(fileno=arguments.fd)))
+
+
+if __name__ == "__main__":
+    main()

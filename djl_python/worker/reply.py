@@ -1,0 +1,125 @@
+"""One call's way back, and the way of its numbers: Reply and Metrics over the channel to the front end.
+
+Runs in the worker's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from ..channel import Channel
+from ..protocol import Chunk, Report, Start
+
+REQUEST_ID: Final = "x-request-id"
+
+
+class ChannelReply:
+    """A `handler.Reply`. Every answer carries the request's id.
+
+    Attributes:
+        content_type: of the answer, once it has started.
+    """
+
+    def __init__(self, channel: Channel, call_id: int, request_id: str) -> None:
+        self._channel = channel
+        self._id = call_id
+        self._request_id = request_id
+        self.started = False
+        self.finished = False
+        self.content_type = ""
+
+    def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send status and headers.
+
+        Raises:
+            RuntimeError: they have been sent before.
+        """
+        if self.finished:
+            return
+        if self.started:
+            raise RuntimeError("an answer can be started only once")
+        self.started = True
+        sent = {REQUEST_ID: self._request_id} | {name.lower(): value for name, value in headers.items()}
+        self.content_type = sent.get("content-type", "")
+        self._channel.send(Start(self._id, status, sent))
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body; an empty one is not sent.
+
+        Raises:
+            RuntimeError: the answer has not been started.
+        """
+        if data and not self.finished:
+            self._check_started()
+            self._channel.send(Chunk(self._id, data, False))
+
+    def finish(self, data: bytes = b"") -> None:
+        """Send the last piece.
+
+        Raises:
+            RuntimeError: the answer has not been started.
+        """
+        if self.finished:
+            return
+        self._check_started()
+        self.finished = True
+        self._channel.send(Chunk(self._id, data, True))
+
+    def abandon(self) -> None:
+        """The client has gone: nothing more is sent."""
+        self.finished = True
+
+    def _check_started(self) -> None:
+        if not self.started:
+            raise RuntimeError("an answer must be started before its body")
+
+
+class ChannelMetrics:
+    """A `handler.Metrics`: what is counted in one turn of the loop leaves as one Report. Any thread may count."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._clear()
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + amount
+            self._schedule()
+
+    def gauge(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        with self._lock:
+            self._gauges[name] = value
+            self._schedule()
+
+    def observe(self, name: str, value: float) -> None:
+        """Add an observation to a histogram."""
+        with self._lock:
+            self._observations.setdefault(name, []).append(value)
+            self._schedule()
+
+    def _clear(self) -> None:
+        self._scheduled = False
+        self._gauges: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+        self._observations: dict[str, list[float]] = {}
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            if threading.current_thread() is threading.main_thread():
+                self._loop.call_soon(self._send)
+            else:
+                self._loop.call_soon_threadsafe(self._send)
+
+    def _send(self) -> None:
+        with self._lock:
+            report = Report(gauges=self._gauges, counts=self._counts, observations=self._observations)
+            self._clear()
+        self._channel.send(report)

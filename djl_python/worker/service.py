@@ -1,0 +1,260 @@
+"""The worker's side of the conversation with the front end, and the error boundary around handlers.
+
+Runs in the worker's event loop. Whatever a handler raises ends here: a ServingError is answered in the dialect of its
+call; anything else is logged with the user's frames, and answered as a HandlerError with a one-line cause. It costs
+no other call anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ..channel import Channel
+from ..config import ModelConfig
+from ..dialects import dialect
+from ..errors import HandlerError, ServingError, UnavailableError
+from ..handler import Context, Handler
+from ..inputs import Input
+from ..protocol import AnyMessage, Call, Cancel, Load, Status, Stop
+from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
+from .entry_point import find_handler
+from .reply import REQUEST_ID, ChannelMetrics, ChannelReply
+from .thread import HandlerThread
+from .tracebacks import one_line, user_traceback
+
+log = logging.getLogger(__name__)
+
+#: How long a handler whose time is up may take to come back, before its process is given up.
+TIMEOUT_GRACE_S: Final = 1.0
+#: For Handler.close, and for the kernel to take the last frames.
+CLOSE_TIMEOUT_S: Final = 3.0
+FLUSH_TIMEOUT_S: Final = 1.0
+
+
+class _Flight:
+    """One call that is being answered."""
+
+    def __init__(self, call: Call, reply: ChannelReply, request_id: str) -> None:
+        self.call = call
+        self.reply = reply
+        self.request_id = request_id
+        self.inputs = Input()  # until the call has been read
+        self.cancelled = False
+        self.task: asyncio.Task[None]
+
+
+class Service:
+    """One model, from its Load to the end of the process."""
+
+    def __init__(self) -> None:
+        self.thread = HandlerThread()
+        self._loop = asyncio.get_running_loop()
+        self._exit: asyncio.Future[int] = self._loop.create_future()
+        self._flights: dict[int, _Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handler: Handler | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._config = ModelConfig(name="")
+        self._properties: dict[str, str] = {}
+        self._stopping = False
+        self._channel: Channel
+
+    async def run(self, sock: socket.socket) -> int:
+        """Serve the front end at the other end of `sock`; the process's exit status (see the package)."""
+        self._channel = await Channel.connect(sock, self._on_messages, self._on_closed)
+        status = await self._exit
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._channel.drain()
+        except TimeoutError:
+            log.warning("the front end did not take the last answers")
+        return status
+
+    # ------------------------------------------------------------------------------------ from the front end
+
+    def _on_messages(self, messages: list[AnyMessage]) -> None:
+        for message in messages:
+            match message:
+                case Call():
+                    self._accept(message)
+                case Cancel():
+                    self._cancel(message)
+                case Load():
+                    self._loading = asyncio.create_task(self._load(message))
+                case Stop():
+                    self._spawn(self._stop())
+                case _:
+                    log.error("a %s is not for a worker", type(message).__name__)
+
+    def _on_closed(self) -> None:
+        if not self._stopping:
+            os._exit(EXIT_ORPHANED)  # at once: a thread of the user's may be blocked for ever
+        self._end(EXIT_STOPPED)
+
+    def _accept(self, call: Call) -> None:
+        request_id = call.headers.get(REQUEST_ID) or uuid.uuid4().hex
+        flight = _Flight(call, ChannelReply(self._channel, call.id, request_id), request_id)
+        self._flights[call.id] = flight
+        flight.task = asyncio.create_task(self._serve(flight))
+        flight.task.add_done_callback(lambda _: self._land(flight))
+
+    def _cancel(self, message: Cancel) -> None:
+        flight = self._flights.get(message.id)
+        if flight is None:
+            return  # it crossed with the end of the answer
+        flight.cancelled = True
+        flight.reply.abandon()
+        flight.task.cancel()
+        if message.reason == "timeout":
+            self._spawn(self._check_released(flight.inputs))
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        if self._loading is not None:
+            self._loading.cancel()
+        for flight in self._flights.values():
+            flight.cancelled = True
+            flight.task.cancel()
+        try:
+            if self._handler is not None:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._handler.close()
+        except TimeoutError:
+            log.warning("the handler did not close within %g s", CLOSE_TIMEOUT_S)
+        except Exception as exc:
+            log.error("the handler's close failed: %s", user_traceback(exc))
+        self._end(EXIT_STOPPED)
+
+    # ------------------------------------------------------------------------------------ loading
+
+    async def _load(self, message: Load) -> None:
+        name = "?"
+        try:
+            config = self._config = msgspec.msgpack.decode(message.model, type=ModelConfig)
+            name = config.name
+            self._properties = {"model_dir": config.path} | config.properties
+            self._channel.send(Status("loading", "handler"))
+            handler = await self.thread.run((), find_handler, config, self.thread)
+            await handler.load(self._context(config))
+        except ServingError as exc:
+            self._fail_load(f"Model {name} did not load: {exc.message}")
+        except (Exception, SystemExit) as exc:
+            self._fail_load(f"Model {name} did not load: {one_line(exc)}\n{user_traceback(exc)}")
+        else:
+            self._handler = handler
+            self._channel.send(Status("ready", capacity=handler.capacity))
+
+    def _context(self, config: ModelConfig) -> Context:
+        return Context(
+            name=config.name,
+            version=config.version,
+            model_dir=Path(config.path),
+            config=config,
+            metrics=ChannelMetrics(self._channel),
+            progress=lambda what, done, total: self._call_soon(
+                self._channel.send, Status("loading", what, done, total)
+            ),
+            fail=lambda reason: self._call_soon(self._fail, reason),
+            properties=self._properties,
+        )
+
+    def _fail_load(self, detail: str) -> None:
+        log.error("%s", detail)
+        self._channel.send(Status("failed", detail))
+        self._end(EXIT_LOAD_FAILED)
+
+    # ------------------------------------------------------------------------------------ serving
+
+    async def _serve(self, flight: _Flight) -> None:
+        """The error boundary."""
+        try:
+            if self._handler is None:
+                raise UnavailableError(f"model {self._config.name!r} is loading")
+            flight.inputs = Input.from_call(
+                flight.call,
+                self._properties,
+                model_name=self._config.name,
+                model_version=self._config.version,
+                function_name=self._config.option.handler,
+                request_id=flight.request_id,
+            )
+            await self._handler.serve(flight.inputs, flight.reply)
+            if not flight.reply.finished:
+                raise HandlerError("the handler returned without finishing its answer")
+        except HandlerError as exc:
+            self._answer_handler_error(flight, exc)
+        except ServingError as exc:
+            self._answer_error(flight, exc)
+        except SystemExit as exc:
+            self._answer_handler_error(flight, HandlerError(f"the handler called sys.exit({exc.code!r})"))
+        except Exception as exc:
+            log.error(
+                "model %s, request %s: %s\n%s",
+                *(self._config.name, flight.request_id, one_line(exc), user_traceback(exc)),
+            )
+            self._answer_error(flight, HandlerError(one_line(exc)))
+
+    def _answer_handler_error(self, flight: _Flight, error: HandlerError) -> None:
+        """What the model's owner has to mend, and so has to read."""
+        log.error("model %s, request %s: %s", self._config.name, flight.request_id, error.message)
+        self._answer_error(flight, error)
+
+    def _answer_error(self, flight: _Flight, error: ServingError) -> None:
+        reply = flight.reply
+        if reply.finished:
+            return
+        speaker = dialect(flight.call.dialect)
+        if reply.started:
+            reply.finish(speaker.stream_error(error, reply.content_type))
+        else:
+            answer = speaker.error(error, self._config, inputs=flight.inputs)
+            reply.start(answer.status, answer.headers)
+            reply.finish(answer.body)
+
+    def _land(self, flight: _Flight) -> None:
+        """A call has ended, one way or another: it must have been answered."""
+        self._flights.pop(flight.call.id, None)
+        if flight.task.cancelled():
+            if not flight.cancelled:
+                self._answer_handler_error(flight, HandlerError("CancelledError: the handler cancelled itself"))
+        elif (bug := flight.task.exception()) is not None:
+            log.critical("answering an error failed", exc_info=bug)
+            if not flight.reply.started:
+                flight.reply.start(500, {"content-type": "text/plain"})
+            flight.reply.finish(b"internal error")
+
+    async def _check_released(self, inputs: Input) -> None:
+        if not await self.thread.released(inputs, TIMEOUT_GRACE_S):
+            self._give_up(EXIT_TIMEOUT, f"the handler did not return in time (request {inputs.request_id})")
+
+    def _fail(self, reason: str) -> None:
+        self._give_up(EXIT_HANDLER_FAILED, f"the handler cannot go on: {reason}")
+
+    def _give_up(self, status: int, reason: str) -> None:
+        log.error("model %s: %s; this worker ends", self._config.name, reason)
+        self._channel.send(Status("failed", reason))
+        self._end(status)
+
+    def _end(self, status: int) -> None:
+        if not self._exit.done():
+            self._exit.set_result(status)
+
+    # ------------------------------------------------------------------------------------ loop
+
+    def _call_soon(self, function: Callable[..., None], *args: object) -> None:
+        """Call a function in the loop, from whichever thread."""
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

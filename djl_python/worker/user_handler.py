@@ -1,0 +1,159 @@
+"""The user's function or class as a Handler.
+
+Runs in the worker: coroutine functions and asynchronous generators in the event loop, everything else in the
+handler's thread. A synchronous handler answers one call (or one batch) at a time, its stream included, as in DJL; an
+asynchronous one answers many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from ..batching import DynamicBatcher, join, split
+from ..config import ModelConfig
+from ..errors import HandlerError, ModelLoadError, PayloadError
+from ..handler import Context, Handler, Reply
+from ..inputs import Input
+from ..outputs import Output
+from .answers import send
+from .thread import HandlerThread
+
+MAX_ASYNC_CALLS: Final = 1024
+
+Answer = Any  # what a handle() may return: Output, None, or an iterator
+
+
+class UserHandler(Handler):
+    """A `handle(inputs)` function, or a class with `handle` and, where it wants them, `load(context)` and `close()`.
+
+    A function is called once with empty content when the model loads, which is DJL's contract; a class is not, it
+    has `load`.
+    """
+
+    def __init__(self, target: Callable[..., Any] | type, thread: HandlerThread) -> None:
+        self._target = target
+        self._thread = thread
+        self._turn: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
+        self._batcher: DynamicBatcher[Input, Answer] | None = None
+        self._handle: Callable[[Input], Any] = target
+        self._close: Callable[[], Any] | None = None
+
+    async def load(self, context: Context) -> None:
+        """Make the object and load it, or make the first, empty call.
+
+        Raises:
+            ModelLoadError: the first call was answered with an error.
+        """
+        if inspect.isclass(self._target):
+            instance: Any = await self._thread.run((), self._target)
+            if (load := getattr(instance, "load", None)) is not None:
+                await self._run((), load, context)
+            self._handle = instance.handle
+            self._close = getattr(instance, "close", None)
+        self._set_capacity(context.config)
+        if not inspect.isclass(self._target):
+            await self._first_call(context)
+
+    async def serve(self, inputs: Input, reply: Reply) -> None:
+        """Answer one call."""
+        if self._batcher is not None:
+            answer = await self._batcher.submit(inputs)
+            async with self._turn:
+                await self._send(answer, inputs, reply)
+        else:
+            async with self._turn:
+                await self._send(await self._run((inputs,), self._handle, inputs), inputs, reply)
+
+    async def close(self) -> None:
+        """Call the object's `close`."""
+        if self._batcher is not None:
+            await self._batcher.close()
+        if self._close is not None:
+            await self._run((), self._close)
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _set_capacity(self, config: ModelConfig) -> None:
+        serving = config.serving
+        if _is_async(self._handle):
+            self._turn = contextlib.nullcontext()
+            self.capacity = min(serving.job_queue_size, MAX_ASYNC_CALLS)
+        else:
+            # Not more than are answered at once: what waits in the front end's queue goes to whichever worker is
+            # free first, outlives this one, and its predict_timeout has not begun.
+            self.capacity = serving.batch_size
+        if serving.batch_size > 1:
+            self._batcher = DynamicBatcher(self._run_batch, serving.batch_size, serving.max_batch_delay_ms)
+
+    async def _run(self, owners: Sequence[Input], function: Callable[..., Any], *args: Any) -> Any:
+        """The result of a function of the user's, wherever it has to run."""
+        result = function(*args) if _is_async(function) else await self._thread.run(owners, function, *args)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _run_batch(self, items: Sequence[Input]) -> list[Answer]:
+        async with self._turn:
+            result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
+        if len(items) == 1:
+            return [result]
+        if result is None:
+            return [None] * len(items)
+        try:
+            if not isinstance(result, Output):
+                raise HandlerError(f"Invalid output type: {type(result).__name__}, expected an Output for the batch")
+            if result.code < 300:
+                return list(split(result, len(items)))
+        except HandlerError as exc:
+            return [exc] * len(items)
+        finally:
+            if isinstance(result, Output):
+                self._finalize(result)
+        # The handler caught what went wrong and says that everything failed: find out which item it was.
+        raise HandlerError(f"the handler answered a batch with code {result.code}")
+
+    async def _send(self, answer: Answer, inputs: Input, reply: Reply) -> None:
+        def iterate(items: Iterable[Any]) -> AsyncIterator[Any]:
+            return self._thread.iterate((inputs,), items)
+
+        try:
+            await send(answer, reply, iterate)
+        finally:
+            if isinstance(answer, Output):
+                self._finalize(answer)
+
+    def _finalize(self, output: Output) -> None:
+        if output.has_finalizer:
+            self._thread.post(output.execute_finalize)
+
+    async def _first_call(self, context: Context) -> None:
+        inputs = Input()
+        inputs.function_name = context.config.option.handler
+        inputs.model_name, inputs.model_version = context.name, context.version
+        inputs.properties = dict(context.properties)
+        try:
+            result = await self._run((), self._handle, inputs)
+            if hasattr(result, "__aiter__"):
+                async for _ in result:
+                    pass
+            elif inspect.isgenerator(result):
+                await self._thread.run((), list, result)
+        except PayloadError as exc:
+            name = context.config.option.handler
+            raise ModelLoadError(
+                f"{name}() failed at its first call, which has no content and loads the model ({exc}): begin it with "
+                "`if inputs.is_empty(): return None`"
+            ) from exc
+        if isinstance(result, Output) and result.code >= 300:
+            body = b" ".join(result.content.values).decode(errors="replace").strip()
+            raise ModelLoadError(
+                f"the first, empty call was answered with code {result.code}: {body or result.message}"
+            )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it runs none of the user's code yet: it gives a coroutine or an asynchronous generator."""
+    candidates = (function, getattr(function, "__call__", None))  # noqa: B004  (an object with an async __call__)
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates)

@@ -1,0 +1,113 @@
+"""Text becomes typed fields, or a precise sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python.config.binding import bind, nearest, settings_of
+from djl_python.config.properties_file import Entry
+from djl_python.config.settings import Options, ServingSettings
+
+KNOWN = [s.key for s in settings_of(ServingSettings)] + [s.key for s in settings_of(Options, "option.")]
+
+
+def value_of(key: str, text: str) -> Any:
+    problems: list[str] = []
+    struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
+    values = bind(struct, {key: Entry(text, "here")}, prefix, problems)
+    assert not problems
+    (value,) = values.values()
+    return value
+
+
+def problem_of(key: str, text: str) -> str:
+    problems: list[str] = []
+    struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
+    assert bind(struct, {key: Entry(text, "here")}, prefix, problems) == {}
+    (problem,) = problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("batch_size", " 8 ", 8),
+        ("option.trust_remote_code", "TRUE", True),
+        ("option.trust_remote_code", "False", False),
+        ("option.predict_timeout", "0.5", 0.5),
+        ("option.predict_timeout", "60", 60.0),
+        ("option.tensor_parallel_degree", "2", 2),
+        ("option.tensor_parallel_degree", "max", "max"),
+        ("option.dtype", "BF16", "bf16"),
+        ("option.dtype", "float32", "fp32"),
+        ("option.dtype", "bfloat16", "bf16"),
+        ("option.rolling_batch", "scheduler", "auto"),
+        ("option.rolling_batch", "my.module:Batch", "my.module:Batch"),
+        ("option.device", "cuda:1", "cuda:1"),
+        ("option.model_id", "Owner/Name", "Owner/Name"),
+        ("option.enable_streaming", "True", "true"),
+        ("option.gpu_memory_utilization", "1", 1.0),
+        ("option.env", "A=1,B=x=y, C=", "A=1,B=x=y, C="),
+        ("load_on_devices", "gpu0;gpu1", "gpu0;gpu1"),
+    ],
+)
+def test_values(key: str, text: str, value: object) -> None:
+    assert value_of(key, text) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("batch_size", "lots", "an integer >= 1"),
+        ("batch_size", "0", "an integer >= 1"),
+        ("batch_size", "1.5", "an integer >= 1"),
+        ("maxWorkers", "-1", "an integer >= 1"),
+        ("option.predict_timeout", "0", "a number > 0"),
+        ("option.predict_timeout", "nan", "a number > 0"),
+        ("option.predict_timeout", "inf", "a number > 0"),
+        ("option.gpu_memory_utilization", "1.1", "a number > 0 and <= 1"),
+        ("option.trust_remote_code", "yes", "true or false"),
+        ("option.dtype", "fp8", "one of auto, bf16, fp16, fp32"),
+        ("option.tensor_parallel_degree", "all", "an integer >= 1, or max"),
+        ("option.tensor_parallel_degree", "0", "an integer >= 1, or max"),
+        ("option.device", "tpu", "auto, cpu, cuda or cuda:N"),
+        ("option.throttle_error_http_code", "200", "an integer >= 400 and <= 599"),
+        ("option.env", "no pairs", "K=V pairs separated by commas"),
+        ("load_on_devices", "all", "* or a list such as gpu0;gpu1"),
+    ],
+)
+def test_problems(key: str, text: str, expected: str) -> None:
+    assert problem_of(key, text) == f"here: {key}={text}: expected {expected}"
+
+
+def test_empty_is_unset() -> None:
+    problems: list[str] = []
+    assert bind(ServingSettings, {"batch_size": Entry(" ", "here")}, "", problems) == {}
+    assert problems == []
+
+
+def test_every_default_is_a_value_of_its_own_setting() -> None:
+    """A default that is written out reads as itself."""
+    for struct, prefix in ((ServingSettings, ""), (Options, "option.")):
+        for setting in settings_of(struct, prefix):
+            if setting.default not in (None, ""):
+                assert setting.parse(str(setting.default)) == setting.default, setting.key
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("option.max_rolling_batchsize", "option.max_rolling_batch_size"),
+        ("option.Dtype", "option.dtype"),
+        ("option.entrypoint", "option.entryPoint"),
+        ("minworkers", "minWorkers"),
+        ("dtype", "option.dtype"),
+        ("option.batch_size", "batch_size"),
+        ("options.dtype", "option.dtype"),
+        ("option.temperature_of_the_room", ""),
+    ],
+)
+def test_nearest(key: str, expected: str) -> None:
+    assert nearest(key, KNOWN) == expected

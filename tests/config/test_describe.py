@@ -1,0 +1,42 @@
+"""The effective configuration, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from djl_python.config import ServerConfig, describe, load_model_config, parse_model_spec
+
+
+def test_describe(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    (directory / "serving.properties").write_text(
+        "option.model_id=owner/name\noption.predict_timeout=2.5\noption.mine=1\noption.env=HF_TOKEN=secret,A=1\n"
+    )
+    environ = {"OPTION_TGI_COMPAT": "true", "OPTION_HF_TOKEN": "secret"}
+    text = describe(load_model_config(parse_model_spec(str(directory)), ServerConfig(), environ))
+    lines = [line.split() for line in text.splitlines()]
+    for expected in (
+        ["name", "demo"],
+        ["path", str(directory)],
+        ["engine", "Python"],
+        ["job_queue_size", "1000", "default"],
+        ["maxWorkers", "-", "default"],
+        ["option.model_id", "owner/name", "serving.properties:1"],
+        ["option.predict_timeout", "2.5", "serving.properties:2"],
+        ["option.model_loading_timeout", "240", "default"],
+        ["option.tgi_compat", "true", "environment", "OPTION_TGI_COMPAT"],
+        ["option.env", "HF_TOKEN=********,A=1", "serving.properties:4"],
+        ["option.mine", "1", "serving.properties:3"],
+        ["option.hf_token", "********", "environment", "OPTION_HF_TOKEN"],
+    ):
+        assert expected in lines
+    assert "secret" not in text
+    assert [line for line in text.splitlines() if line and not line.startswith(" ")] == [
+        "model",
+        "settings",
+        "passed to the handler",
+        "warnings",
+    ]
+    settings = [line for line in text.splitlines() if line.endswith("default")]
+    assert len({line.index("default") for line in settings}) == 1, "the sources are in one column"

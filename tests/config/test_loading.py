@@ -1,0 +1,218 @@
+"""A model's configuration from everywhere it may come from."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from djl_python.config import (
+    ModelConfig,
+    ModelSpec,
+    ServerConfig,
+    load_model_config,
+    load_server_config,
+    parse_model_spec,
+)
+from djl_python.errors import ConfigError
+
+BUILT_IN = ServerConfig()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    (directory / "model.py").touch()
+    return directory
+
+
+def load(directory: Path, properties: str = "", server: ServerConfig = BUILT_IN, **environ: str) -> ModelConfig:
+    if properties:
+        (directory / "serving.properties").write_text(properties)
+    return load_model_config(parse_model_spec(str(directory)), server, environ)
+
+
+def problems(directory: Path, properties: str, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(directory, properties, **environ)
+    return caught.value.message.splitlines()
+
+
+def test_bare_directory(model: Path) -> None:
+    config = load(model)
+    assert (config.name, config.version, config.path, config.engine) == ("demo", "", str(model), "Python")
+    assert config == ModelConfig(
+        name="demo", path=str(model), url=str(model), provenance=dict.fromkeys(config.provenance, "default")
+    )
+    assert "option.dtype" in config.provenance and "minWorkers" in config.provenance
+
+
+def test_crosses_a_process(model: Path) -> None:
+    config = load(model, "option.tensor_parallel_degree=max\nbatch_size=4\noption.x=1\n", PREDICT_TIMEOUT="7")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=ModelConfig) == config
+
+
+def test_precedence(model: Path) -> None:
+    """Management API, serving.properties, environment, config.properties, built-in."""
+    config_file = model.parent / "config.properties"
+    config_file.write_text("job_queue_size=1\nbatch_size=1\nmax_batch_delay=1\nmax_idle_time=1\n")
+    environ = {"SERVING_JOB_QUEUE_SIZE": "2", "SERVING_BATCH_SIZE": "2", "SERVING_MAX_BATCH_DELAY": "2"}
+    server = load_server_config(config_file, {}, environ)
+    (model / "serving.properties").write_text("job_queue_size=3\nbatch_size=3\n")
+    config = load_model_config(parse_model_spec(str(model)), server, environ, {"job_queue_size": "4"})
+    serving = config.serving
+    assert (serving.job_queue_size, serving.batch_size, serving.max_batch_delay_ms) == (4, 3, 2)
+    assert (serving.max_idle_time, serving.retry_threshold) == (1, 0)
+    keys = ("job_queue_size", "batch_size", "max_batch_delay", "max_idle_time", "retry_threshold")
+    assert [config.provenance[key] for key in keys] == [
+        "management API",
+        "serving.properties:2",
+        "environment SERVING_MAX_BATCH_DELAY",
+        "config.properties:4",
+        "default",
+    ]
+
+
+def test_option_precedence(model: Path) -> None:
+    environ = {
+        "OPTION_DTYPE": "fp16",
+        "OPTION_PREDICT_TIMEOUT": "5",
+        "PREDICT_TIMEOUT": "6",
+        "MODEL_LOADING_TIMEOUT": "8",
+    }
+    config = load(model, "option.dtype=bf16", **environ)
+    assert (config.option.dtype, config.option.predict_timeout, config.option.model_loading_timeout) == ("bf16", 5, 8)
+    assert config.provenance["option.predict_timeout"] == "environment OPTION_PREDICT_TIMEOUT"
+    assert config.provenance["option.model_loading_timeout"] == "environment MODEL_LOADING_TIMEOUT"
+
+
+def test_server_configuration_made_in_code(model: Path) -> None:
+    config = load(model, server=ServerConfig(job_queue_size=2))
+    assert config.serving.job_queue_size == 2
+    assert config.provenance["job_queue_size"] == "server configuration"
+
+
+def test_properties_are_what_djl_gives(model: Path) -> None:
+    text = "engine=Python\nbatch_size=2\noption.dtype=float32 \noption.mine=a=b\noption.engine=mine\n"
+    config = load(model, text, OPTION_ENTRYPOINT="model.py", OPTION_mixedCase="1", TENSOR_PARALLEL_DEGREE="2")
+    assert config.properties == {
+        "engine": "mine",
+        "batch_size": "2",
+        "dtype": "float32 ",
+        "mine": "a=b",
+        "entryPoint": "model.py",
+        "mixedCase": "1",
+        "tensor_parallel_degree": "2",
+    }
+    assert (config.engine, config.option.dtype) == ("Python", "fp32")
+
+
+def test_aliases(model: Path) -> None:
+    assert load(model, "max_dynamic_batch_size=4").serving.batch_size == 4
+    config = load(model, "max_dynamic_batch_size=4\nbatch_size=2")
+    assert config.serving.batch_size == 2
+    assert config.warnings == (
+        "serving.properties:1: max_dynamic_batch_size is another name of batch_size, which is set too: ignored",
+    )
+
+
+def test_all_problems_at_once(model: Path) -> None:
+    text = "engine=PyTorch\noption.max_rolling_batch_size=lots\n\noption.dtype=fp8\nminWorkers=4\nmaxWorkers=2\n"
+    assert problems(model, text, OPTION_TGI_COMPAT="si", SM_NUM_GPUS="some") == [
+        "serving.properties:2: option.max_rolling_batch_size=lots: expected an integer >= 1",
+        "serving.properties:4: option.dtype=fp8: expected one of auto, bf16, fp16, fp32",
+        "environment OPTION_TGI_COMPAT: option.tgi_compat=si: expected true or false",
+        "environment SM_NUM_GPUS: option.tensor_parallel_degree=some: expected an integer >= 1, or max",
+        "serving.properties:1: engine=PyTorch: expected Python",
+        "serving.properties:6: maxWorkers=2: expected at least minWorkers, which is 4 (serving.properties:5)",
+    ]
+
+
+def test_a_secret_is_not_in_the_message(model: Path) -> None:
+    (problem,) = problems(model, "option.env=HF_TOKEN=abcdef,oops")
+    assert "abcdef" not in problem
+
+
+def test_warnings_about_keys(model: Path) -> None:
+    text = (
+        "option.max_rolling_batchsize=4\noption.mine=1\noption.quantize=awq\nminworkers=1\ntranslatorFactory=x\n"
+        "option.dtype=\noption.task=a\noption.task=b\n"
+    )
+    config = load(model, text, OPTION_MINE_TOO="1", ENABLE_CUDA_GRAPHS="true")
+    assert sorted(config.warnings) == sorted(
+        [
+            "serving.properties:8: option.task replaces the one of serving.properties:7",
+            "serving.properties:1: option.max_rolling_batchsize is not known: passed to the handler; "
+            "did you mean option.max_rolling_batch_size?",
+            "serving.properties:2: option.mine is not known: passed to the handler",
+            "serving.properties:3: option.quantize is known to DJL and has no effect here yet",
+            "serving.properties:4: minworkers is not known; did you mean minWorkers?",
+            "serving.properties:5: translatorFactory is known to DJL and has no effect here yet",
+            "serving.properties:6: option.dtype is empty: the default counts",
+            "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
+            "environment ENABLE_CUDA_GRAPHS: option.enforce_eager is known to DJL and has no effect here yet",
+        ]
+    )
+    assert config.properties["max_rolling_batchsize"] == "4"
+    assert config.provenance["option.dtype"] == "default"
+
+
+def test_nothing_to_serve(tmp_path: Path) -> None:
+    assert problems(tmp_path, "option.dtype=fp32")[0].startswith(f"{tmp_path}: nothing to serve: there is no model.py")
+    assert load(tmp_path, "option.model_id=owner/name").option.model_id == "owner/name"
+    assert load(tmp_path, "option.entryPoint=djl_python.huggingface").option.entry_point == "djl_python.huggingface"
+    (tmp_path / "serving.properties").unlink()
+    (tmp_path / f"{parse_model_spec(str(tmp_path)).name}.py").touch()
+    assert load(tmp_path).path == str(tmp_path)
+
+
+def test_spec_fields(model: Path) -> None:
+    spec = ModelSpec(name="m", version="2", engine="mpi", devices="gpu0", url=str(model))
+    config = load_model_config(spec, BUILT_IN, {})
+    assert (config.name, config.version, config.engine, config.devices) == ("m", "2", "Python", "gpu0")
+    assert load(model, "load_on_devices=gpu1;gpu2").devices == "gpu1;gpu2"
+
+
+def test_hub_model() -> None:
+    spec = ModelSpec(name="m", url="hf://owner/name")
+    environ = {"HF_MODEL_ID": "owner/name", "HF_REVISION": "main", "OPTION_MODEL_ID": "other/model"}
+    config = load_model_config(spec, BUILT_IN, environ)
+    assert (config.path, config.option.model_id, config.option.revision) == ("", "owner/name", "main")
+    assert config.provenance["option.model_id"] == "environment HF_MODEL_ID"
+    assert load_model_config(spec, BUILT_IN, {}).provenance["option.model_id"] == "model hf://owner/name"
+
+
+def test_archive(model: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("folder/model.py", "")
+        archive.writestr("folder/serving.properties", "option.dtype=bf16")
+    cache = tmp_path / "cache"
+    spec = parse_model_spec(str(tmp_path / "zipped.zip"))
+    config = load_model_config(spec, BUILT_IN, {"DJL_CACHE_DIR": str(cache)})
+    assert (config.name, config.option.dtype, config.cache_dir) == ("zipped", "bf16", str(cache))
+    assert Path(config.path).is_relative_to(cache) and Path(config.path).name == "folder"
+
+
+def test_path_is_absolute(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    config = load_model_config(parse_model_spec("m=demo"), BUILT_IN, {})
+    assert (config.path, config.url) == (str(model), "demo")
+    assert os.path.isabs(load_model_config(parse_model_spec(model.as_uri()), BUILT_IN, {}).path)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("/no/such/model", "/no/such/model: no such file or directory"),
+        ("owner/name", "no such file or directory (a hub model is hf://owner/name)"),
+        ("djl://ai.djl/x", "model djl://ai.djl/x: scheme 'djl' is not known"),
+    ],
+)
+def test_models_that_are_not_there(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_model_config(parse_model_spec(url), BUILT_IN, {})

@@ -1,0 +1,26 @@
+"""Secrets are not shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from djl_python.config.masking import MASK, masked
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("option.hf_token", "abc", MASK),
+        ("HF_TOKEN", "abc", MASK),
+        ("HF_TOKEN", "", ""),
+        ("keystore_pass", "changeit", MASK),
+        ("aws_secret_access_key", "abc", MASK),
+        ("option.env", "A=1,HF_TOKEN=abc,B=2", f"A=1,HF_TOKEN={MASK},B=2"),
+        ("option.model_id", "hf_abcdefghijklmno", MASK),
+        ("option.max_rolling_batch_prefill_tokens", "512", "512"),
+        ("option.tokenizer", "x", "x"),
+        ("bypass", "x", "x"),
+    ],
+)
+def test_masked(key: str, value: str, expected: str) -> None:
+    assert masked(key, value) == expected

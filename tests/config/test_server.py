@@ -1,0 +1,128 @@
+"""config.properties, the command line and SERVING_*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from djl_python.config import Address, ServerConfig, load_server_config
+from djl_python.errors import ConfigError
+
+
+def config_file(directory: Path, text: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "config.properties"
+    path.write_text(text)
+    return path
+
+
+def test_built_in() -> None:
+    config = load_server_config(None, {}, {})
+    assert config.inference_address == config.management_address == Address("127.0.0.1", 8080)
+    assert (config.job_queue_size, config.max_request_size, config.drain_timeout_s) == (1000, 64 << 20, 30)
+    assert set(config.provenance.values()) == {"default"}
+    assert config.warnings == ()
+
+
+def test_weakest_to_strongest(tmp_path: Path) -> None:
+    """File, then command line, then environment, as DJL has it."""
+    path = config_file(tmp_path, "job_queue_size=1\nbatch_size=1\nmax_idle_time=11\n")
+    config = load_server_config(
+        path, {"batch_size": "2", "job_queue_size": "2"}, {"SERVING_JOB_QUEUE_SIZE": "3", "SERVING_MIN_WORKERS": "4"}
+    )
+    assert (config.job_queue_size, config.batch_size, config.max_idle_time, config.min_workers) == (3, 2, 11, 4)
+    assert config.provenance["job_queue_size"] == "environment SERVING_JOB_QUEUE_SIZE"
+    assert config.provenance["batch_size"] == "command line"
+    assert config.provenance["max_idle_time"] == "config.properties:3"
+
+
+def test_container_name_for_the_queue(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "job_queue_size=1\n")
+    assert load_server_config(path, {}, {"MAX_CONCURRENT_REQUESTS": "7"}).job_queue_size == 7
+    both = {"MAX_CONCURRENT_REQUESTS": "7", "SERVING_JOB_QUEUE_SIZE": "8"}
+    assert load_server_config(path, {}, both).job_queue_size == 8
+
+
+def test_where_the_file_is_looked_for(tmp_path: Path) -> None:
+    home = {"MODEL_SERVER_HOME": str(tmp_path)}
+    assert load_server_config(None, {}, home).batch_size == 1
+    config_file(tmp_path, "batch_size=2")
+    assert load_server_config(None, {}, home).batch_size == 2
+    config_file(tmp_path / "conf", "batch_size=3")
+    assert load_server_config(None, {}, home).batch_size == 3
+    named = config_file(tmp_path / "elsewhere", "batch_size=4")
+    assert load_server_config(named, {}, home).batch_size == 4
+    with pytest.raises(ConfigError, match=r"gone\.properties: No such file"):
+        load_server_config(tmp_path / "gone.properties", {}, home)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("http://0.0.0.0:8080", Address("0.0.0.0", 8080)),
+        ("http://localhost:0/", Address("localhost", 0)),
+        ("http://example.org", Address("example.org", 80)),
+        ("http://[::1]:9000", Address("::1", 9000)),
+        ("unix:/tmp/s.sock", Address("", 0, "/tmp/s.sock")),
+        ("unix:///tmp/s.sock", Address("", 0, "/tmp/s.sock")),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://0.0.0.0:8443", "https is not served"),
+        ("0.0.0.0:8080", "http://host:port or unix:/path"),
+        ("http://host:port", "a port from 0 to 65535"),
+        ("http://host:99999", "a port from 0 to 65535"),
+        ("http://host:80/path", "http://host:port or unix:/path"),
+        ("unix:", "a path after unix:"),
+    ],
+)
+def test_wrong_addresses(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as caught:
+        load_server_config(None, {}, {"SERVING_INFERENCE_ADDRESS": text})
+    assert caught.value.message.startswith(f"environment SERVING_INFERENCE_ADDRESS: inference_address={text}: expected")
+
+
+def test_host_and_port_change_their_part_only(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "inference_address=http://10.0.0.1:7000")
+    assert load_server_config(path, {"port": "9000"}, {}).inference_address == Address("10.0.0.1", 9000)
+    assert load_server_config(path, {"host": "::"}, {}).inference_address == Address("::", 7000)
+    both = load_server_config(None, {"host": "0.0.0.0", "port": "9"}, {})
+    assert both.inference_address == both.management_address == Address("0.0.0.0", 9)
+    with pytest.raises(ConfigError, match=r"^command line: port=99999: expected an integer from 0 to 65535$"):
+        load_server_config(None, {"port": "99999"}, {})
+
+
+def test_management_address_of_its_own() -> None:
+    config = load_server_config(None, {"port": "1", "management_address": "http://127.0.0.1:2"}, {})
+    assert (config.inference_address.port, config.management_address.port) == (1, 2)
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "job_queue_size=many\n\nmax_request_size=0\n")
+    with pytest.raises(ConfigError) as caught:
+        load_server_config(path, {}, {"SERVING_BATCH_SIZE": "x"})
+    assert caught.value.message.splitlines() == [
+        "config.properties:1: job_queue_size=many: expected an integer >= 1",
+        "config.properties:3: max_request_size=0: expected an integer >= 1",
+        "environment SERVING_BATCH_SIZE: batch_size=x: expected an integer >= 1",
+    ]
+
+
+def test_unknown_keys_are_warned_about(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "job_que_size=5\nkeystore=x\n")
+    # Kubernetes makes such a variable for a service that is called "serving".
+    config = load_server_config(path, {}, {"SERVING_PORT": "tcp://10.0.0.1:80", "SERVING_BATCH_SIZE": ""})
+    assert config == ServerConfig(provenance=config.provenance, warnings=config.warnings)
+    assert config.warnings == (
+        "config.properties:1: job_que_size is not known; did you mean job_queue_size?",
+        "config.properties:2: keystore is known to DJL and has no effect here yet",
+        "environment SERVING_PORT: port is not known",
+    )

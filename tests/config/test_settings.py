@@ -1,0 +1,40 @@
+"""The declarations themselves."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from djl_python.config import NO_EFFECT, Options, ServerConfig, ServingSettings
+from djl_python.config.binding import settings_of
+from djl_python.config.settings import NO_EFFECT_SERVING
+
+RESULTS = {"provenance", "warnings"}
+
+
+@pytest.mark.parametrize("struct", [ServingSettings, Options, ServerConfig])
+def test_every_setting_is_described(struct: type[msgspec.Struct]) -> None:
+    described = {setting.field for setting in settings_of(struct) if setting.help.endswith((".", "..."))}
+    assert set(struct.__struct_fields__) - RESULTS == described
+
+
+def test_no_setting_is_declared_twice() -> None:
+    options = {setting.key for setting in settings_of(Options)}
+    assert not options & NO_EFFECT
+    assert not {setting.key for setting in settings_of(ServingSettings)} & NO_EFFECT_SERVING
+    shared = {setting.field: setting.default for setting in settings_of(ServerConfig)}
+    for setting in settings_of(ServingSettings):
+        assert shared.get(setting.field, setting.default) == setting.default, setting.key
+
+
+def test_djl_spellings() -> None:
+    """Keys are written as DJL writes them: camelCase only where it is."""
+    keys = {setting.key for struct in (ServingSettings, Options) for setting in settings_of(struct)}
+    assert {key for key in keys if not re.fullmatch(r"[a-z0-9_]+", key)} == {
+        "minWorkers",
+        "maxWorkers",
+        "entryPoint",
+        "pythonExecutable",
+    }

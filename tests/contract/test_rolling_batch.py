@@ -1,0 +1,141 @@
+"""What every rolling batch must do, asked of each that is built in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from djl_python.engine.rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
+from djl_python.errors import ParameterError
+from djl_python.types import FinishReason, SamplingParams, TokenEvent
+from tests.checkpoints import build_checkpoint
+
+Opener = Callable[..., RollingBatch]
+BACKENDS = ["echo", "fake", "auto (paged)", "auto (transformers' cache)"]
+_ARCHITECTURE = {"auto (paged)": "llama", "auto (transformers' cache)": "bloom"}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opener:
+    """Opens batches of one backend."""
+    name: str = request.param
+    path = tmp_path_factory.mktemp("model")
+    if name in _ARCHITECTURE:
+        build_checkpoint(path, _ARCHITECTURE[name])
+
+    def open_batch(max_batch_size: int = 4, max_model_len: int = 64) -> RollingBatch:
+        settings = EngineSettings(
+            model_path=str(path), max_batch_size=max_batch_size, max_model_len=max_model_len, threads=1,
+            kv_cache_memory_mb=8,
+        )  # fmt: skip
+        return rolling_batch_class(name.split()[0])(settings, lambda what, done, total: None)
+
+    return open_batch
+
+
+@pytest.fixture(scope="module")
+def shared(opener: Opener) -> RollingBatch:
+    """One batch for the checks that leave nothing behind."""
+    return opener()
+
+
+def run_to_end(batch: RollingBatch) -> dict[int, list[TokenEvent]]:
+    events: dict[int, list[TokenEvent]] = {}
+    while not batch.idle:
+        for event in batch.step():
+            events.setdefault(event.request_id, []).append(event)
+    return events
+
+
+def is_empty(batch: RollingBatch) -> bool:
+    stats = batch.stats
+    return batch.idle and (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
+
+
+def test_every_token_is_an_event_and_the_last_one_finishes(shared: RollingBatch) -> None:
+    shared.add(1, [9, 8, 7], SamplingParams(max_new_tokens=5, ignore_eos=True))
+    events = run_to_end(shared)[1]
+    assert [e.finish for e in events] == [None] * 4 + [FinishReason.LENGTH]
+    assert all(e.token_id >= 0 and e.logprob <= 0 for e in events)
+    assert is_empty(shared)
+
+
+def test_who_else_is_there_changes_nothing(shared: RollingBatch) -> None:
+    def requests() -> list[tuple[int, list[int], SamplingParams]]:
+        rng = random.Random(1)
+        return [
+            (i, [rng.randrange(2, 200) for _ in range(rng.randrange(1, 30))],
+             SamplingParams(max_new_tokens=rng.randrange(1, 20), do_sample=i % 2 == 1, seed=i))
+            for i in range(12)
+        ]  # fmt: skip
+
+    alone = {}
+    for request in requests():
+        shared.add(*request)
+        alone |= run_to_end(shared)
+    for request in requests():
+        shared.add(*request)
+    together = run_to_end(shared)
+    assert {i: [e.token_id for e in v] for i, v in together.items()} == {
+        i: [e.token_id for e in v] for i, v in alone.items()
+    }
+    assert is_empty(shared)
+
+
+def test_no_more_than_the_batch_size_run_and_all_get_their_turn(opener: Opener) -> None:
+    batch = opener(max_batch_size=2)
+    for i in range(5):
+        batch.add(i, [5 + i], SamplingParams(max_new_tokens=4, ignore_eos=True))
+    running = []
+    seen: set[int] = set()
+    while not batch.idle:
+        seen |= {event.request_id for event in batch.step()}
+        running.append(batch.stats.running)
+    assert max(running) <= 2
+    assert seen == set(range(5))
+
+
+def test_cancelling_works_anywhere_and_twice(opener: Opener) -> None:
+    batch = opener(max_batch_size=2)
+    for i in range(4):
+        batch.add(i, [5 + i], SamplingParams(max_new_tokens=40, ignore_eos=True))
+    batch.step()
+    for i in (0, 3, 3, 77):
+        batch.cancel(i)
+    assert 0 not in {event.request_id for _ in range(3) for event in batch.step()}
+    batch.cancel(1)
+    batch.cancel(2)
+    assert is_empty(batch)
+
+
+def test_the_context_ends_what_max_new_tokens_does_not(shared: RollingBatch) -> None:
+    shared.add(1, [5] * 60, SamplingParams(max_new_tokens=1000, ignore_eos=True))
+    events = run_to_end(shared)[1]
+    assert len(events) == 4
+    assert events[-1].finish == FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("prompt", [[], [5] * 64], ids=["empty", "longer than the context"])
+def test_what_can_never_be_generated_is_refused(shared: RollingBatch, prompt: list[int]) -> None:
+    with pytest.raises(ParameterError):
+        shared.add(1, prompt, SamplingParams(max_new_tokens=1))
+    assert is_empty(shared)
+
+
+def test_stop_tokens_end_with_their_own_reason(shared: RollingBatch) -> None:
+    shared.add(1, [9, 8, 7], SamplingParams(max_new_tokens=3, ignore_eos=True))
+    tokens = [e.token_id for e in run_to_end(shared)[1]]
+    shared.add(2, [9, 8, 7], SamplingParams(max_new_tokens=3, ignore_eos=True, stop_token_ids=(tokens[0],)))
+    assert [e.finish for e in run_to_end(shared)[2]] == [FinishReason.STOP]
+
+
+def test_alternatives_and_prompt_logprobs_come_when_asked_for(shared: RollingBatch) -> None:
+    shared.add(1, [9, 8, 7], SamplingParams(max_new_tokens=2, ignore_eos=True, top_logprobs=1, prompt_logprobs=1))
+    first, second = run_to_end(shared)[1]
+    assert first.top[0] == (first.token_id, first.logprob)
+    assert len(first.prompt) == 3
+    assert first.prompt[0] == (None, ())
+    assert all(logprob is not None and len(top) == 1 for logprob, top in first.prompt[1:])
+    assert second.prompt == ()

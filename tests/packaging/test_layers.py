@@ -1,0 +1,203 @@
+"""The architecture as a test: who may import whom, and where the few sharp tools may be used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Every module and package of ours, lowest layer first. "" is djl_python/__init__.py. Imports point down, or sideways
+#: within a layer except where APART says no.
+LAYERS = (
+    {"errors", "types", "protocol", "config", "sources", "registry", "channel", "processes"},
+    {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
+    | {"forms", "np_util", "pair_list"},
+    {"handler", "batching", "dialects", "text", "engine"},
+    {"worker", "server", "handlers"},
+    {"cli", "testing", "__main__"},
+)
+#: Groups whose members never import one another.
+APART = (
+    {"engine", "text", "dialects"},
+    {"server", "worker", "handlers"},
+    {"engine", "server"},
+)
+#: Libraries that belong to one side of the house.
+LIBRARIES = {
+    "torch": {"engine", "handlers"},
+    "accelerate": {"engine", "handlers"},
+    "transformers": {"engine", "handlers", "text", "config"},
+    "tornado": {"server"},
+    "prometheus_client": {"server"},
+}
+#: The three boundaries, where any error becomes an answer: worker service, engine loop, supervisor.
+BOUNDARIES = ("djl_python/worker/service", "djl_python/engine/loop", "djl_python/server/supervisor")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file; `name` is dotted and absolute, `unit` its row in LAYERS."""
+
+    path: Path
+    name: str
+    tree: ast.Module
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.name)
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """(line, absolute module name) of everything imported, at top level or not."""
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = package.split(".")
+                    base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+                for alias in node.names:
+                    # "from . import loop" imports a module, "from .loop import run" a name of one.
+                    yield node.lineno, f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}") else base
+
+
+def unit_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def is_module(name: str) -> bool:
+    parts = name.split(".")
+    if parts[:2] == ["djl_python", "handlers"]:
+        parts = parts[1:]
+    path = ROOT.joinpath(*parts)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def modules() -> list[Module]:
+    found = []
+    for folder, prefix in (("djl_python", ""), ("handlers", "djl_python.")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            relative = path.relative_to(ROOT).with_suffix("")
+            name = prefix + ".".join(relative.parts).removesuffix(".__init__")
+            found.append(Module(path, name, ast.parse(path.read_text(encoding="utf-8"), str(path))))
+    return found
+
+
+MODULES = modules()
+
+
+def where(module: Module, line: int) -> str:
+    return f"{module.path.relative_to(ROOT)}:{line}"
+
+
+def layer_of(unit: str) -> int:
+    return next(number for number, units in enumerate(LAYERS) if unit in units)
+
+
+def test_every_module_has_a_layer() -> None:
+    known = set().union(*LAYERS)
+    assert sorted({module.unit for module in MODULES} - known) == []
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for module in MODULES:
+        for line, name in module.imports():
+            if name.split(".")[0] != "djl_python":
+                continue
+            target = unit_of(name)
+            if target and layer_of(target) > layer_of(module.unit):
+                wrong.append(f"{where(module, line)}: {module.name} imports {name}, which is above it")
+    assert wrong == []
+
+
+def test_neighbours_that_are_strangers() -> None:
+    wrong = []
+    for module in MODULES:
+        for line, name in module.imports():
+            target = unit_of(name) if name.startswith("djl_python.") else module.unit
+            if target != module.unit and any({module.unit, target} <= group for group in APART):
+                wrong.append(f"{where(module, line)}: {module.name} imports {name}")
+    assert wrong == []
+
+
+def test_libraries_stay_on_their_side() -> None:
+    wrong = []
+    for module in MODULES:
+        for line, name in module.imports():
+            allowed = LIBRARIES.get(name.split(".")[0])
+            if allowed is not None and module.unit not in allowed:
+                wrong.append(f"{where(module, line)}: {name} belongs to {', '.join(sorted(allowed))}")
+    assert wrong == []
+
+
+def test_handlers_have_one_name() -> None:
+    """`import handlers` would make a second copy of what is installed as djl_python.handlers."""
+    wrong = [
+        where(module, line)
+        for module in MODULES
+        for line, name in module.imports()
+        if name.split(".")[0] in ("handlers", "serving_templates")
+    ]
+    assert wrong == []
+
+
+def test_environment_is_read_in_config_only() -> None:
+    wrong = []
+    for module in MODULES:
+        if module.unit in ("config", "testing"):  # the test kit passes its environment on to the server it starts
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                names = [node.attr]
+            elif isinstance(node, ast.ImportFrom) and node.module == "os":
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            if {"environ", "environb", "getenv", "putenv", "unsetenv"} & set(names):
+                wrong.append(where(module, node.lineno))
+    assert wrong == []
+
+
+def test_only_boundaries_catch_everything() -> None:
+    wrong = []
+    for module in MODULES:
+        if str(module.path.relative_to(ROOT)).startswith(BOUNDARIES):
+            continue
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            caught = [ast.unparse(part) for part in ast.walk(node.type)] if node.type else ["Exception"]
+            if "Exception" in caught:
+                wrong.append(where(module, node.lineno))
+    assert wrong == []
+
+
+def test_no_module_called_utils() -> None:
+    assert [module.name for module in MODULES if module.name.endswith((".utils", ".helpers", ".common"))] == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("djl_python", ["torch", "tornado", "transformers"]),
+        ("djl_python.cli", ["torch", "transformers"]),
+        ("djl_python.engine", ["torch", "transformers"]),
+        ("djl_python.engine.client", ["torch", "transformers", "tornado"]),
+        ("djl_python.worker.__main__", ["torch", "transformers", "tornado"]),
+    ],
+)
+def test_what_an_import_loads(imported: str, absent: list[str]) -> None:
+    """The front end and a plain worker start in a fraction of a second because nothing heavy comes along."""
+    program = f"import sys, {imported}; print([name for name in {absent!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")

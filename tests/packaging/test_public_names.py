@@ -1,0 +1,22 @@
+"""The names users import, held literally: a change here is a change for them."""
+
+from __future__ import annotations
+
+import inspect
+
+import djl_python
+import djl_python.handler
+
+
+def test_package_exports() -> None:
+    assert djl_python.__all__ == ["Input", "Output", "PairList", "__version__"]
+    assert all(hasattr(djl_python, name) for name in djl_python.__all__)
+
+
+def test_what_handlers_are_written_against() -> None:
+    public = {
+        name
+        for name, found in vars(djl_python.handler).items()
+        if inspect.isclass(found) and found.__module__ == "djl_python.handler"
+    }
+    assert public == {"Context", "Handler", "Metrics", "Reply"}

@@ -1,0 +1,137 @@
+"""A worker that needs no model: it speaks the protocol over the inherited socket and does what a request's body says.
+
+How it loads is said by the model's properties: `load` = ok | fail | crash | hang | later, `capacity`. `crash_after`
+names a file: the worker that does not find it loads and creates it, later ones crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from djl_python.channel import Channel
+from djl_python.config import ModelConfig
+from djl_python.protocol import AnyMessage, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.cancels: list[str] = []
+        self.channel: Channel
+
+    async def run(self, fd: int) -> None:
+        self.channel = await Channel.connect(socket.socket(fileno=fd), self.on_messages, self.done.set)
+        await self.done.wait()
+
+    def on_messages(self, messages: list[AnyMessage]) -> None:
+        for message in messages:
+            if isinstance(message, Load):
+                self.tasks[0] = asyncio.create_task(self.load(msgspec.msgpack.decode(message.model, type=ModelConfig)))
+            elif isinstance(message, Call):
+                self.tasks[message.id] = asyncio.create_task(self.answer(message))
+                self.report()
+            elif isinstance(message, Cancel):
+                self.cancels.append(message.reason)
+                if (task := self.tasks.pop(message.id, None)) is not None:
+                    task.cancel()
+                self.report()
+            elif isinstance(message, Stop):
+                self.done.set()
+
+    def report(self) -> None:
+        running = sum(1 for call in self.tasks if call)
+        gauges = {"running_requests": running, "kv_cache_blocks_used": running * 2, "kv_cache_blocks_total": 8}
+        self.channel.send(Report(gauges=gauges, counts={"generated_tokens": 1, "nonsense": 1}))
+
+    async def load(self, config: ModelConfig) -> None:
+        how = config.properties.get("load", "ok")
+        marker = config.properties.get("crash_after")
+        if marker:
+            how = "crash" if Path(marker).exists() else "ok"
+            Path(marker).touch()
+        if log := config.properties.get("pids"):
+            with Path(log).open("a") as file:
+                file.write(f"{os.getpid()}\n")
+        self.channel.send(Status("loading", "reading weights", 1, 2))
+        if how == "later":
+            await asyncio.sleep(0.5)
+        if how == "fail":
+            self.channel.send(Status("failed", 'model.py:3: in handle\nZeroDivisionError: "oops"'))
+            await self.channel.drain()
+            self.done.set()
+        elif how == "crash":
+            os._exit(3)
+        elif how == "hang":
+            time.sleep(600)
+        else:
+            self.channel.send(Status("ready", capacity=int(config.properties.get("capacity", "4"))))
+            self.report()
+
+    async def answer(self, call: Call) -> None:
+        order = json.loads(call.body) if call.body else {}
+        await getattr(self, f"do_{order.pop('do', 'echo')}")(call, **order)
+        self.tasks.pop(call.id, None)
+        self.report()
+
+    def reply(self, call: Call, value: object) -> None:
+        headers = {"content-type": "application/json", "x-request-id": call.headers["x-request-id"]}
+        self.channel.send(Start(call.id, 200, headers))
+        self.channel.send(Chunk(call.id, json.dumps(value).encode(), True))
+
+    async def do_echo(self, call: Call, sleep_s: float = 0) -> None:
+        await asyncio.sleep(sleep_s)
+        self.reply(call, {"path": call.path, "query": call.query, "headers": call.headers, "pid": os.getpid()})
+
+    async def do_headers(self, call: Call, status: int = 200, **headers: str) -> None:
+        self.channel.send(Start(call.id, status, headers))
+        self.channel.send(Chunk(call.id, b"" if status == 204 else b"body", True))
+
+    async def do_stream(self, call: Call, n: int = 3, gap_s: float = 0, size: int = 0, kind: str = "jsonlines") -> None:
+        content_type = "text/event-stream" if kind == "sse" else "application/jsonlines"
+        self.channel.send(Start(call.id, 200, {"content-type": content_type}))
+        for index in range(n):
+            line = json.dumps({"n": index, "pad": "x" * size}).encode()
+            self.channel.send(Chunk(call.id, b"data: " + line + b"\n\n" if kind == "sse" else line + b"\n", False))
+            await asyncio.sleep(gap_s)
+        self.channel.send(Chunk(call.id, b"", True))
+
+    async def do_hang(self, call: Call) -> None:
+        await asyncio.sleep(600)
+
+    async def do_freeze(self, call: Call) -> None:
+        time.sleep(600)
+
+    async def do_die(self, call: Call) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def do_give_up(self, call: Call) -> None:
+        self.reply(call, "last words")
+        self.channel.send(Status("failed", "the engine has died"))
+        await self.channel.drain()
+        self.done.set()
+
+    async def do_cancels(self, call: Call) -> None:
+        self.reply(call, self.cancels)
+
+    async def do_child(self, call: Call) -> None:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        self.reply(call, {"pid": child.pid})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-m")
+    parser.add_argument("--fd", type=int, required=True)
+    asyncio.run(FakeWorker().run(parser.parse_args().fd))

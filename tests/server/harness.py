@@ -1,0 +1,119 @@
+"""A server in this process, on a free port, with fake workers in their own processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from tornado.httpserver import HTTPServer
+
+from djl_python.config import ModelConfig, Options, ServerConfig, ServingSettings
+from djl_python.dialects import all_dialects
+from djl_python.server.app import FrontEnd
+from djl_python.server.listening import bind, listen
+from djl_python.server.metrics import Metrics
+from djl_python.server.models import Models
+from djl_python.server.supervisor import Health, ServedModel
+
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
+FAKE_MODULE = "tests.server.fake_worker"
+
+
+def model_config(
+    name: str = "m",
+    version: str = "",
+    *,
+    option: dict[str, Any] | None = None,
+    properties: dict[str, str] | None = None,
+    **serving: Any,
+) -> ModelConfig:
+    return ModelConfig(
+        name=name,
+        version=version,
+        serving=ServingSettings(**serving),
+        option=Options(**(option or {})),
+        properties=properties or {},
+    )
+
+
+@dataclass
+class Site:
+    port: int
+    client: httpx.AsyncClient
+    front_end: FrontEnd
+    models: dict[str, ServedModel]
+
+    @property
+    def model(self) -> ServedModel:
+        return next(iter(self.models.values()))
+
+    @property
+    def pid(self) -> int:
+        pid = self.model.replicas[0].pid
+        assert pid is not None
+        return pid
+
+    async def post(self, path: str = "/invocations", **order: Any) -> httpx.Response:
+        return await self.client.post(path, json=order)
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def metric(self, line: str) -> float:
+        """The value of the sample whose name and labels are `line`; 0 if there is none."""
+        text = (await self.client.get("/metrics")).text
+        return sum(float(found.rpartition(" ")[2]) for found in text.splitlines() if found.startswith(line))
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Poll what has no event."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def wait_ready(model: ServedModel) -> None:
+    await until(lambda: model.health in (Health.HEALTHY, Health.FAILED))
+
+
+@contextlib.asynccontextmanager
+async def running(*configs: ModelConfig, wait: bool = True, **server: Any) -> AsyncIterator[Site]:
+    config = ServerConfig(**server)
+    config = msgspec.structs.replace(
+        config, inference_address=msgspec.structs.replace(config.inference_address, port=0)
+    )
+    metrics, models = Metrics(), Models(config.default_model)
+    front_end = FrontEnd(config, models, metrics, all_dialects())
+    served: dict[str, ServedModel] = {}
+    for one in configs or (model_config(),):
+        model = ServedModel(one, metrics.model(one.name, one.version), worker_module=FAKE_MODULE)
+        models.add(model)
+        served[f"{one.name}:{one.version}"] = model
+        model.start()
+    sockets = bind(config.inference_address)
+    listen(sockets)
+    http = HTTPServer(front_end, max_body_size=1 << 30)
+    http.add_sockets(sockets)
+    port = sockets[0].getsockname()[1]
+    try:
+        if wait:
+            await asyncio.gather(*(wait_ready(model) for model in served.values()))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            yield Site(port, client, front_end, served)
+    finally:
+        http.stop()
+        await asyncio.gather(*(model.stop() for model in served.values()))
+        await http.close_all_connections()

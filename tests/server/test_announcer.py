@@ -1,0 +1,66 @@
+import io
+import json
+import shlex
+
+from djl_python.config import Address, ModelConfig
+from djl_python.protocol import Status
+from djl_python.server.announcer import Announcer, curl_line
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_progress_is_plain_and_rate_limited():
+    err = io.StringIO()
+    announcer = Announcer(io.StringIO(), err)
+    config = ModelConfig(name="m")
+    for done in range(1, 101):
+        announcer.progress(config, Status("loading", "weights", done, 100))
+    announcer.progress(config, Status("loading", "warming up"))
+    assert err.getvalue().splitlines() == ["model m: weights 1/100", "model m: weights 100/100", "model m: warming up"]
+
+
+def test_on_a_terminal_there_is_a_bar_that_vanishes():
+    err = Terminal()
+    announcer = Announcer(io.StringIO(), err)
+    config = ModelConfig(name="m")
+    announcer.progress(config, Status("loading", "weights", 1, 2))
+    assert err.getvalue() == "\r\x1b[Kmodel m: [############............] 1/2 weights"
+    announcer.ready(config, 1.25)
+    assert err.getvalue().endswith("weights\r\x1b[Kmodel m: ready after 1.2 s\n")
+
+
+def test_a_failure_is_one_block():
+    err = io.StringIO()
+    Announcer(io.StringIO(), err).failed(
+        ModelConfig(name="m", path="/models/m"), "model.py:3: in handle\nKeyError: 'a'\n"
+    )
+    assert err.getvalue() == "\nmodel m failed to load (/models/m):\n  model.py:3: in handle\n  KeyError: 'a'\n\n"
+
+
+def test_what_was_found_comes_with_its_warnings():
+    err = io.StringIO()
+    config = ModelConfig(name="m", version="2", path="/models/m", warnings=("serving.properties:1: odd",))
+    Announcer(io.StringIO(), err).found([config])
+    assert err.getvalue().splitlines() == ["model m version 2: /models/m", "  warning: serving.properties:1: odd"]
+
+
+def test_the_ready_block_has_a_command_for_each_model():
+    out = io.StringIO()
+    models = [ModelConfig(name="a"), ModelConfig(name="b", version="1.0")]
+    Announcer(out, io.StringIO()).serving([Address("0.0.0.0", 9000)], models)
+    lines = out.getvalue().splitlines()
+    assert "djl-serving is ready at http://0.0.0.0:9000" in lines
+    commands = [shlex.split(line) for line in lines if "curl" in line]
+    assert [command[1] for command in commands] == [
+        "http://127.0.0.1:9000/predictions/a",
+        "http://127.0.0.1:9000/predictions/b/1.0",
+    ]
+    assert json.loads(commands[0][-1])["inputs"]
+
+
+def test_a_unix_socket_is_reached_by_its_path():
+    line = curl_line(Address(unix_path="/tmp/a b.sock"), ModelConfig(name="m"), only=True)
+    assert shlex.split(line)[:4] == ["curl", "--unix-socket", "/tmp/a b.sock", "http://localhost/invocations"]

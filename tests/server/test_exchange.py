@@ -1,0 +1,226 @@
+import asyncio
+import json
+import socket
+
+import pytest
+
+from .harness import Site, model_config, running, until
+
+POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s"
+
+
+def request(order: dict[str, object], headers: bytes = b"") -> bytes:
+    body = json.dumps(order).encode()
+    return POST % (len(body), headers, body)
+
+
+async def head_of(reader: asyncio.StreamReader) -> str:
+    return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_whole():
+    async with running() as site:
+        answer = await site.client.post(
+            "/predictions/m?a=1&a=2&b=", json={"do": "echo"}, headers={"X-Custom": "yes", "x-request-id": "mine"}
+        )
+        assert answer.status_code == 200 and int(answer.headers["content-length"]) == len(answer.content)
+        assert answer.headers.get_list("x-request-id") == ["mine"]
+        assert "server" not in answer.headers
+        got = answer.json()
+        assert got["path"] == "/predictions/m"
+        assert got["query"] == [["a", "1"], ["a", "2"], ["b", ""]]
+        assert got["headers"]["x-custom"] == "yes" and got["headers"]["x-request-id"] == "mine"
+
+
+async def test_a_request_without_an_id_gets_one():
+    async with running() as site:
+        answer = await site.post(do="echo")
+        assert answer.headers["x-request-id"] == answer.json()["headers"]["x-request-id"] != ""
+
+
+async def test_every_chunk_arrives_when_it_is_made():
+    async with (
+        running() as site,
+        site.client.stream(
+            "POST", "/invocations", json={"do": "stream", "n": 3, "gap_s": 0.1, "kind": "sse"}
+        ) as answer,
+    ):
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert answer.headers["x-accel-buffering"] == "no" and answer.headers["cache-control"] == "no-cache"
+        loop = asyncio.get_running_loop()
+        times = [loop.time() async for chunk in answer.aiter_raw() if chunk]
+        assert len(times) == 3 and times[2] - times[0] > 0.15
+
+
+async def test_a_connection_is_kept_for_the_next_request():
+    async with running() as site, site.connect() as (reader, writer):
+        for order in ({"do": "echo"}, {"do": "stream"}, {"do": "echo"}):
+            writer.write(request(order))
+            head = await head_of(reader)
+            assert head.startswith("HTTP/1.1 200 OK") and "Connection: close" not in head
+            if "Content-Length" in head:
+                await reader.readexactly(int(head.partition("Content-Length: ")[2].split("\r\n")[0]))
+            else:
+                await reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection():
+    async with running() as site, site.connect() as (reader, writer):
+        body = b'{"do": "stream", "n": 2, "gap_s": 0.05}'
+        writer.write(b"POST /invocations HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body))
+        writer.write(body)
+        head = await head_of(reader)
+        assert "chunked" not in head and "Connection: close" in head
+        assert (await reader.read()).decode().splitlines() == ['{"n": 0, "pad": ""}', '{"n": 1, "pad": ""}']
+
+
+async def test_a_client_that_waits_for_100_continue_gets_it():
+    async with running() as site, site.connect() as (reader, writer):
+        body = b'{"do": "echo"}'
+        writer.write(POST % (len(body), b"Expect: 100-continue\r\n", b""))
+        assert (await head_of(reader)).startswith("HTTP/1.1 100 ")
+        writer.write(body)
+        assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("order", [{"do": "hang"}, {"do": "stream", "n": 10_000, "gap_s": 0.05}])
+async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order):
+    async with running() as site, site.connect() as (_, writer):
+        writer.write(request(order))
+        await until(lambda: site.model.pool.busy == 1)
+        assert await site.metric("djl_in_flight_requests") == 1
+        writer.close()
+        await until(lambda: site.model.pool.busy == 0)
+        assert (await site.post(do="cancels")).json() == ["disconnect"]
+        await wait_idle(site)
+        assert await site.metric('djl_aborted_requests_total{model="m",reason="disconnect"') == 1
+
+
+async def wait_idle(site: Site) -> None:
+    """Running, waiting, queued and used blocks are all back to zero."""
+    async with asyncio.timeout(5):
+        names = ("running_requests", "kv_cache_blocks_used", "in_flight_requests", "queued_requests")
+        while any([await site.metric(f"djl_{name}{{") for name in names]):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_does_not_read_is_cut_off():
+    async with running() as site:
+        with socket.create_connection(("127.0.0.1", site.port)) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.sendall(request({"do": "stream", "n": 100_000, "size": 100_000}))
+            await until(lambda: site.model.pool.busy == 1)
+            await until(lambda: site.model.pool.busy == 0)
+        assert (await site.post(do="cancels")).json() == ["disconnect"]
+        assert await site.metric('djl_aborted_requests_total{model="m",reason="slow_reader"') == 1
+
+
+async def test_one_piece_may_be_larger_than_what_may_pile_up():
+    async with running() as site:
+        answer = await site.post(do="stream", n=1, size=12 << 20)
+        assert answer.status_code == 200 and len(answer.content) > 12 << 20
+
+
+async def test_a_full_queue_answers_at_once_with_retry_after():
+    config = model_config(properties={"capacity": "1"}, job_queue_size=1, option={"throttle_error_http_code": 429})
+    async with running(config) as site:
+        tasks = [asyncio.create_task(site.post(do="hang")) for _ in range(2)]
+        await until(lambda: site.model.pool.busy == 2)
+        refused = await site.post(do="echo")
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+        assert await site.metric("djl_queued_requests") == 1
+        for task in tasks:
+            task.cancel()
+        await until(lambda: site.model.pool.busy == 0)
+        assert (await site.post(do="echo")).status_code == 200
+
+
+async def test_a_body_that_is_too_large_is_413_in_json():
+    async with running(max_request_size=1000) as site:
+        for sent in (
+            await site.client.post("/invocations", content=b"x" * 2_000_000),
+            await site.client.post("/invocations", content=pieces()),
+        ):
+            assert sent.status_code == 413
+            assert sent.json()["code"] == 413 and "max_request_size, which is 1000 bytes" in sent.json()["message"]
+        assert (await site.post(do="echo")).status_code == 200
+
+
+async def pieces():
+    for _ in range(100):
+        yield b"x" * 1000
+
+
+async def test_a_client_that_asks_first_is_refused_before_it_sends():
+    async with running(max_request_size=1000) as site, site.connect() as (reader, writer):
+        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n")
+        head = await head_of(reader)
+        assert head.startswith("HTTP/1.1 413 ") and "Connection: close" in head
+        assert b"max_request_size" in await reader.read()
+
+
+async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow():
+    async with running() as site:
+        missing = await site.client.post("/nothing", content=b"x" * 100_000)
+        assert missing.status_code == 404
+        assert missing.json() == {
+            "code": 404, "type": "ResourceNotFoundException", "message": "there is nothing at /nothing"
+        }  # fmt: skip
+        wrong = await site.client.get("/invocations")
+        assert wrong.status_code == 405 and wrong.headers["allow"] == "OPTIONS, POST"
+        assert wrong.json()["type"] == "MethodNotAllowedException"
+        options = await site.client.options("/invocations")
+        assert options.status_code == 200 and options.headers["allow"] == "OPTIONS, POST"
+
+
+async def test_the_model_is_named_by_path_query_or_header():
+    async with running(model_config("a"), model_config("b"), model_config("b", "2")) as site:
+        for path, headers in (
+            ("/predictions/b", {}),
+            ("/predictions/b/2", {}),
+            ("/invocations?model_name=b&model_version=2", {}),
+            ("/invocations", {"model_name": "a"}),
+        ):
+            answer = await site.client.post(path, json={"do": "echo"}, headers=headers)
+            assert answer.status_code == 200, path
+        unnamed = await site.post(do="echo")
+        assert unnamed.status_code == 400 and "loaded: a, b" in unnamed.json()["message"]
+        unknown = await site.post("/predictions/c", do="echo")
+        assert unknown.status_code == 404 and "there is no model 'c'" in unknown.json()["message"]
+
+
+async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_first_byte():
+    async with running(model_config(option={"predict_timeout": 0.3})) as site:
+        streaming = asyncio.create_task(site.post(do="stream", n=30, gap_s=0.05))
+        answer = await site.post(do="hang")
+        assert answer.status_code == 424 and answer.json()["code"] == 424
+        assert "no answer within 0.3 s" in answer.json()["error"]
+        assert len((await streaming).text.splitlines()) == 30  # its gaps are shorter
+        stuck = await site.post(do="stream", n=2, gap_s=5)
+        assert stuck.status_code == 200 and "no answer within 0.3 s" in stuck.text.splitlines()[-1]
+
+
+async def test_a_handlers_headers_can_not_break_the_answer():
+    async with running() as site:
+        answer = await site.client.post(
+            "/invocations",
+            json={"do": "headers", "status": 299, "good": "ä", "bad": "a\r\nb: c", "Content-Length": "1", "far": "→"},
+        )
+        assert answer.status_code == 299 and answer.text == "body"
+        assert answer.headers["good"] == "ä"
+        assert "bad" not in answer.headers and "b" not in answer.headers and "far" not in answer.headers
+        empty = await site.post(do="headers", status=204)
+        assert empty.status_code == 204 and "content-length" not in empty.headers
+        assert (await site.post(do="echo")).status_code == 200
+
+
+async def test_a_draining_server_refuses_calls_and_closes_connections():
+    async with running() as site:
+        slow = asyncio.create_task(site.post(do="echo", sleep_s=0.3))
+        await until(lambda: site.model.pool.busy == 1)
+        site.front_end.draining = True
+        refused = await site.post(do="echo")
+        assert refused.status_code == 503 and refused.headers["connection"] == "close"
+        assert refused.headers["retry-after"] == "5"
+        done = await slow
+        assert done.status_code == 200 and done.headers["connection"] == "close"

@@ -1,0 +1,237 @@
+"""A really spawned server: start, ready block, signals, drain, and what is left behind."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from djl_python.errors import ConfigError
+from djl_python.server.lifecycle import Server
+
+from .harness import FAKE_WORKER, model_config, until
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path):
+    """Makes model directories whose worker is the fake one."""
+    python = tmp_path / "fake-python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_WORKER} "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+
+    def make(name: str = "fake", **properties: object) -> Path:
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "model.py").write_text("")
+        lines = [f"option.pythonExecutable={python}", *(f"{key}={value}" for key, value in properties.items())]
+        (directory / "serving.properties").write_text("\n".join(lines))
+        return directory
+
+    return make
+
+
+@dataclass
+class Spawned:
+    process: asyncio.subprocess.Process
+    url: str = ""
+    output: str = ""
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    async def post(self, **order: object) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=20) as client:
+            return await client.post(f"{self.url}/invocations", json=order)
+
+
+@contextlib.asynccontextmanager
+async def spawned(*arguments: object, ready: bool = True, **environment: str) -> AsyncIterator[Spawned]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "djl_python", "-p", "0", *map(str, arguments)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    server = Spawned(process)
+    assert process.stdout is not None
+    reading = asyncio.create_task(_read(server, process.stdout))
+    try:
+        if ready:
+            await until(lambda: "curl " in server.output or process.returncode is not None, timeout_s=30)
+            found = re.search(r"ready at (http\S+)", server.output)
+            assert found, server.output
+            server.url = found[1]
+        yield server
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+
+
+async def _read(server: Spawned, stream: asyncio.StreamReader) -> None:
+    while data := await stream.read(65536):
+        server.output += data.decode()
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+async def test_the_ready_block_tells_a_command_that_works(model_dir):
+    async with spawned(model_dir()) as server:
+        assert "model fake: ready after" in server.output
+        curl = re.search(r"curl (\S+)", server.output)
+        assert curl and curl[1] == f"{server.url}/invocations"
+        assert (await server.post(do="echo")).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 0
+    assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO fake 127.0.0.1 "POST /invocations" 200 \d+ ms$',
+                     server.output, re.M)  # fmt: skip
+
+
+async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_dir):
+    async with spawned(model_dir()) as server:
+        workers = server.workers()
+        slow = asyncio.create_task(server.post(do="stream", n=10, gap_s=0.1))
+        async with httpx.AsyncClient() as client:
+            while (
+                'djl_in_flight_requests{model="fake",version=""} 1.0'
+                not in (kept := await client.get(f"{server.url}/metrics")).text
+            ):
+                await asyncio.sleep(0.01)
+            assert kept.status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: "shutting down: 1 requests" in server.output)
+            refused = await client.post(f"{server.url}/invocations", json={"do": "echo"})  # on the connection it kept
+            assert refused.status_code == 503 and refused.headers["connection"] == "close"
+            with pytest.raises(httpx.ConnectError):
+                await server.post(do="echo")
+        answer = await slow
+        assert answer.status_code == 200 and len(answer.text.splitlines()) == 10
+        assert await server.process.wait() == 0
+    assert all_gone(workers)
+
+
+async def test_what_does_not_finish_in_time_gets_an_error(model_dir):
+    async with spawned(model_dir(), SERVING_DRAIN_TIMEOUT="0.3") as server:
+        hanging = asyncio.create_task(server.post(do="hang"))
+        streaming = asyncio.create_task(server.post(do="stream", n=1000, gap_s=0.05))
+        await asyncio.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 0
+        assert (await hanging).status_code == 503
+        assert "shutting down" in (await streaming).text.splitlines()[-1]
+
+
+async def test_a_second_signal_ends_at_once(model_dir):
+    async with spawned(model_dir()) as server:
+        workers = server.workers()
+        hanging = asyncio.create_task(server.post(do="hang"))
+        await asyncio.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: "shutting down" in server.output)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 128 + signal.SIGTERM
+        with pytest.raises(httpx.HTTPError):
+            await hanging
+    await until(lambda: all_gone(workers))
+
+
+async def test_killing_the_front_end_leaves_no_orphans(model_dir):
+    async with spawned(model_dir(minWorkers=2)) as server:
+        workers = server.workers()
+        assert len(workers) == 2
+        server.process.kill()
+        await server.process.wait()
+        await until(lambda: all_gone(workers))
+
+
+async def test_a_model_that_fails_is_told_in_one_block_and_the_server_exits_with_1(model_dir):
+    async with spawned(model_dir(load="fail"), ready=False) as server:
+        assert await server.process.wait() == 1
+    assert re.search(
+        r"^model fake failed to load \(.*/fake\):\n  model.py:3: in handle\n  ZeroDivisionError: \"oops\"\n",
+        server.output,
+        re.M,
+    )
+    assert "Traceback" not in server.output
+
+
+async def test_of_several_models_the_others_serve(model_dir):
+    async with spawned(model_dir("good"), model_dir("bad", load="fail")) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            ping = await client.get("/ping")
+            assert ping.status_code == 500
+            assert ping.json() == {"good": {"status": "Healthy"}, "bad": {"status": "FAILED"}}
+            assert (await client.post("/predictions/good", json={"do": "echo"})).status_code == 200
+            assert (await client.post("/predictions/bad", json={"do": "echo"})).status_code == 503
+        assert "curl" in server.output and f"{server.url}/predictions/bad" not in server.output
+        server.process.send_signal(signal.SIGINT)
+        assert await server.process.wait() == 0
+
+
+async def test_the_port_may_open_before_the_models_are_loaded(model_dir, unused_tcp_port):
+    model = model_dir(load="later")
+    arguments = (model, "-p", str(unused_tcp_port))
+    async with spawned(*arguments, ready=False, SERVING_WAIT_MODEL_LOADING="false") as server:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as client:
+            statuses = []
+            deadline = time.monotonic() + 20
+            while "Healthy" not in statuses and time.monotonic() < deadline:
+                with contextlib.suppress(httpx.ConnectError):
+                    statuses.append((await client.get("/ping")).json()["fake"]["status"])
+                await asyncio.sleep(0.02)
+        assert "PENDING" in statuses and statuses[-1] == "Healthy"
+        assert "reading weights 1/2" in server.output
+
+
+async def test_a_unix_socket_is_served_and_removed(model_dir, tmp_path: Path):
+    path = tmp_path / "serving.sock"
+    config = tmp_path / "config.properties"
+    config.write_text(f"inference_address=unix:{path}\n")
+    model = model_dir()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "djl_python", str(model), "-f", str(config)), stderr=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client, asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                assert (await client.post("/invocations", json={"do": "echo"})).status_code == 200
+                break
+            await asyncio.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    assert not path.exists()
+
+
+async def test_a_port_that_is_taken_is_told_before_models_load(model_dir):
+    with_socket = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = with_socket.sockets[0].getsockname()[1]
+    async with spawned(model_dir(), "-p", port, ready=False) as server:
+        assert await server.process.wait() == 1
+    assert server.output == (
+        f"djl-serving: http://127.0.0.1:{port} is in use by another process; choose another port with -p\n"
+    )
+    with_socket.close()
+    await with_socket.wait_closed()
+
+
+async def test_a_default_model_must_exist():
+    from djl_python.config import ServerConfig
+
+    with pytest.raises(ConfigError, match="default_model=x: no such model; there is m"):
+        Server(ServerConfig(default_model="x"), [model_config()])

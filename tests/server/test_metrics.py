@@ -1,0 +1,70 @@
+import logging
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from djl_python.protocol import Report
+from djl_python.server.metrics import SPECS, Metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def test_every_metric_is_shown_under_its_full_name():
+    shown = Metrics().render().decode()
+    for spec in SPECS:
+        assert f"# HELP {spec.full_name} " in shown
+
+
+def test_a_report_is_added_up_over_workers():
+    metrics = Metrics()
+    model = metrics.model("m", "1")
+    model.apply("0", Report(gauges={"running_requests": 2}, counts={"generated_tokens": 3}))
+    model.apply("1", Report(gauges={"running_requests": 5}, counts={"generated_tokens": 4}))
+    model.apply("1", Report(observations={"inter_token_latency_seconds": [0.01, 0.02]}))
+    found = samples(metrics)
+    assert found["djl_running_requests", "m", "1", "0"] == 2
+    assert found["djl_running_requests", "m", "1", "1"] == 5
+    assert found["djl_generated_tokens_total", "m", "1"] == 7
+    assert found["djl_inter_token_latency_seconds_count", "m", "1"] == 2
+
+
+def test_the_usage_of_the_kv_cache_follows_from_its_blocks():
+    metrics = Metrics()
+    metrics.model("m", "").apply("0", Report(gauges={"kv_cache_blocks_used": 3, "kv_cache_blocks_total": 12}))
+    assert samples(metrics)["djl_kv_cache_usage_ratio", "m", "", "0"] == 0.25
+
+
+def test_a_dead_workers_gauges_go_and_its_counts_stay():
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    model.apply("0", Report(gauges={"running_requests": 2}, counts={"preemptions": 1}))
+    model.forget_worker("0")
+    found = samples(metrics)
+    assert ("djl_running_requests", "m", "", "0") not in found
+    assert found["djl_preemptions_total", "m", ""] == 1
+
+
+def test_what_is_not_in_the_table_is_said_once(caplog):
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            # The last two exist, and are not the workers' to report.
+            model.apply("0", Report(gauges={"nonsense": 1, "workers": 9}, counts={"requests": 1}))
+    assert [record.args[0] for record in caplog.records] == ["nonsense", "workers", "requests"]
+    assert "nonsense" not in metrics.render().decode()
+
+
+def test_the_two_kinds_of_waiting_are_told_apart():
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    model.queue_seconds.observe(0.5)
+    model.apply("0", Report(observations={"queue_seconds": [1.0]}))
+    found = samples(metrics)
+    assert found["djl_queue_seconds_sum", "m", "server", ""] == 0.5
+    assert found["djl_queue_seconds_sum", "m", "worker", ""] == 1.0

@@ -1,0 +1,205 @@
+import asyncio
+
+import pytest
+
+from djl_python.errors import OverloadedError, ServingError, UnavailableError
+from djl_python.protocol import AnyMessage, Call, Cancel, Chunk, Report, Start
+from djl_python.server.metrics import Metrics
+from djl_python.server.pool import Pool, next_id
+
+
+class Recorder:
+    """A client that remembers."""
+
+    def __init__(self) -> None:
+        self.got: list[object] = []
+        self.error: ServingError | None = None
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        self.got.append(status)
+
+    def body(self, data: bytes, last: bool) -> None:
+        self.got.append((data, last))
+
+    def fail(self, error: ServingError) -> None:
+        assert self.error is None
+        self.error = error
+
+
+class Worker:
+    def __init__(self, name: str = "0", capacity: int = 1) -> None:
+        self.name, self.capacity = name, capacity
+        self.sent: list[AnyMessage] = []
+        self.hung_up = asyncio.Event()
+
+    def send(self, message: AnyMessage) -> None:
+        self.sent.append(message)
+
+    def said(self, message: AnyMessage) -> None:
+        raise AssertionError(message)
+
+    def hang_up(self, reason: str) -> None:
+        self.hung_up.set()
+
+    @property
+    def calls(self) -> list[int]:
+        return [message.id for message in self.sent if isinstance(message, Call)]
+
+    @property
+    def cancels(self) -> list[tuple[int, str]]:
+        return [(message.id, message.reason) for message in self.sent if isinstance(message, Cancel)]
+
+
+def call() -> Call:
+    return Call(next_id(), "lmi", "predict", "POST", "/invocations", (), {}, b"{}")
+
+
+def pool(*workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60) -> Pool:
+    made = Pool("m", queue_size, predict_timeout_s, Metrics().model("m", ""))
+    for worker in workers:
+        made.add(worker)
+    return made
+
+
+async def test_nobody_comes_in_before_the_first_worker_is_ready():
+    loading = pool()
+    with pytest.raises(UnavailableError, match="loading"):
+        loading.submit(call(), Recorder())
+    loading.add(Worker())
+    loading.submit(call(), Recorder())
+
+
+async def test_the_least_busy_worker_gets_the_call():
+    a, b = Worker("a", 2), Worker("b", 2)
+    shared = pool(a, b)
+    for _ in range(3):
+        shared.submit(call(), Recorder())
+    assert (len(a.calls), len(b.calls)) == (2, 1)
+
+
+async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once():
+    worker = Worker()
+    small = pool(worker, queue_size=2)
+    flights = [small.submit(call(), Recorder()) for _ in range(3)]
+    with pytest.raises(OverloadedError, match="2 requests are waiting"):
+        small.submit(call(), Recorder())
+    assert worker.calls == [flights[0].id]
+    for flight in flights:
+        small.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"x", True)])
+    assert worker.calls == [flight.id for flight in flights]
+    assert small.busy == 0
+    await small.wait_idle()
+
+
+async def test_the_pieces_of_one_read_are_written_at_once():
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Chunk(id, b"b", False)])
+    shared.receive(worker, [Chunk(id, b"c", False)])
+    shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
+    assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
+
+
+async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker():
+    worker = Worker()
+    shared = pool(worker)
+    first, second, third = (shared.submit(call(), Recorder()) for _ in range(3))
+    shared.cancel(second, "disconnect")
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    assert worker.calls == [first.id, third.id]
+    assert worker.cancels == []
+
+
+async def test_a_running_call_is_cancelled_once_and_its_place_given_on():
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    first, second = shared.submit(call(), client), shared.submit(call(), Recorder())
+    shared.cancel(first, "disconnect")
+    shared.cancel(first, "disconnect")
+    assert worker.cancels == [(first.id, "disconnect")]
+    assert worker.calls == [first.id, second.id]
+    shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", True)])  # crossed on the way
+    assert client.got == [] and client.error is None
+
+
+async def test_a_workers_death_fails_its_calls_and_no_others():
+    a, b = Worker("a"), Worker("b")
+    shared = pool(a, b)
+    clients = [Recorder() for _ in range(3)]
+    for client in clients:
+        shared.submit(call(), client)
+    shared.remove(a, "has ended")
+    assert [client.error.kind if client.error else "" for client in clients] == ["worker_died", "", ""]
+    shared.remove(b, "has ended")
+    assert clients[1].error is not None and clients[2].error is None  # that one was waiting, and waits on
+    successor = Worker("a")
+    shared.add(successor)
+    assert len(successor.calls) == 1
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(monkeypatch):
+    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.1)
+    worker, client = Worker(), Recorder()
+    shared = pool(worker, predict_timeout_s=0.05)
+    flight, waiting = shared.submit(call(), client), shared.submit(call(), Recorder())
+    async with asyncio.timeout(5):
+        while client.error is None:
+            await asyncio.sleep(0.01)
+        assert client.error.kind == "timeout"
+        assert "0.05 s (option.predict_timeout of model 'm')" in client.error.message
+        assert worker.cancels == [(flight.id, "timeout")]
+        assert worker.calls == [flight.id] and not worker.hung_up.is_set()
+        while worker.calls != [flight.id, waiting.id]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_speaks_again_gets_calls_at_once():
+    worker, client = Worker(), Recorder()
+    shared = pool(worker, predict_timeout_s=0.05)
+    shared.submit(call(), client)
+    waiting = shared.submit(call(), Recorder())
+    async with asyncio.timeout(1):
+        while client.error is None:
+            await asyncio.sleep(0.01)
+    shared.receive(worker, [Report()])
+    assert worker.calls[-1] == waiting.id
+
+
+async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen():
+    worker = Worker(capacity=2)
+    shared = pool(worker, predict_timeout_s=0.05)
+    clients = [Recorder(), Recorder()]
+    for client in clients:
+        shared.submit(call(), client)
+    async with asyncio.timeout(5):
+        await worker.hung_up.wait()
+    assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
+
+
+async def test_the_time_is_counted_from_chunk_to_chunk():
+    worker, client, other = Worker(capacity=2), Recorder(), Recorder()
+    shared = pool(worker, predict_timeout_s=0.2)
+    flight = shared.submit(call(), client)
+    shared.receive(worker, [Start(flight.id, 200, {})])
+    for _ in range(10):
+        await asyncio.sleep(0.05)
+        shared.receive(worker, [Chunk(flight.id, b"x", False)])
+    assert client.error is None
+    stuck = shared.submit(call(), other)
+    while other.error is None:
+        await asyncio.sleep(0.02)
+        shared.receive(worker, [Chunk(flight.id, b"x", False)])
+    assert client.error is None and worker.cancels == [(stuck.id, "timeout")]
+    assert not worker.hung_up.is_set()  # it works on others
+
+
+async def test_fail_all_ends_what_runs_and_what_waits():
+    worker = Worker()
+    shared = pool(worker)
+    clients = [Recorder(), Recorder()]
+    for client in clients:
+        shared.submit(call(), client)
+    shared.fail_all(UnavailableError("the server is shutting down"), "shutdown")
+    assert [client.error.kind for client in clients if client.error] == ["unavailable"] * 2
+    assert len(worker.cancels) == 1 and shared.busy == 0

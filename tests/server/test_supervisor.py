@@ -1,0 +1,159 @@
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from djl_python.server.metrics import Metrics
+from djl_python.server.supervisor import Health, ServedModel, WorkerState, placements
+
+from .harness import FAKE_MODULE, model_config, running, until, wait_ready
+
+
+def gone(pid: int) -> bool:
+    """Neither running nor a zombie."""
+    return not psutil.pid_exists(pid)
+
+
+async def settled(config, **options) -> ServedModel:
+    model = ServedModel(config, Metrics().model(config.name, ""), worker_module=FAKE_MODULE, **options)
+    model.start()
+    await wait_ready(model)
+    return model
+
+
+async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind():
+    async with running() as site:
+        first = site.pid
+        child = (await site.post(do="child")).json()["pid"]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+        assert (await site.post(do="echo")).json()["pid"] == site.pid != first
+        await until(lambda: gone(first) and not _running(child))
+        assert await site.metric("djl_worker_restarts_total") == 1
+
+
+def _running(pid: int) -> bool:
+    # In a container whose first process collects nobody's children, a killed orphan stays a zombie.
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_worker():
+    async with running(model_config(properties={"capacity": "1"})) as site:
+        hanging = asyncio.create_task(site.post(do="hang"))
+        await until(lambda: site.model.pool.busy == 1)
+        waiting = asyncio.create_task(site.post(do="echo"))
+        await until(lambda: site.model.pool.busy == 2)
+        first = site.pid
+        os.kill(first, signal.SIGKILL)
+        answer = await hanging
+        assert answer.status_code == 424
+        assert "the worker that was answering this request has ended" in answer.text
+        assert (await waiting).json()["pid"] != first
+
+
+async def test_a_stream_whose_worker_dies_ends_with_the_dialects_error():
+    async with (
+        running() as site,
+        site.client.stream("POST", "/invocations", json={"do": "stream", "n": 1000, "gap_s": 0.02}) as answer,
+    ):
+        lines = answer.aiter_lines()
+        await anext(lines)
+        os.kill(site.pid, signal.SIGKILL)
+        rest = [line async for line in lines]  # would raise if the chunked body did not end properly
+        assert answer.status_code == 200
+        assert "the worker that was answering this request has ended" in rest[-1]
+
+
+async def test_a_model_that_can_not_load_fails_with_the_workers_own_words():
+    model = await settled(model_config(properties={"load": "fail"}))
+    assert model.health is Health.FAILED
+    assert "ZeroDivisionError" in model.failure
+    await model.stop()
+
+
+async def test_a_worker_that_dies_while_loading_is_tried_again_as_often_as_configured(tmp_path: Path):
+    log = tmp_path / "pids"
+    model = await settled(model_config(properties={"load": "crash", "pids": str(log)}, retry_threshold=1))
+    assert model.failure == "the worker exited with status 3 while loading"
+    pids = log.read_text().split()
+    assert len(pids) == 2 and all(gone(int(pid)) for pid in pids)
+    await model.stop()
+
+
+async def test_loading_has_a_time_limit_that_names_its_setting():
+    model = await settled(model_config(properties={"load": "hang"}, option={"model_loading_timeout": 0.5}))
+    assert model.failure.startswith("loading took longer than 0.5 s: raise option.model_loading_timeout")
+    await model.stop()
+
+
+async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_path: Path):
+    properties = {"crash_after": str(tmp_path / "marker"), "pids": str(tmp_path / "pids")}
+    async with running(model_config(properties=properties)) as site:
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda: site.model.health is Health.FAILED)
+        assert len((tmp_path / "pids").read_text().split()) == 4  # a first life, then three attempts
+        answer = await site.post(do="echo")
+        assert answer.status_code == 503 and "has failed" in answer.text
+        assert (await site.client.get("/ping")).status_code == 500
+
+
+async def test_an_interpreter_that_is_not_there_is_named():
+    config = model_config(option={"python_executable": "/no/such/python"})
+    model = ServedModel(config, Metrics().model("m", ""))
+    model.start()
+    await wait_ready(model)
+    assert model.failure == "/no/such/python: No such file or directory"
+    await model.stop()
+
+
+async def test_a_frozen_worker_is_replaced():
+    async with running(model_config(option={"predict_timeout": 0.3})) as site:
+        first = site.pid
+        answers = await asyncio.gather(site.post(do="freeze"), site.post(do="freeze"))
+        for answer in answers:
+            assert answer.status_code == 424 and "predict_timeout" in answer.text
+        await until(lambda: gone(first) and site.model.ready)
+        assert (await site.post(do="echo")).status_code == 200
+
+
+async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor():
+    async with running() as site:
+        first = site.pid
+        hanging = asyncio.create_task(site.post(do="hang"))
+        await until(lambda: site.model.pool.busy == 1)
+        await site.post(do="give_up")
+        assert "gave up" in (await hanging).text
+        assert (await site.post(do="echo")).json()["pid"] != first
+
+
+async def test_stopping_leaves_no_process():
+    async with running(model_config(properties={"capacity": "1"}, min_workers=2)) as site:
+        pids = [replica.pid for replica in site.model.replicas]
+        answers = await asyncio.gather(*(site.post(do="echo", sleep_s=0.1) for _ in range(2)))
+        assert {answer.json()["pid"] for answer in answers} == set(pids)
+    assert all(gone(pid) for pid in pids)
+
+
+async def test_stopping_while_loading_does_not_wait():
+    model = ServedModel(model_config(properties={"load": "hang"}), Metrics().model("m", ""), worker_module=FAKE_MODULE)
+    model.start()
+    await asyncio.sleep(0)  # the process is being spawned
+    async with asyncio.timeout(3):
+        await model.stop()
+    assert model.replicas[0].state is WorkerState.STOPPED
+
+
+def test_every_device_gets_its_workers():
+    assert [config.option.device for config in placements(model_config(min_workers=2))] == ["auto", "auto"]
+    many = model_config(load_on_devices="gpu0;gpu1;cpu")
+    assert [config.option.device for config in placements(many)] == ["cuda:0", "cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize("version", ["", "2"])
+async def test_workers_are_counted_by_state(version):
+    async with running(model_config(version=version)) as site:
+        assert await site.metric(f'djl_workers{{model="m",state="ready",version="{version}"}}') == 1
+        assert await site.metric('djl_workers{model="m",state="failed"') == 0

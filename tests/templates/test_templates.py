@@ -1,0 +1,98 @@
+"""Every template is what it says: served by a real server, it answers its README's curl lines as the README prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from djl_python.testing import RunningServer, running_server
+from tests.packaging.readme import ROOT, Curl, blocks, commands, curls
+
+TEMPLATES = ROOT / "serving_templates"
+#: Templates that need nothing but this repository; the names are those of their READMEs.
+SERVED = {"custom_handler": "language", "streaming_handler": "words", "dynamic_batch": "alike"}
+ALL = sorted(path.name for path in TEMPLATES.iterdir() if (path / "serving.properties").is_file())
+
+
+def readme(template: str) -> str:
+    return (TEMPLATES / template / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One server for all of them: they load no torch, and live side by side."""
+    models = [option for folder, name in SERVED.items() for option in ("-m", f"{name}={TEMPLATES / folder}")]
+    with running_server(*models) as running:
+        yield running
+
+
+def send(server: RunningServer, curl: Curl) -> httpx.Response:
+    url = curl.url.replace("http://127.0.0.1:8080", server.url)
+    return httpx.request(curl.method, url, headers=curl.headers, content=curl.body, timeout=30)
+
+
+def lines(text: str) -> list[object]:
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("template", SERVED)
+def test_readme_is_true(server: RunningServer, template: str) -> None:
+    found = curls(readme(template))
+    assert found
+    for curl in found:
+        response = send(server, curl)
+        assert (response.status_code, lines(response.text)) == (200, lines(curl.prints))
+
+
+@pytest.mark.parametrize("template", [name for name in ALL if name != "demo"])
+def test_readme_serves_this_directory(template: str) -> None:
+    served = [words for block in blocks(readme(template)) for words in commands(block) if words[0] == "djl-serving"]
+    assert served
+    assert all(words[-1].rpartition("=")[2] == template for words in served)
+
+
+@pytest.mark.parametrize("template", [name for name in ALL if name != "demo"])
+def test_check_accepts(template: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "djl_python", "check", str(TEMPLATES / template)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_check_shows_the_hub_model() -> None:
+    command = [sys.executable, "-m", "djl_python", "check", str(TEMPLATES / "huggingface_hub")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert "HuggingFaceTB/SmolLM2-135M-Instruct" in result.stdout
+
+
+def test_custom_handler_refuses_what_it_does_not_take(server: RunningServer) -> None:
+    response = httpx.post(f"{server.url}/predictions/language", json={"txt": "hello"})
+    assert response.status_code == 400
+    assert response.json()["error"] == 'expected {"text": "..."}'
+
+
+def test_custom_handler_reads_its_own_option(server: RunningServer) -> None:
+    response = httpx.post(f"{server.url}/predictions/language", json={"text": "xyzzy"})
+    assert response.json() == {"language": "unknown", "score": 0.0}
+
+
+def test_dynamic_batch_keeps_items_apart(server: RunningServer) -> None:
+    """Sixteen at once, good ones and bad ones: each gets its own answer."""
+
+    def ask(number: int) -> tuple[int, dict[str, object]]:
+        body = {"a": "listen", "b": "silent"} if number % 2 else {"a": "no b"}
+        response = httpx.post(f"{server.url}/predictions/alike", json=body, timeout=30)
+        return response.status_code, response.json()
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    assert answers[1::2] == [(200, {"similarity": 1.0})] * 8
+    assert [(status, body["error"]) for status, body in answers[::2]] == [
+        (400, 'expected {"a": "...", "b": "..."}')
+    ] * 8

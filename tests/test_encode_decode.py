@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from djl_python import Input, Output
+from djl_python.encode_decode import decode, decode_csv, encode, encode_csv
+from djl_python.errors import PayloadError
+from djl_python.np_util import from_nd_list, from_npz, to_nd_list
+
+
+def inputs(data: bytes) -> Input:
+    made = Input()
+    made.content.add("data", data)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "expected"),
+    [
+        ("application/json", b'{"inputs": 1}', {"inputs": 1}),
+        ("application/json; charset=utf-8", b"[1]", [1]),
+        (None, b'{"a": 1}', {"a": 1}),
+        ("", b"", {"inputs": ""}),
+        ("text/plain", b"hi", {"inputs": ["hi"]}),
+        ("audio/wav", b"\x00", {"inputs": b"\x00"}),
+        ("application/octet-stream", b"\x00", {"inputs": b"\x00"}),
+        ("application/x-www-form-urlencoded", b"a", {"inputs": "a"}),
+        ("text/csv", b"inputs\nx\ny\n", {"inputs": ["x", "y"]}),
+        (
+            "text/csv",
+            b"Question,Context\nq,c\n",
+            {"inputs": [{"question": "q", "context": "c"}]},
+        ),
+        ("application/jsonlines", b'{"a":1}\n\n[2]\n', {"inputs": [{"a": 1}, [2]]}),
+    ],
+)
+def test_decode(content_type: str | None, data: bytes, expected: Any) -> None:
+    assert decode(inputs(data), content_type) == expected
+
+
+def test_decode_arrays_and_another_key() -> None:
+    made = inputs(b"")
+    made.content.add("k", to_nd_list(np.ones(2)))
+    np.testing.assert_array_equal(decode(made, "tensor/ndlist", key="k")["inputs"][0], np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "message"),
+    [
+        ("text/csv", b"a,b\n1,2\n", "header line with a column named inputs"),
+        ("text/csv", b"", "header line"),
+        ("application/jsonlines", b"1\n{\n", "line 2 is not valid JSON"),
+        ("application/json", b"{", "not valid JSON"),
+    ],
+)
+def test_decode_errors(content_type: str, data: bytes, message: str) -> None:
+    with pytest.raises(PayloadError, match=message):
+        decode(inputs(data), content_type)
+
+
+def test_csv_of_numbers() -> None:
+    np.testing.assert_array_equal(decode_csv(inputs(b"1,2\n3,4.5\n"), require_headers=False), [[1, 2], [3, 4.5]])
+    with pytest.raises(PayloadError, match="numbers only"):
+        decode_csv(inputs(b"1,x\n"), require_headers=False)
+    with pytest.raises(PayloadError, match="number of columns"):
+        decode_csv(inputs(b"1,2\n3\n"), require_headers=False)
+
+
+def test_encode() -> None:
+    shapes = {}
+    for accept in ("", "application/json", "text/csv", "tensor/npz", "tensor/ndlist"):
+        out = Output()
+        encode(out, [{"a": 1}] if accept in ("", "application/json", "text/csv") else np.ones(2), accept)
+        shapes[accept] = (out.properties["Content-Type"], out.content.value_at(0))
+    assert shapes[""] == shapes["application/json"]
+    assert json.loads(shapes[""][1]) == [{"a": 1}]
+    assert shapes["text/csv"] == ("text/csv", b"a\r\n1\r\n")
+    np.testing.assert_array_equal(from_npz(shapes["tensor/npz"][1])[0], np.ones(2))
+    np.testing.assert_array_equal(from_nd_list(shapes["tensor/ndlist"][1])[0], np.ones(2))
+
+
+def test_encode_csv() -> None:
+    assert encode_csv([]) == ""
+    assert encode_csv([{"a": 1, "b": "x,y"}]) == 'a,b\r\n1,"x,y"\r\n'
+    with pytest.raises(ValueError, match="contains fields"):
+        encode_csv([{"a": 1}, {"b": 2}])

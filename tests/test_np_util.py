@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+import pytest
+
+from djl_python.errors import PayloadError
+from djl_python.np_util import from_nd_list, from_npz, to_nd_list, to_npz
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool", ">f4"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_round_trip(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+    (got,) = from_nd_list(to_nd_list(array))
+    np.testing.assert_array_equal(got, array)
+    assert got.shape == shape and got.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+    (got,) = from_npz(to_npz([array]))
+    np.testing.assert_array_equal(got, array)
+
+
+def test_djls_layout() -> None:
+    encoded = to_nd_list(np.array([1.5], dtype=np.float32))
+    assert encoded == (
+        struct.pack(">i", 1)
+        + b"\0\4NDAR"
+        + struct.pack(">ib", 3, 0)
+        + b"\0\7default\0\7FLOAT32"
+        + struct.pack(">iqi", 1, 1, 1)
+        + b"\0?<"
+        + struct.pack(">i", 4)
+        + struct.pack("<f", 1.5)
+    )
+
+
+def test_a_named_big_endian_array() -> None:
+    data = struct.pack(">i", 1) + b"\0\4NDAR" + struct.pack(">ib", 3, 1) + b"\0\4name" + b"\0\7default\0\5INT32"
+    data += struct.pack(">iqi", 1, 2, 0) + b">" + struct.pack(">iii", 8, 7, -1)
+    np.testing.assert_array_equal(from_nd_list(data)[0], [7, -1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\0\1",
+        b"\0\0\0\1\0\4XXXX" + bytes(20),
+        b"\x93NUMPY",
+        to_nd_list(np.ones(3))[:-1],
+        struct.pack(">i", 2**31 - 1),
+        to_nd_list(np.ones(3)).replace(b"FLOAT64", b"NOTATYP"),
+    ],
+)
+def test_what_is_not_an_ndlist(data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        from_nd_list(data)
+
+
+def test_pickles_are_refused() -> None:
+    archive = io.BytesIO()
+    np.savez(archive, np.array([{"a": 1}], dtype=object))
+    with pytest.raises(PayloadError):
+        from_npz(archive.getvalue())

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import datetime
+import json
+
+import numpy as np
+import pytest
+
+from djl_python import Output
+from djl_python.np_util import from_nd_list, from_npz
+from djl_python.outputs import concatenate, encode_item, stream_line
+
+
+def test_values_become_bytes_and_the_first_decides_the_content_type() -> None:
+    out = Output().add("é").add(b"\x00").add(bytearray(b"b")).add({"a": 1}, key="k")
+    assert list(out.content) == [(None, "é".encode()), (None, b"\x00"), (None, b"b"), ("k", b'{"a":1}')]
+    assert out.content_type == "text/plain; charset=utf-8"
+    assert concatenate(out.content.values) == "é\x00b".encode() + b'{"a":1}'
+    assert Output().add(b"").content_type == "application/octet-stream"
+    assert Output().add([1]).content_type == "application/json"
+    assert Output().content_type is None
+
+
+def test_setters_chain() -> None:
+    out = Output().set_code(201).set_message("made").add_property("X-A", 1)
+    assert (out.code, out.message, out.properties) == (201, "made", {"X-A": "1"})
+    assert "201" in str(out)
+
+
+def test_error_has_djls_body() -> None:
+    out = Output().error("it broke")
+    assert (out.code, out.message) == (424, "invoke handler failure")
+    assert json.loads(out.content.value_at(0)) == {
+        "code": 424,
+        "message": "invoke handler failure",
+        "error": "it broke",
+    }
+    assert Output().error("x", code=500, message="m").code == 500
+
+
+def test_json_of_what_handlers_have() -> None:
+    value = {
+        "scalar": np.float32(0.5),
+        "int": np.int64(3),
+        "array": np.arange(2),
+        "when": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
+        "tuple": (1,),
+    }
+    out = Output().add_as_json(value)
+    assert json.loads(out.content.value_at(0)) == {
+        "scalar": 0.5,
+        "int": 3,
+        "array": [0, 1],
+        "when": "2024-01-02T00:00:00Z",
+        "tuple": [1],
+    }
+    with pytest.raises(TypeError, match="object has no JSON form"):
+        Output().add_as_json([object()])
+
+
+def test_arrays() -> None:
+    out = Output().add_as_numpy([np.ones(2)]).add_as_npz([np.zeros(1)])
+    np.testing.assert_array_equal(from_nd_list(out.content.value_at(0))[0], np.ones(2))
+    np.testing.assert_array_equal(from_npz(out.content.value_at(1))[0], np.zeros(1))
+    assert out.content_type == "tensor/ndlist"
+
+
+def test_batch_entries_have_djls_keys() -> None:
+    out = Output().add("a", batch_index=0).add("b", key="k", batch_index=12).error("bad", batch_index=1)
+    assert out.content.get_keys() == ["batch_000.data", "batch_012.k", "batch_001.data"]
+    assert out.properties == {"batch_001.code": "424", "batch_001.content-type": "application/json"}
+    assert out.code == 200
+
+
+def test_stream_formatters() -> None:
+    assert stream_line(["t"]) == b'{"outputs":["t"]}\n'
+    assert [encode_item(item) for item in ("a", b"b", {"c": 1})] == [b"a", b"b", b'{"c":1}\n']
+    default = Output().add_stream_content(iter("ab"))
+    assert default.stream_formatter is stream_line and default.content_type == "application/jsonlines"
+    assert Output().add_stream_content(iter("ab"), output_formatter=None).content_type is None
+
+
+def test_finalizer_runs_once() -> None:
+    seen: list[int] = []
+    out = Output().finalize(seen.append, 1)
+    assert out.has_finalizer
+    out.execute_finalize()
+    assert out.execute_finalize() is None
+    assert seen == [1] and not out.has_finalizer

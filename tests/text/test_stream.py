@@ -1,0 +1,182 @@
+"""One generation's text: whatever the stop sequences and the pieces, the tokens' texts are the generated text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from djl_python.text.stream import TextStream
+from djl_python.text.tokenizer import Tokenizer
+from djl_python.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
+
+
+def run(
+    tokenizer: Tokenizer,
+    ids: list[int],
+    *,
+    end: FinishReason = FinishReason.LENGTH,
+    prompt: str = "prompt",
+    min_new_tokens: int = 0,
+    do_sample: bool = False,
+    **options,
+) -> tuple[list[Token], Finish, list[str]]:
+    """Feed ids as the engine would; (tokens, finish, text known to the client after each event)."""
+    request = GenerateRequest(
+        prompt=prompt,
+        sampling=SamplingParams(max_new_tokens=len(ids), min_new_tokens=min_new_tokens, do_sample=do_sample, seed=7),
+        text=TextOptions(**options),
+    )
+    stream = TextStream(tokenizer, request, tokenizer.encode(prompt), prompt)
+    tokens: list[Token] = []
+    seen: list[str] = []
+    for position, token_id in enumerate(ids, 1):
+        released, finish = stream.push(
+            TokenEvent(1, token_id, logprob=-0.5, finish=end if position == len(ids) else None)
+        )
+        tokens += released
+        seen.append("".join(token.text for token in tokens))
+        if finish is not None:
+            assert finish.text == seen[-1]
+            assert finish.generated_tokens == len(tokens) == position
+            return tokens, finish, seen
+    raise AssertionError("no finish")
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.fixture
+def plain(loaded: dict[str, Tokenizer]) -> Tokenizer:
+    return loaded["byte-level"]
+
+
+def test_every_token_leaves_at_once_without_stop_sequences(plain: Tokenizer) -> None:
+    ids = encode(plain, "hello world, 👍 yes")
+    tokens, finish, _ = run(plain, ids)
+    assert [token.id for token in tokens] == ids
+    assert finish.text == "hello world, 👍 yes"
+    assert (finish.reason, finish.prompt, finish.prompt_tokens) == ("length", "prompt", len(plain.encode("prompt")))
+    assert finish.seed is None
+
+
+def test_seed_is_told_where_it_had_an_effect(plain: Tokenizer) -> None:
+    assert run(plain, encode(plain, "a"), do_sample=True)[1].seed == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "expected", "with_stop"),
+    [
+        ("hello world and more", ["world"], "hello ", "hello world"),
+        ("hello world and more", ["o w"], "hell", "hello w"),
+        ("hello world and more", ["nowhere"], None, None),
+        ("hello world", ["world", "wor"], "hello ", "hello wor"),
+        ("a<stop", ["<stop>"], None, None),
+        ("x👍y👎z", ["👎"], "x👍y", "x👍y👎"),
+        ("one\n\ntwo", ["\n\n"], "one", "one\n\n"),
+        ("abcabcabd", ["abcabd"], "abc", "abcabcabd"),
+        ("hello", ["hello"], "", "hello"),
+    ],
+)
+def test_stop_sequences(plain: Tokenizer, text: str, stops: list[str], expected: str | None, with_stop: str) -> None:
+    for kept in (False, True):
+        tokens, finish, seen = run(
+            plain, encode(plain, text), stop_sequences=tuple(stops), include_stop_str_in_output=kept
+        )
+        if expected is None:
+            assert (finish.reason, finish.text) == ("length", text)
+        else:
+            assert (finish.reason, finish.text) == ("stop_sequence", with_stop if kept else expected)
+        # What the client has seen was never taken back.
+        assert all(finish.text.startswith(part) for part in seen)
+        assert [token.id for token in tokens] == encode(plain, text)[: len(tokens)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_stop_sequences_in_every_tokenizer(kind: str, tokenizer: Tokenizer, seed: int) -> None:
+    draw = random.Random(seed)
+    words = ["hello", "world", "größe", "👍🏽", "日本", "and", "more", ",", "\n", "  "]
+    text = " ".join(draw.choices(words, k=12))
+    ids = encode(tokenizer, text)
+    whole = run(tokenizer, ids)[1].text
+    at = draw.randrange(max(len(whole) - 4, 1))
+    stop = whole[at : at + draw.randint(1, 4)] or "x"
+    stops = (stop, "never here", whole[:1] + "zz")
+    _, finish, _ = run(tokenizer, ids, stop_sequences=stops)
+    assert finish.reason == "stop_sequence"
+    assert finish.text == whole[: whole.index(stop)]
+    assert stop not in finish.text
+
+
+def test_stop_sequences_wait_for_min_new_tokens(plain: Tokenizer) -> None:
+    ids = encode(plain, "a.b.c.d")
+    assert run(plain, ids, stop_sequences=(".",))[1].text == "a"
+    _, finish, _ = run(plain, ids, stop_sequences=(".",), min_new_tokens=3)
+    assert finish.text == "a.b"
+    assert finish.generated_tokens == 4
+
+
+@pytest.mark.parametrize("reason", [FinishReason.EOS, FinishReason.STOP])
+def test_the_token_that_ends_has_no_text(plain: Tokenizer, reason: FinishReason) -> None:
+    eos = plain.token_to_id("<|end|>")
+    assert eos is not None
+    tokens, finish, _ = run(plain, [*encode(plain, "hi"), eos], end=reason)
+    assert (tokens[-1].id, tokens[-1].text, tokens[-1].special) == (eos, "", True)
+    assert (finish.text, finish.reason, finish.generated_tokens) == ("hi", reason, len(tokens))
+
+
+def test_the_eos_shows_if_special_tokens_do(plain: Tokenizer) -> None:
+    eos = plain.token_to_id("<|end|>")
+    assert eos is not None
+    _, finish, _ = run(plain, [*encode(plain, "hi"), eos], end=FinishReason.EOS, skip_special_tokens=False)
+    assert finish.text == "hi<|end|>"
+
+
+def test_an_ordinary_stop_token_shows_if_asked(plain: Tokenizer) -> None:
+    ids = encode(plain, "hi!")
+    assert run(plain, ids, end=FinishReason.STOP)[1].text == "hi"
+    assert run(plain, ids, end=FinishReason.STOP, include_stop_str_in_output=True)[1].text == "hi!"
+
+
+def test_an_end_lets_go_what_was_held(plain: Tokenizer) -> None:
+    eos = plain.token_to_id("<|end|>")
+    assert eos is not None
+    _, finish, seen = run(plain, [*encode(plain, "a<st"), eos], end=FinishReason.EOS, stop_sequences=("<stop>",))
+    assert finish.text == "a<st"
+    assert finish.reason == "eos_token"
+    assert seen[-2] == "a"
+
+
+def test_unfinished_bytes_at_the_end_are_not_lost(plain: Tokenizer) -> None:
+    ids = encode(plain, "a👍")[:-1]
+    assert run(plain, ids)[1].text == "a\ufffd"
+    eos = plain.token_to_id("<|end|>")
+    assert eos is not None
+    assert run(plain, [*ids, eos], end=FinishReason.EOS)[1].text == "a\ufffd"
+
+
+def test_alternatives_and_prompt_tokens(loaded: dict[str, Tokenizer]) -> None:
+    tokenizer = loaded["llama3"]
+    prompt = "hello wörld"
+    ids = tokenizer.encode(prompt)
+    request = GenerateRequest(prompt=prompt, sampling=SamplingParams(max_new_tokens=1))
+    stream = TextStream(tokenizer, request, ids, prompt)
+    end = tokenizer.token_to_id("<|end|>")
+    assert end is not None
+    event = TokenEvent(
+        1,
+        ids[1],
+        logprob=-0.25,
+        finish=FinishReason.LENGTH,
+        top=((ids[1], -0.25), (end, -2.0)),
+        prompt=((None, ()), *((-1.5, ((end, -0.5),)) for _ in ids[1:])),
+    )
+    (token,), finish = stream.push(event)
+    assert [(top.id, top.logprob, top.special) for top in token.top] == [(ids[1], -0.25, False), (end, -2.0, True)]
+    assert finish is not None
+    assert [t.id for t in finish.prefill] == ids
+    assert [t.logprob for t in finish.prefill] == [None] + [-1.5] * (len(ids) - 1)
+    assert finish.prefill[0].special and not finish.prefill[1].special
+    assert "".join(t.text for t in finish.prefill) == "<|begin|>hello wörld"
+    assert finish.prefill[1].top[0].text == "<|end|>"

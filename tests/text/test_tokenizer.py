@@ -1,0 +1,149 @@
+"""Ids and texts equal AutoTokenizer's, without transformers or torch in the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from djl_python.errors import ModelLoadError
+from djl_python.text import pipelines
+from djl_python.text.tokenizer import Tokenizer
+
+from .conftest import TEXTS
+
+
+@pytest.fixture(scope="module")
+def auto_tokenizer() -> object:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer
+
+
+def test_equals_auto_tokenizer(kind, tokenizer, checkpoints, auto_tokenizer) -> None:
+    reference = auto_tokenizer.from_pretrained(str(checkpoints[kind]))
+    for text in TEXTS:
+        for special in (True, False):
+            ids = tokenizer.encode(text, add_special_tokens=special)
+            assert ids == reference.encode(text, add_special_tokens=special), text
+            for skip in (True, False):
+                expected = reference.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+                assert tokenizer.decode(ids, skip_special_tokens=skip) == expected
+    assert tokenizer.vocab_size == len(reference)
+    assert tokenizer.eos_ids >= {reference.eos_token_id}
+    assert tokenizer.special_tokens["eos_token"] == reference.eos_token
+    for token_id in range(0, tokenizer.vocab_size, 7):
+        assert tokenizer.id_to_token(token_id) == reference.convert_ids_to_tokens(token_id)
+    assert tokenizer.id_to_token(tokenizer.vocab_size + 5) is None
+
+
+def test_class_tables_are_those_of_transformers() -> None:
+    auto = pytest.importorskip("transformers.models.auto.tokenization_auto")
+    for model_type, name in pipelines.REGISTERED.items():
+        assert auto.TOKENIZER_MAPPING_NAMES[model_type] == name, model_type
+    assert set(pipelines.OVERRIDES) <= auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+
+
+def test_loads_without_torch_or_transformers(checkpoints: dict[str, Path]) -> None:
+    code = (
+        "import sys, pathlib; from djl_python.text.tokenizer import Tokenizer; "
+        "[Tokenizer.load(pathlib.Path(p)).encode('hello') for p in sys.argv[1:]]; "
+        "print([m for m in ('torch', 'transformers', 'tornado') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, checkpoints.values())], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_eos_ids_come_from_generation_config_first(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    for file in checkpoints["llama3"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert Tokenizer.load(tmp_path).eos_ids == {0, 1}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 1}')
+    assert Tokenizer.load(tmp_path).eos_ids == {1}
+
+
+def test_special_tokens_map_counts_without_added_tokens_decoder(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((checkpoints["byte-level"] / "tokenizer.json").read_bytes())
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|end|>", "lstrip": false}}')
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.special_tokens == {"eos_token": "<|end|>"}
+    assert tokenizer.eos_ids == {tokenizer.token_to_id("<|end|>")}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, "there is no tokenizer"),
+        ({"tokenizer.json": "{"}, "tokenizer.json: "),
+        ({"tokenizer.json": "{}"}, "tokenizer.json: Object missing required field `model`"),
+        ({"tokenizer.json": "{}", "tokenizer_config.json": "[1"}, "tokenizer_config.json is not valid JSON"),
+        ({"config.json": "[]"}, "config.json: expected a JSON object"),
+    ],
+)
+def test_says_what_is_wrong(files: dict[str, str], expected: str, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ModelLoadError, match="^" + str(tmp_path)) as caught:
+        Tokenizer.load(tmp_path)
+    assert expected in caught.value.message
+
+
+def test_a_class_that_is_not_repeated_goes_through_transformers(
+    checkpoints: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, auto_tokenizer
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((checkpoints["unigram"] / "tokenizer.json").read_bytes())
+    config = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "extra_ids": 3}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with caplog.at_level("INFO"):
+        tokenizer = Tokenizer.load(tmp_path)
+    assert "loaded by transformers" in caplog.text
+    reference = auto_tokenizer.from_pretrained(str(tmp_path))
+    for text in TEXTS:
+        assert tokenizer.encode(text) == reference.encode(text)
+
+
+def test_a_tokenizer_written_in_python(tmp_path: Path, auto_tokenizer) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "byt5"}')
+    (tmp_path / "added_tokens.json").write_text("{}")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.token_bytes is None
+    assert tokenizer.decode(tokenizer.encode("Grüße 👍")) == "Grüße 👍"
+    assert tokenizer.token_to_id("</s>") in tokenizer.special_ids
+
+
+def test_chat_templates_by_name(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((checkpoints["byte-level"] / "tokenizer.json").read_bytes())
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"chat_template": "one"}')
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": "one"}
+    config.write_text(
+        '{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}'
+    )
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": "a", "tool_use": "b"}
+    (tmp_path / "chat_template.jinja").write_text("from a file")
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": "from a file"}
+
+
+def test_bad_words_in_every_position(kind: str, tokenizer: Tokenizer) -> None:
+    if kind == "word-piece":
+        pytest.skip("knows no spaces")
+    banned = tokenizer.bad_words(["world"])
+    assert all(banned)
+    for text in ("world", "hello world", "a\nworld"):
+        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        assert any(ids[-len(sequence) :] == sequence for sequence in banned), text
+
+
+def test_token_text_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
+    for kind in ("byte-level", "llama2", "unigram"):
+        tokenizer = loaded[kind]
+        ids = tokenizer.encode("hello world", add_special_tokens=False)
+        assert "".join(map(tokenizer.token_text, ids)).strip() == "hello world"
+    emoji = loaded["byte-level"].encode("👍", add_special_tokens=False)
+    assert {loaded["byte-level"].token_text(i) for i in emoji} == {"\ufffd"}

@@ -1,0 +1,171 @@
+"""Which handler a model directory has. Imports run in this process: what they change is put back."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djl_python.config import ModelConfig, Options
+from djl_python.errors import ConfigError, ModelLoadError
+from djl_python.handler import Handler
+from djl_python.worker import entry_point
+from djl_python.worker.entry_point import find_handler, load_user_module
+from djl_python.worker.thread import HandlerThread
+from djl_python.worker.user_handler import UserHandler
+
+Make = Callable[..., ModelConfig]
+
+HANDLE = "def handle(inputs):\n    return None\n"
+
+
+class FakeBuiltIn(Handler):
+    async def load(self, context: Any) -> None: ...
+
+    async def serve(self, inputs: Any, reply: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    built_in = f"{__name__}:FakeBuiltIn"
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    monkeypatch.setattr(entry_point, "TEXT_GENERATION", built_in)
+    monkeypatch.setattr(entry_point, "BUILT_IN", dict.fromkeys(entry_point.BUILT_IN, built_in))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+async def find(config_of: Make) -> Callable[..., Handler]:
+    thread = HandlerThread()
+
+    def find(source: str | None = None, **options: Any) -> Handler:
+        return find_handler(config_of(source, **options), thread)
+
+    return find
+
+
+Find = Callable[..., Handler]
+
+
+def target_of(handler: Handler) -> Any:
+    assert isinstance(handler, UserHandler)
+    return handler._target
+
+
+def test_model_py(find: Find) -> None:
+    assert target_of(find(HANDLE)).__name__ == "handle"
+
+
+def test_the_models_own_file_comes_before_model_py(find: Find) -> None:
+    handler = find("def handle(i): pass", files={"demo.py": "def handle(i): 'mine'"})
+    assert target_of(handler).__module__ == "demo"
+
+
+def test_option_handler_names_the_function(find: Find) -> None:
+    assert target_of(find("def other(i): pass", handler="other")).__name__ == "other"
+
+
+@pytest.mark.parametrize(
+    ("value", "module"),
+    [("serve.py", "serve"), ("serve", "serve"), ("pkg.serve", "pkg.serve"), ("pkg/serve.py", "serve")],
+)
+def test_entry_point_names_a_file_or_a_module(find: Find, value: str, module: str) -> None:
+    files = {"serve.py": HANDLE, "pkg/__init__.py": "", "pkg/serve.py": HANDLE}
+    assert target_of(find("raise SystemExit", files=files, entry_point=value)).__module__ == module
+
+
+@pytest.mark.parametrize("value", ["serve:Mine", "serve.py:Mine"])
+def test_entry_point_names_an_object(find: Find, value: str) -> None:
+    files = {"serve.py": "class Mine:\n    def handle(self, inputs): ..."}
+    assert target_of(find(files=files, entry_point=value)).__name__ == "Mine"
+
+
+def test_a_single_class_with_handle_is_found(find: Find) -> None:
+    assert target_of(find("class Mine:\n    def handle(self, inputs): ...\nclass Other: ...")).__name__ == "Mine"
+
+
+def test_a_handler_subclass_is_used_as_it_is(find: Find) -> None:
+    handler = find(
+        """
+        from djl_python.handler import Handler
+        class Mine(Handler):
+            async def load(self, context): ...
+            async def serve(self, inputs, reply): ...
+        """
+    )
+    assert type(handler).__name__ == "Mine"
+
+
+@pytest.mark.parametrize("name", ["djl_python.huggingface", "djl_python.transformers_neuronx", "text-generation"])
+def test_built_in_by_its_old_and_new_names(find: Find, name: str) -> None:
+    assert isinstance(find(entry_point=name), FakeBuiltIn)
+
+
+async def test_a_checkpoint_alone_has_the_built_in_handler(find: Find) -> None:
+    assert isinstance(find(files={"config.json": "{}"}), FakeBuiltIn)
+    assert isinstance(find_handler(ModelConfig(name="m", option=Options(model_id="a/b")), HandlerThread()), FakeBuiltIn)
+
+
+def test_a_model_py_with_only_formatters_too(find: Find, tmp_path: Path) -> None:
+    handler = find(
+        """
+        from djl_python.output_formatter import output_formatter
+        @output_formatter
+        def custom(request_output):
+            return ""
+        """
+    )
+    assert isinstance(handler, FakeBuiltIn)
+    assert load_user_module(tmp_path).custom is sys.modules["model"].custom
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (None, {}, "no handler found in .*: expected model.py or demo.py with a function handle"),
+        ("def other(i): pass", {}, "model.py has no function 'handle' .* Its functions: other"),
+        ("x = 1", {"handler": "x"}, "the handler is a int"),
+        ("class A: ...", {"handler": "A"}, r"class A has no method handle\(inputs\)"),
+        (None, {"entry_point": "gone.py"}, "gone.py does not exist"),
+        (None, {"entry_point": "gone_module"}, "option.entryPoint=gone_module: expected a .py file"),
+        (None, {"entry_point": "https://x/model.py"}, "put the file into the model directory"),
+        (HANDLE, {"entry_point": "model.py:gone"}, "model.py has no 'gone'"),
+    ],
+)
+def test_what_is_missing_is_said(find: Find, source: str | None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        find(source, **options)
+
+
+def test_an_object_that_is_not_there(find: Find) -> None:
+    with pytest.raises(ConfigError, match="has no 'Gone'"):
+        find(files={"serve.py": ""}, entry_point="serve:Gone")
+
+
+def test_errors_of_the_users_import_are_left_as_they_are(find: Find) -> None:
+    with pytest.raises(ModuleNotFoundError, match="not_there"):
+        find("import not_there")
+    assert "model" not in sys.modules
+    with pytest.raises(ModuleNotFoundError, match="not_there"):
+        find(files={"serve.py": "import not_there"}, entry_point="serve")
+
+
+def test_the_model_directory_is_the_first_place_for_imports(find: Find, tmp_path: Path) -> None:
+    files = {"handlers.py": "here = True", "model.py": f"import handlers\nassert handlers.here\n{HANDLE}"}
+    assert target_of(find(files=files)).__module__ == "model"
+    assert sys.path[0] == str(tmp_path.resolve())
+
+
+def test_a_file_does_not_displace_a_module_of_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text("mine = True", encoding="utf-8")
+    module = load_user_module(tmp_path, "types.py")
+    assert (module.__name__, module.mine) == ("user_types", True)
+    assert sys.modules["types"] is types

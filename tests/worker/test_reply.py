@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from djl_python.channel import Channel
+from djl_python.protocol import AnyMessage, Chunk, Report, Start
+from djl_python.worker.reply import ChannelMetrics, ChannelReply
+
+
+class Ends:
+    """A channel and what arrives at its other end, frame by frame."""
+
+    def __init__(self) -> None:
+        self.frames: list[list[AnyMessage]] = []
+        self.arrived = asyncio.Event()
+
+    async def open(self) -> Channel:
+        ours, theirs = socket.socketpair()
+        self.theirs = await Channel.connect(theirs, self._on_messages, lambda: None)
+        self.ours = await Channel.connect(ours, lambda _: None, lambda: None)
+        return self.ours
+
+    async def frame(self) -> list[AnyMessage]:
+        await asyncio.wait_for(self.arrived.wait(), 10)
+        self.arrived.clear()
+        return self.frames[-1]
+
+    async def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+        await asyncio.sleep(0)
+
+    def _on_messages(self, messages: list[AnyMessage]) -> None:
+        self.frames.append(messages)
+        self.arrived.set()
+
+
+async def test_reply_in_one_frame() -> None:
+    ends = Ends()
+    reply = ChannelReply(await ends.open(), 5, "r")
+    reply.start(200, {"Content-Type": "a/b"})
+    reply.write(b"1")
+    reply.write(b"")
+    reply.finish(b"2")
+    reply.finish(b"ignored")
+    reply.write(b"ignored")
+    reply.start(500, {})
+    assert (reply.started, reply.finished, reply.content_type) == (True, True, "a/b")
+    assert await ends.frame() == [
+        Start(5, 200, {"x-request-id": "r", "content-type": "a/b"}),
+        Chunk(5, b"1", False),
+        Chunk(5, b"2", True),
+    ]
+    await ends.close()
+
+
+async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
+    ends = Ends()
+    channel = await ends.open()
+    reply = ChannelReply(channel, 5, "r")
+    for misuse in (lambda: reply.write(b"x"), lambda: reply.finish()):
+        with pytest.raises(RuntimeError, match="must be started"):
+            misuse()
+    reply.start(200, {})
+    with pytest.raises(RuntimeError, match="only once"):
+        reply.start(200, {})
+    reply.abandon()
+    reply.write(b"x")
+    reply.finish()
+    assert await ends.frame() == [Start(5, 200, {"x-request-id": "r"})]
+    await ends.close()
+
+
+async def test_metrics_of_one_turn_leave_as_one_report_from_any_thread() -> None:
+    ends = Ends()
+    metrics = ChannelMetrics(await ends.open())
+    metrics.count("a")
+    metrics.count("a", 2)
+    metrics.gauge("g", 1)
+    metrics.gauge("g", 4)
+    metrics.observe("h", 0.5)
+    metrics.observe("h", 1.5)
+    assert await ends.frame() == [Report(gauges={"g": 4}, counts={"a": 3}, observations={"h": [0.5, 1.5]})]
+    await asyncio.to_thread(metrics.count, "b")
+    assert await ends.frame() == [Report(counts={"b": 1})]
+    await ends.close()

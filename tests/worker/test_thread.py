@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from djl_python.errors import HandlerError
+from djl_python.worker.thread import HandlerThread
+
+
+async def test_results_errors_and_order() -> None:
+    thread = HandlerThread()
+    names = await asyncio.gather(*(thread.run((), threading.current_thread) for _ in range(3)))
+    assert len({name.ident for name in names}) == 1
+    assert names[0] is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        await thread.run((), lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await thread.run((), next, iter(()))
+    with pytest.raises(HandlerError, match=r"sys\.exit"):
+        await thread.run((), exec, "raise SystemExit(1)")
+
+
+async def test_released_knows_whose_function_is_running() -> None:
+    thread = HandlerThread()
+    begun, go = threading.Event(), threading.Event()
+    owner, other = object(), object()
+
+    def block() -> None:
+        begun.set()
+        go.wait()
+
+    running = asyncio.create_task(thread.run((owner,), block))
+    queued = asyncio.create_task(thread.run((other,), block))
+    await asyncio.to_thread(begun.wait)
+    running.cancel()
+    queued.cancel()
+    await asyncio.wait({running, queued})
+    assert thread.busy
+    assert await thread.released(other, 0)
+    assert not await thread.released(owner, 0.01)
+    go.set()
+    assert await thread.released(owner, 10)
+    assert await thread.run((), int) == 0  # the queued one is gone
+
+
+async def test_iterate_closes_the_iterator_in_the_thread() -> None:
+    thread = HandlerThread()
+    closed: list[int | None] = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append(threading.current_thread().ident)
+
+    assert [item async for item in thread.iterate((), [1, 2])] == [1, 2]
+    items = thread.iterate((), numbers())
+    assert await anext(items) == 1
+    await items.aclose()  # type: ignore[attr-defined]
+    assert (await thread.run((), threading.current_thread)).ident == closed[0]
+
+
+async def test_what_a_posted_function_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    thread = HandlerThread()
+    with caplog.at_level(logging.ERROR):
+        thread.post(lambda: 1 // 0)
+        await thread.run((), int)
+        await thread.run((), int)
+    assert "clean-up failed" in caplog.text and "ZeroDivisionError" in caplog.text

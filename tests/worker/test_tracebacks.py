@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from djl_python.worker.thread import HandlerThread
+from djl_python.worker.tracebacks import one_line, user_traceback
+
+
+@pytest.mark.parametrize(
+    ("exc", "line"),
+    [
+        (ValueError("a\nb"), "ValueError: a"),
+        (ValueError("\n  a"), "ValueError: a"),
+        (ValueError(), "ValueError"),
+        (KeyError("k"), "KeyError: 'k'"),
+    ],
+)
+def test_one_line(exc: Exception, line: str) -> None:
+    assert one_line(exc) == line
+
+
+def fail() -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as exc:
+        raise ValueError("outer") from exc
+
+
+async def test_only_the_users_frames_are_left_causes_included() -> None:
+    with pytest.raises(ValueError, match="outer") as caught:
+        await HandlerThread().run((), fail)
+    text = user_traceback(caught.value)
+    assert text.endswith("ValueError: outer")
+    assert "KeyError: 'inner'" in text and "direct cause" in text
+    assert "in fail" in text
+    assert "concurrent" not in text and "djl_python/worker/thread" not in text
+
+
+async def test_a_traceback_without_user_frames_is_whole() -> None:
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    cause = caught.value.__cause__
+    assert cause is not None
+    assert "Traceback" in user_traceback(caught.value)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Where SageMaker and the Docker image put the model.
 CONTAINER_STORE: Final = Path("/opt/ml/model")
-BUILT_IN_HANDLER: Final = "djl_python.huggingface"
+BUILT_IN_HANDLER: Final = "text-generation"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _DESCRIPTION: Final = """\
@@ -156,11 +156,23 @@ def _block(message: str) -> str:
 
 
 def handler_of(config: ModelConfig) -> str:
-    """Which handler the worker will load, in words."""
-    if config.option.entry_point:
-        return f"{config.option.entry_point} (option.entryPoint), function {config.option.handler}"
-    for name in ("model.py", f"{config.name}.py"):
+    """Which handler the worker will load, in words.
+
+    Raises:
+        ConfigError: option.entryPoint names a file that is not there.
+    """
+    from .worker.entry_point import BUILT_IN, DEFAULT_FILE
+
+    function, entry_point = config.option.handler, config.option.entry_point
+    built_in = f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}"
+    if entry_point in BUILT_IN:
+        return built_in
+    if entry_point:
+        file_name = entry_point.partition(":")[0]
+        if file_name.endswith(".py") and not Path(config.path, file_name).is_file():
+            raise ConfigError(f"option.entryPoint={entry_point}: there is no {file_name} in {config.path}")
+        return f"{entry_point} (option.entryPoint), function {function}"
+    for name in (f"{config.name}.py", DEFAULT_FILE):
         if config.path and Path(config.path, name).is_file():
-            return f"{Path(config.path, name)}, function {config.option.handler}"
-    checkpoint = config.option.model_id or config.path
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}"
+            return f"{Path(config.path, name)}, function {function}"
+    return built_in

@@ -77,6 +77,9 @@ def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path, capsys):
     assert cli.main(["check", str(tmp_path)]) == 0
     assert f"{cli.BUILT_IN_HANDLER}, built in, with the checkpoint {tmp_path}" in capsys.readouterr().out
     (tmp_path / "serving.properties").write_text("option.entryPoint=mine.py\noption.handler=answer\n")
+    assert cli.main(["check", str(tmp_path)]) == 1
+    assert f"there is no mine.py in {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "mine.py").touch()
     assert cli.main(["check", str(tmp_path)]) == 0
     assert "mine.py (option.entryPoint), function answer" in capsys.readouterr().out
 

@@ -7,6 +7,7 @@ tokenized once, and nobody edits it afterwards.
 from __future__ import annotations
 
 import enum
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,11 +23,18 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What the generated text must be an instance of. `source` is a JSON schema or a regular expression as text."""
+
+    kind: Literal["json_schema", "json_object", "regex"]
+    source: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to draw the next token, for one sequence. Already validated; neutral values switch a rule off.
 
-    Order of application: bad words, minimum length, repetition, presence and frequency penalties, temperature,
-    top_k, top_p, min_p, typical_p (transformers' order), then the draw.
+    Order of application: bias, grammar, bad words, minimum length, repetition, presence and frequency penalties,
+    temperature, top_k, top_p, min_p, typical_p (transformers' order), then the draw.
     """
 
     max_new_tokens: int
@@ -44,6 +52,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    logit_bias: dict[int, float] = {}  # added to the logits of these ids, before everything else
+    grammar: Grammar | None = None
     top_logprobs: int = 0  # alternatives to report with each generated token
     prompt_logprobs: int | None = None  # None: none; n: each prompt token's logprob and n alternatives
 
@@ -57,16 +67,56 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     spaces_between_special_tokens: bool = True
 
 
-class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation as a dialect parsed it, before its text has been tokenized.
+class Branching(msgspec.Struct, frozen=True, kw_only=True):
+    """How many sequences a request generates, and which of them it answers with.
 
-    `prompt` is text, or ids where the dialect takes ids. `truncate` keeps the last n prompt tokens.
+    `best_of` sequences are drawn and the `n` with the highest mean log-probability are returned, best first. With
+    `num_beams` > 1 they come from beam search (transformers' definition) instead.
+    """
+
+    n: int = 1
+    best_of: int = 1
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools a chat may call, in OpenAI's form: {"type": "function", "function": {name, description, parameters}}.
+
+    `choice` is "auto" (the model decides), "none", "required" (some tool) or "named" (`name`).
+    """
+
+    tools: tuple[dict[str, Any], ...]
+    choice: Literal["auto", "none", "required", "named"] = "auto"
+    name: str = ""
+    parallel: bool = True
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that the model's chat template writes. Messages are in OpenAI's form, content already validated.
+
+    `continue_final` leaves the last (assistant's) message open, to be gone on with.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tool_use: ToolUse | None = None
+    continue_final: bool = False
+    template: str | None = None  # a named template of the model's
+    variables: dict[str, Any] = {}
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt and what to make of it, as a dialect parsed it, before its text has been tokenized.
+
+    `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens.
     `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names what was accepted and has no
     effect; it is sent back in `x-ignored-parameters`.
     """
 
-    prompt: str | tuple[int, ...]
+    prompt: str | tuple[int, ...] | Chat
     sampling: SamplingParams
+    branching: Branching = Branching()
     text: TextOptions = TextOptions()
     add_special_tokens: bool = True
     truncate: int | None = None
@@ -97,8 +147,17 @@ class Token(msgspec.Struct, frozen=True):
     top: tuple[TopToken, ...] = ()
 
 
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A piece of the `index`-th tool call of an answer: `id` and `name` come with the first, `arguments` in pieces."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one generation."""
+    """The end of one sequence."""
 
     reason: FinishReason
     text: str  # the generated text, whole
@@ -107,6 +166,21 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     seed: int | None = None  # None for greedy
     prefill: tuple[Token, ...] = ()  # prompt tokens, when asked for
+    cumulative_logprob: float = 0.0
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine step gave one sequence of a request.
+
+    `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
+    tokens' text less what was read as a tool call.
+    """
+
+    choice: int = 0
+    tokens: tuple[Token, ...] = ()
+    text: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    finish: Finish | None = None
 
 
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

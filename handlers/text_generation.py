@@ -29,7 +29,7 @@ from djl_python.output_formatter import FRAMINGS, adapt_output_formatter, find_d
 from djl_python.sources import local_path
 from djl_python.text.stream import TextStream
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import EngineStats, GenerateRequest, TokenEvent
+from djl_python.types import Chat, Delta, EngineStats, GenerateRequest, TokenEvent
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,8 @@ class TextGenerationHandler(Handler):
         arrived_s = time.perf_counter()
         api = self._dialects.setdefault(inputs.dialect, dialect(inputs.dialect))
         parsed = api.parse(inputs, self._context.config)
-        request, prompt_ids, prompt = await self._prepare(parsed.request)
+        (parsed_request,) = parsed.requests
+        request, prompt_ids, prompt = await self._prepare(parsed_request)
         stream = TextStream(self._tokenizer, request, prompt_ids, prompt)
         formatter = self._formatter(parsed, inputs)
         generation = _Generation(self._engine, stream, formatter, reply, self._context.metrics, arrived_s)
@@ -122,6 +123,8 @@ class TextGenerationHandler(Handler):
 
     async def _prepare(self, request: GenerateRequest) -> tuple[GenerateRequest, list[int], str]:
         """The request with everything tokenized, the prompt's ids, and the prompt as the model sees it."""
+        if isinstance(request.prompt, Chat):
+            raise PayloadError("messages: chats are not served yet", "messages")
         if isinstance(request.prompt, str):
             encode = self._tokenizer.encode
             if len(request.prompt) > _LONG_PROMPT_CHARS:
@@ -161,7 +164,7 @@ class TextGenerationHandler(Handler):
         return CustomFormatter(
             self._user_shape,
             parsed.formatter,
-            parsed.request,
+            parsed.requests[0],
             _client_parameters(inputs),
             tgi_compat=self._context.config.option.tgi_compat,
         )
@@ -225,14 +228,16 @@ class _Generation:
             tokens, finish = self._stream.push(event)
             if not tokens and finish is None:
                 return
-            data = self._formatter.push(tokens, finish)
+            data = self._formatter.push(
+                Delta(tokens=tuple(tokens), text="".join(token.text for token in tokens), finish=finish)
+            )
             if not self._reply.started and (finish is not None or self._formatter.stream):
                 self._reply.start(200, self._formatter.headers)
             if finish is None:
                 if data:
                     self._reply.write(data)
                 return
-            self._reply.finish(data)
+            self._reply.finish(data + self._formatter.end())
             self._done.set_result(None)
 
     def _measure(self) -> None:

@@ -7,14 +7,14 @@ it does not tokenize, generate or do I/O, and imports no other dialect.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..config import ModelConfig
 from ..errors import ServingError
 from ..inputs import Input
-from ..types import Finish, GenerateRequest, Token
+from ..types import Delta, GenerateRequest
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class ErrorAnswer:
 
 
 class Formatter(abc.ABC):
-    """Turns one generation into response bytes; one instance per request, pushed to, never pulled from.
+    """Turns a request's generations into response bytes; one instance per request, pushed to, never pulled from.
 
     Attributes:
-        stream: whether pieces leave as they come; otherwise `push` returns b"" until the last.
+        stream: whether pieces leave as they come; otherwise `push` returns b"" and `end` everything.
         headers: of the 200 response, content-type included.
     """
 
@@ -50,8 +50,12 @@ class Formatter(abc.ABC):
     headers: dict[str, str]
 
     @abc.abstractmethod
-    def push(self, tokens: Sequence[Token], finish: Finish | None) -> bytes:
-        """What one engine step gave this request, as bytes. `finish` comes exactly once, with the last tokens."""
+    def push(self, delta: Delta) -> bytes:
+        """What one engine step gave one sequence. Each sequence's last delta, and no other, has `finish`."""
+
+    @abc.abstractmethod
+    def end(self) -> bytes:
+        """What comes after every sequence has finished; once."""
 
     @abc.abstractmethod
     def error(self, error: ServingError) -> bytes:
@@ -60,9 +64,9 @@ class Formatter(abc.ABC):
 
 @dataclass(frozen=True)
 class Parsed:
-    """A request in this project's terms, and who writes its answer."""
+    """A request in this project's terms, one for each prompt, and who writes the answer."""
 
-    request: GenerateRequest
+    requests: tuple[GenerateRequest, ...]
     formatter: Formatter
 
 

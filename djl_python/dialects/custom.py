@@ -5,13 +5,13 @@ Runs in the worker. The function belongs to the user: what it raises fails this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import request_io
 from ..errors import ServingError
 from ..output_formatter import JSON, JSONLINES
-from ..types import Finish, GenerateRequest, Token, TopToken
+from ..types import Delta, Finish, GenerateRequest, Token, TopToken
 from .base import Formatter
 
 Shape = Callable[[request_io.TextGenerationOutput], bytes]
@@ -48,16 +48,19 @@ class CustomFormatter(Formatter):
         self._output = request_io.TextGenerationOutput(request_id=0, input=self._input)
         self._held = b""
 
-    def push(self, tokens: Sequence[Token], finish: Finish | None) -> bytes:
-        last = len(tokens) - 1
+    def push(self, delta: Delta) -> bytes:
+        last = len(delta.tokens) - 1
         data = b"".join(
-            self._piece(token, finish if position == last else None) for position, token in enumerate(tokens)
+            self._piece(token, delta.finish if position == last else None)
+            for position, token in enumerate(delta.tokens)
         )
-        if self.stream or finish is not None:
-            data, self._held = self._held + data, b""
+        if self.stream:
             return data
         self._held += data
         return b""
+
+    def end(self) -> bytes:
+        return self._held
 
     def error(self, error: ServingError) -> bytes:
         return self._inner.error(error)

@@ -93,7 +93,7 @@ class LmiDialect(Dialect):
             bad_sequences=tuple(parameters.bad_sequences or ()),
             ignored=names,
         )
-        return Parsed(request, formatter)
+        return Parsed((request,), formatter)
 
     def error(
         self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None

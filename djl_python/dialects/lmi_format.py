@@ -7,13 +7,20 @@ prompt tokens (`prompt_logprobs`) are in `details.prefill_top_tokens`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import GenerationError, OverloadedError, PayloadError, ServingError, UnavailableError
-from ..errors import ParameterError as _ParameterError
+from ..errors import (
+    GenerationError,
+    OverloadedError,
+    ParameterError,
+    PayloadError,
+    ServingError,
+    UnavailableError,
+)
 from ..output_formatter import FRAMINGS
-from ..types import Finish, Token, TopToken
+from ..types import Delta, Finish, Token, TopToken
 from .base import Formatter
 
 ERROR_STATUS: Final = 424
@@ -30,6 +37,14 @@ def lmi_token(token: Token | TopToken) -> dict[str, Any]:
 def tgi_token(token: Token | TopToken) -> dict[str, Any]:
     """TGI's token object."""
     return {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
+
+
+@dataclass
+class _Sequence:
+    """One sequence of an answer that is not streamed; `tokens` only where details were asked for."""
+
+    tokens: list[Token] = field(default_factory=list)
+    finish: Finish | None = None
 
 
 class LmiFormatter(Formatter):
@@ -63,27 +78,36 @@ class LmiFormatter(Formatter):
         self._details = details
         self._full_text = return_full_text
         self._alternatives = alternatives
-        self._tokens: list[Token] = []
+        self._sequences: dict[int, _Sequence] = {}
 
-    def push(self, tokens: Sequence[Token], finish: Finish | None) -> bytes:
+    def push(self, delta: Delta) -> bytes:
         if self.stream:
-            last = len(tokens) - 1
+            last = len(delta.tokens) - 1
             return b"".join(
-                self._encode(self._line(token, finish if position == last else None))
-                for position, token in enumerate(tokens)
+                self._encode(self._line(token, delta.finish if position == last else None))
+                for position, token in enumerate(delta.tokens)
             )
+        sequence = self._sequences.setdefault(delta.choice, _Sequence())
         if self._details:
-            self._tokens += tokens
-        return b"" if finish is None else self._encode(self._answer(finish))
+            sequence.tokens += delta.tokens
+        sequence.finish = delta.finish
+        return b""
+
+    def end(self) -> bytes:
+        return b"" if self.stream else self._encode(self._answer())
 
     def error(self, error: ServingError) -> bytes:
         return self._encode(error_line(error, tgi=False))
 
-    def _answer(self, finish: Finish) -> Any:
+    def _answer(self) -> Any:
         """The whole body of an answer that is not streamed."""
-        shape: dict[str, Any] = {"generated_text": self._text(finish)}
+        best, *others = (sequence for _, sequence in sorted(self._sequences.items()))
+        assert best.finish is not None
+        shape: dict[str, Any] = {"generated_text": self._text(best.finish)}
         if self._details:
-            shape["details"] = self._whole_details(finish)
+            shape["details"] = self._whole_details(best)
+            if others:
+                shape["details"]["best_of_sequences"] = [self._other(other) for other in others]
         return shape
 
     def _line(self, token: Token, finish: Finish | None) -> dict[str, Any]:
@@ -109,12 +133,26 @@ class LmiFormatter(Formatter):
                 shape["prefill_top_tokens"] = [self._top(token) for token in finish.prefill]
         return shape
 
-    def _whole_details(self, finish: Finish) -> dict[str, Any]:
-        shape = self._common_details(finish)
-        shape["tokens"] = [self._token(token) for token in self._tokens]
+    def _whole_details(self, sequence: _Sequence) -> dict[str, Any]:
+        assert sequence.finish is not None
+        return self._common_details(sequence.finish) | self._token_lists(sequence)
+
+    def _token_lists(self, sequence: _Sequence) -> dict[str, Any]:
+        shape: dict[str, Any] = {"tokens": [self._token(token) for token in sequence.tokens]}
         if self._alternatives:
-            shape["top_tokens"] = [self._top(token) for token in self._tokens]
+            shape["top_tokens"] = [self._top(token) for token in sequence.tokens]
         return shape
+
+    def _other(self, sequence: _Sequence) -> dict[str, Any]:
+        """One of the sequences that are not the best."""
+        finish = sequence.finish
+        assert finish is not None
+        return {
+            "finish_reason": finish.reason,
+            "generated_tokens": finish.generated_tokens,
+            "generated_text": self._text(finish),
+            **self._token_lists(sequence),
+        }
 
     def _top(self, token: Token) -> list[dict[str, Any]]:
         return [self._token(top) for top in token.top]
@@ -135,8 +173,12 @@ class TgiCompatFormatter(LmiFormatter):
     def error(self, error: ServingError) -> bytes:
         return self._encode({"index": self._index + 1, **error_line(error, tgi=True)})
 
-    def _answer(self, finish: Finish) -> Any:
-        return [super()._answer(finish)]
+    def _answer(self) -> Any:
+        return [super()._answer()]
+
+    def _other(self, sequence: _Sequence) -> dict[str, Any]:
+        assert sequence.finish is not None
+        return {"prefill": [], "seed": sequence.finish.seed, **super()._other(sequence)}
 
     def _line(self, token: Token, finish: Finish | None) -> dict[str, Any]:
         self._index += 1
@@ -175,7 +217,7 @@ def error_fields(error: ServingError, *, tgi: bool) -> dict[str, Any]:
 
 
 def _tgi_error_type(error: ServingError) -> str:
-    if isinstance(error, PayloadError | _ParameterError):
+    if isinstance(error, PayloadError | ParameterError):
         return "validation"
     if isinstance(error, OverloadedError | UnavailableError):
         return "overloaded"

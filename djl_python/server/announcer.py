@@ -68,14 +68,12 @@ class Announcer:
         lines = [f"model {config.name} failed to load ({config.path or config.url}):", *detail.strip().splitlines()]
         self._line("\n" + "\n  ".join(lines) + "\n")
 
-    def serving(self, addresses: Sequence[Address], models: Sequence[ModelConfig]) -> None:
-        """The ready block: where, and one line that works for each model."""
-        address = addresses[0]
-        where = ", ".join(map(str, addresses))
-        lines = ["", f"djl-serving is ready at {where}"]
+    def serving(self, address: Address, models: Sequence[ModelConfig], *, only: bool) -> None:
+        """The ready block: where, and one line that works for each model; `only`: requests need not name it."""
+        lines = ["", f"djl-serving is ready at {address}"]
         for config in models:
             lines.append("")
-            lines.append(f"  {curl_line(address, config, only=len(models) == 1)}")
+            lines.append(f"  {curl_line(address, config, only=only)}")
         self._end_bar()
         print("\n".join(lines) + "\n", file=self._out, flush=True)
 

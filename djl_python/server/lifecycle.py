@@ -92,7 +92,8 @@ class Server:
                 return 0 if self._stop.is_set() else 1
             open_port()
             address = bound_address(sockets, self._config.inference_address)
-            self._announcer.serving([address], [model.config for model in self._models if model.ready])
+            ready = [model.config for model in self._models if model.ready]
+            self._announcer.serving(address, ready, only=len(self._models) == 1)
             await self._stop.wait()
             await self._drain(http)
             return 0

@@ -99,7 +99,7 @@ class Replica:
         """Kill the worker; its successor starts by itself."""
         log.error("worker %s %s: killed", self.name, reason, extra=self._model.log_extra)
         self._leave(reason)
-        self._kill()
+        self.kill()
 
     # ------------------------------------------------------------------------------------ life
 
@@ -112,7 +112,7 @@ class Replica:
             self.failure = f"supervision failed: {exc}"
             self._become(WorkerState.FAILED)
         finally:
-            self._kill()
+            self.kill()
 
     async def _run(self) -> None:
         failed_loads = quick_deaths = restarts = 0
@@ -155,7 +155,7 @@ class Replica:
         if self._channel is not None and self.state is WorkerState.READY:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), EXIT_GRACE_S)
-        self._kill()
+        self.kill()
 
     async def _live(self) -> _Life:
         """One process, from spawn until nothing of it is left."""
@@ -172,7 +172,7 @@ class Replica:
             return _Life(None, f"{executable}: {exc.strerror or exc}")
         self.pid = process.pid
         if self._stopping.is_set():
-            self._kill()  # `stop` came too early for this process
+            self.kill()  # `stop` came too early for this process
         self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
         self._channel = await Channel.connect(ours, self._on_messages, self._on_closed)
         self._channel.send(Load(msgspec.msgpack.encode(self._config)))
@@ -182,7 +182,7 @@ class Replica:
         finally:
             self._channel.close()
             self._channel = None
-            self._kill()
+            self.kill()
             await exited
             await _reap_orphans(process.pid)
             self.pid = None
@@ -252,7 +252,8 @@ class Replica:
         if self.state is WorkerState.READY:
             self._become(WorkerState.STARTING)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill what is in the slot now, and its children."""
         if self.pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -303,7 +304,7 @@ class ServedModel:
     def kill(self) -> None:
         """End the workers without a word."""
         for replica in self.replicas:
-            replica._kill()
+            replica.kill()
 
     @property
     def ready(self) -> bool:

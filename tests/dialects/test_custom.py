@@ -8,13 +8,13 @@ from djl_python.dialects.custom import CustomFormatter
 from djl_python.dialects.lmi_format import LmiFormatter
 from djl_python.errors import GenerationError
 from djl_python.output_formatter import TextGenerationOutput, adapt_output_formatter, output_formatter
-from djl_python.types import Finish, FinishReason, GenerateRequest, SamplingParams, Token, TopToken
+from djl_python.types import Delta, Finish, FinishReason, GenerateRequest, SamplingParams, Token, TopToken
 
-TOKENS = [
+TOKENS = (
     Token(1, "He", -0.5, top=(TopToken(7, "Yo", -1.0),)),
     Token(2, "llo", -0.25),
     Token(3, "", -0.1, special=True),
-]
+)
 FINISH = Finish(
     reason=FinishReason.EOS,
     text="Hello",
@@ -54,9 +54,9 @@ def test_streams_one_piece_for_each_token() -> None:
     formatter = make(custom, "jsonlines", {"mine": 5})
     assert formatter.stream
     assert formatter.headers["content-type"] == "application/jsonlines"
-    first = formatter.push(TOKENS[:1], None)
+    first = formatter.push(Delta(tokens=TOKENS[:1]))
     assert json.loads(first) == {"t": "He", "first": True, "last": False}
-    rest = [json.loads(line) for line in formatter.push(TOKENS[1:], FINISH).splitlines()]
+    rest = [json.loads(line) for line in formatter.push(Delta(tokens=TOKENS[1:], finish=FINISH)).splitlines()]
     assert [line["t"] for line in rest] == ["llo", ""]
     assert rest[-1]["last"]
     assert rest[-1] | {"reason": "eos_token", "prompt": "Hi", "prefill": 1, "top": "Yo", "mine": 5} == rest[-1]
@@ -69,8 +69,9 @@ def test_without_streaming_the_pieces_come_together() -> None:
 
     formatter = make(legacy, "json", {"details": True})
     assert formatter.headers["content-type"] == "application/json"
-    assert formatter.push(TOKENS[:2], None) == b""
-    assert json.loads(formatter.push(TOKENS[2:], FINISH)) == {"text": "Hello", "why": "eos_token"}
+    assert formatter.push(Delta(tokens=TOKENS[:2])) == b""
+    assert formatter.push(Delta(tokens=TOKENS[2:], finish=FINISH)) == b""
+    assert json.loads(formatter.end()) == {"text": "Hello", "why": "eos_token"}
 
 
 def test_errors_are_the_dialects() -> None:

@@ -15,7 +15,7 @@ from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Finish, FinishReason, Token, TopToken
+from djl_python.types import Delta, Finish, FinishReason, Token, TopToken
 
 LMI = LmiDialect()
 
@@ -54,10 +54,20 @@ def finish(**changes: Any) -> Finish:
     return Finish(**given | changes)
 
 
+def delta(tokens: tuple[Token, ...], finished: Finish | None = None, choice: int = 0) -> Delta:
+    return Delta(choice=choice, tokens=tokens, text="".join(token.text for token in tokens), finish=finished)
+
+
 def answer(parsed: Parsed, **changes: Any) -> tuple[str, list[bytes]]:
     """(content-type, what each step gave)."""
     push = parsed.formatter.push
-    steps = [push(TOKENS[:1], None), push((), None), push(TOKENS[1:2], None), push(TOKENS[2:], finish(**changes))]
+    steps = [
+        push(delta(TOKENS[:1])),
+        push(delta(())),
+        push(delta(TOKENS[1:2])),
+        push(delta(TOKENS[2:], finish(**changes))),
+    ]
+    steps[-1] += parsed.formatter.end()
     return parsed.formatter.headers["content-type"], steps
 
 
@@ -99,6 +109,17 @@ def test_json_with_details() -> None:
     assert json.loads(steps[-1]) == {"generated_text": "Deep Learning", "details": {**DETAILS, "tokens": LMI_TOKENS}}
 
 
+def test_the_other_sequences_come_after_the_best() -> None:
+    formatter = parse({"inputs": "What?", "parameters": {"details": True}}).formatter
+    for choice in (1, 0):
+        assert formatter.push(delta(TOKENS, finish(text=f"text {choice}"), choice)) == b""
+    answer = json.loads(formatter.end())
+    assert answer["generated_text"] == "text 0"
+    assert answer["details"]["best_of_sequences"] == [
+        {"finish_reason": "eos_token", "generated_tokens": 3, "generated_text": "text 1", "tokens": LMI_TOKENS}
+    ]
+
+
 def test_full_text() -> None:
     for stream in (False, True):
         _, steps = answer(parse({"inputs": "What?", "parameters": {"return_full_text": True}, "stream": stream}))
@@ -127,7 +148,7 @@ def test_jsonlines_with_details() -> None:
 
 def test_several_tokens_in_one_step_are_several_lines() -> None:
     formatter = parse({"inputs": "What?", "stream": True}).formatter
-    lines = jsonlines(formatter.push(TOKENS, finish()))
+    lines = jsonlines(formatter.push(delta(TOKENS, finish())))
     assert [line["token"]["id"] for line in lines] == [304, 11157, 2]
     assert ["generated_text" in line for line in lines] == [False, False, True]
 
@@ -228,14 +249,14 @@ def test_framing(option: str | None, asked: str | None, stream: bool | None, tgi
 
 
 def test_a_request() -> None:
-    request = parse({"inputs": "x", "parameters": {"truncate": 5, "bad_sequences": ["no"], "stop": "s"}}).request
+    request = parse({"inputs": "x", "parameters": {"truncate": 5, "bad_sequences": ["no"], "stop": "s"}}).requests[0]
     assert (request.prompt, request.truncate, request.bad_sequences) == ("x", 5, ("no",))
     assert request.text.stop_sequences == ("s",)
     assert request.add_special_tokens
 
 
 def test_plain_text_is_a_prompt() -> None:
-    assert LMI.parse(inputs(b"Hello", "text/plain; charset=utf-8"), model()).request.prompt == "Hello"
+    assert LMI.parse(inputs(b"Hello", "text/plain; charset=utf-8"), model()).requests[0].prompt == "Hello"
 
 
 def test_a_form_is_a_request() -> None:
@@ -243,7 +264,7 @@ def test_a_form_is_a_request() -> None:
         b"inputs=Hello+you&parameters=%7B%22max_new_tokens%22%3A7%7D&stream=true", "application/x-www-form-urlencoded"
     )
     parsed = LMI.parse(form, model())
-    assert (parsed.request.prompt, parsed.request.sampling.max_new_tokens) == ("Hello you", 7)
+    assert (parsed.requests[0].prompt, parsed.requests[0].sampling.max_new_tokens) == ("Hello you", 7)
     assert parsed.formatter.stream
 
 
@@ -254,12 +275,12 @@ def test_json_that_says_it_is_a_form() -> None:
 
 def test_what_has_no_effect_is_named_in_a_header() -> None:
     parsed = parse({"inputs": "x", "parameters": {"seed": 1, "zz\n": 2, "aa": 3}, "model": "m", "n": None})
-    assert parsed.request.ignored == ("aa", "model", "seed", "zz\n")
+    assert parsed.requests[0].ignored == ("aa", "model", "seed", "zz\n")
     assert parsed.formatter.headers["x-ignored-parameters"] == "aa,model,seed,'zz\\n'"
     assert "x-ignored-parameters" not in parse({"inputs": "x"}).formatter.headers
     many = parse({"inputs": "x", "parameters": {f"unknown{n}": n for n in range(999)}})
     assert len(many.formatter.headers["x-ignored-parameters"]) < 1100
-    assert len(many.request.ignored) == 999
+    assert len(many.requests[0].ignored) == 999
 
 
 @pytest.mark.parametrize(
@@ -353,7 +374,7 @@ def test_an_error_ends_a_stream() -> None:
     assert jsonlines(LMI.stream_error(error, "application/jsonlines")) == [line]
     assert events(LMI.stream_error(error, "text/event-stream; charset=utf-8")) == [line]
     tgi = parse({"inputs": "x", "stream": True}, tgi_compat=True).formatter
-    tgi.push(TOKENS[:1], None)
+    tgi.push(delta(TOKENS[:1]))
     assert events(tgi.error(error)) == [
         {
             **line,

@@ -50,7 +50,7 @@ def test_what_was_found_comes_with_its_warnings():
 def test_the_ready_block_has_a_command_for_each_model():
     out = io.StringIO()
     models = [ModelConfig(name="a"), ModelConfig(name="b", version="1.0")]
-    Announcer(out, io.StringIO()).serving([Address("0.0.0.0", 9000)], models)
+    Announcer(out, io.StringIO()).serving(Address("0.0.0.0", 9000), models, only=False)
     lines = out.getvalue().splitlines()
     assert "djl-serving is ready at http://0.0.0.0:9000" in lines
     commands = [shlex.split(line) for line in lines if "curl" in line]

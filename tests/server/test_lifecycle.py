@@ -177,7 +177,8 @@ async def test_of_several_models_the_others_serve(model_dir):
             assert ping.json() == {"good": {"status": "Healthy"}, "bad": {"status": "FAILED"}}
             assert (await client.post("/predictions/good", json={"do": "echo"})).status_code == 200
             assert (await client.post("/predictions/bad", json={"do": "echo"})).status_code == 503
-        assert "curl" in server.output and f"{server.url}/predictions/bad" not in server.output
+        assert f"curl {server.url}/predictions/good" in server.output
+        assert f"{server.url}/predictions/bad" not in server.output
         server.process.send_signal(signal.SIGINT)
         assert await server.process.wait() == 0
 
@@ -235,3 +236,28 @@ async def test_a_default_model_must_exist():
 
     with pytest.raises(ConfigError, match="default_model=x: no such model; there is m"):
         Server(ServerConfig(default_model="x"), [model_config()])
+
+
+async def test_the_real_worker_serves_a_model_py(tmp_path: Path):
+    (tmp_path / "model.py").write_text(
+        "from djl_python import Input, Output\n\n\n"
+        "def handle(inputs: Input) -> Output | None:\n"
+        "    if inputs.is_empty():\n        return None\n"
+        "    order = inputs.get_as_json()\n"
+        "    if 'fail' in order:\n        raise ValueError('boom')\n"
+        "    if 'words' in order:\n        return Output().add_stream_content(iter(order['words']))\n"
+        "    return Output().add_as_json(order)\n"
+    )
+    async with spawned(f"words={tmp_path}") as server:
+        assert (await server.post(a=1)).json() == {"a": 1}
+        assert (await server.post(words=["a", "b"])).text == '{"outputs":"a"}\n{"outputs":"b"}\n'
+        failed = await server.post(fail=True)
+        assert failed.status_code == 424 and "ValueError: boom" in failed.text
+        (worker,) = server.workers()
+        worker.kill()
+        await until(lambda: "it starts again now" in server.output)
+        assert (await server.post(a=2)).json() == {"a": 2}  # waited for the new worker
+        workers = server.workers()
+        server.process.kill()
+        await server.process.wait()
+        await until(lambda: all_gone(workers))

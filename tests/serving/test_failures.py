@@ -1,0 +1,161 @@
+"""Processes die; clients get clear errors, the server comes back, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+from tests.serving.client import ask, metrics, until_quiet
+
+LONG = {"inputs": "Count to twenty.", "parameters": {"max_new_tokens": 1900, "ignore_eos_token": True}}
+SHORT = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 8}}
+
+
+def process(server: RunningServer, module: str) -> psutil.Process:
+    """The server's only descendant that runs this module."""
+    found = [
+        child
+        for child in psutil.Process(server.process.pid).children(recursive=True)
+        if module in " ".join(child.cmdline())
+    ]
+    assert len(found) == 1, found
+    return found[0]
+
+
+async def until_running(session: aiohttp.ClientSession, url: str, count: int) -> None:
+    async with asyncio.timeout(20):
+        while (await metrics(session, url)).get("djl_running_requests", 0) < count:
+            await asyncio.sleep(0.01)
+
+
+async def until_answered(session: aiohttp.ClientSession, url: str) -> None:
+    """Until the next request succeeds."""
+    async with asyncio.timeout(60):
+        while (await ask(session, f"{url}/invocations", SHORT)).status != 200:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("module", ["djl_python.engine", "djl_python.worker"])
+async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        url = f"{demo.url}/invocations"
+        streams = [asyncio.create_task(ask(session, url, LONG | {"stream": True})) for _ in range(2)]
+        wholes = [asyncio.create_task(ask(session, url, LONG)) for _ in range(2)]
+        await until_running(session, demo.url, 4)
+        process(demo, module).kill()
+        async with asyncio.timeout(15):
+            for answer in await asyncio.gather(*wholes):
+                assert answer.status == 424
+                assert "ended" in answer.lines[0]["error"]
+            for answer in await asyncio.gather(*streams):
+                assert answer.status == 200
+                assert answer.lines[-1]["details"]["finish_reason"] == "error"
+                assert answer.lines[-1]["token"]["id"] == -1
+        await until_answered(session, demo.url)
+        await until_quiet(session, demo.url)
+        assert len(psutil.Process(demo.process.pid).children(recursive=True)) == 2
+
+
+def fake_model(path: Path, **properties: Any) -> Path:
+    """A model directory whose engine needs no checkpoint."""
+    write_byte_tokenizer(path)
+    (path / "config.json").write_text("{}")
+    settings = {"option.rolling_batch": "fake", "option.entryPoint": "djl_python.huggingface", **properties}
+    (path / "serving.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+@pytest.mark.asyncio
+async def test_a_full_queue_answers_at_once(tmp_path: Path) -> None:
+    model = fake_model(
+        tmp_path / "busy", **{"option.fake_step_ms": 20, "option.max_rolling_batch_size": 1, "job_queue_size": 1}
+    )
+    with running_server("-m", str(model)) as server:
+        async with aiohttp.ClientSession() as session:
+            url = f"{server.url}/invocations"
+            tasks = [asyncio.create_task(ask(session, url, LONG)) for _ in range(3)]  # two in the worker, one queued
+            await until_running(session, server.url, 1)
+            async with asyncio.timeout(1):
+                refused = await ask(session, url, SHORT)
+            assert refused.status == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await until_quiet(session, server.url)
+            assert (await ask(session, url, SHORT)).status == 200
+
+
+@pytest.mark.asyncio
+async def test_predict_timeout_is_the_gap_of_a_stream_and_the_whole_of_an_answer(tmp_path: Path) -> None:
+    model = fake_model(tmp_path / "slow", **{"option.fake_step_ms": 50, "option.predict_timeout": 0.7})
+    with running_server("-m", str(model)) as server:
+        async with aiohttp.ClientSession() as session:
+            url = f"{server.url}/invocations"
+            body = {"inputs": "abc", "parameters": {"max_new_tokens": 30}}  # 1.5 s
+            whole, streamed = await asyncio.gather(ask(session, url, body), ask(session, url, body | {"stream": True}))
+            assert whole.status == 424
+            assert "predict_timeout" in whole.lines[0]["error"]
+            assert len(streamed.lines) == 30
+            assert "error" not in streamed.lines[-1]
+            await until_quiet(session, server.url)
+
+
+@pytest.mark.asyncio
+async def test_a_failing_step_costs_its_culprit_only(tmp_path: Path) -> None:
+    model = fake_model(tmp_path / "cursed", **{"option.fake_failing_token": ord("!"), "option.fake_step_ms": 5})
+    with running_server("-m", str(model)) as server:
+        async with aiohttp.ClientSession() as session:
+            url = f"{server.url}/invocations"
+            good = {"inputs": "abc", "parameters": {"max_new_tokens": 50}}
+            answers = await asyncio.gather(
+                *(ask(session, url, good) for _ in range(5)), ask(session, url, good | {"inputs": "abc!"})
+            )
+            assert [a.status for a in answers] == [200] * 5 + [424]
+            assert "makes a step fail" in answers[-1].lines[0]["error"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+async def test_nothing_outlives_the_front_end(tmp_path: Path, signal_number: signal.Signals) -> None:
+    model = fake_model(tmp_path / "m", **{"option.fake_step_ms": 10})
+    with running_server("-m", str(model)) as server:
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(family) == 2
+        async with aiohttp.ClientSession() as session:
+            running = asyncio.create_task(
+                ask(session, f"{server.url}/invocations", {"inputs": "abc", "parameters": {"max_new_tokens": 40}})
+            )
+            await until_running(session, server.url, 1)
+            os.kill(server.process.pid, signal_number)
+            (answer,) = await asyncio.gather(running, return_exceptions=True)
+        status = await asyncio.to_thread(server.process.wait, 20)
+        if signal_number == signal.SIGKILL:
+            assert isinstance(answer, aiohttp.ClientError)
+        else:  # drained: what was running has ended well
+            assert not isinstance(answer, BaseException) and answer.status == 200
+            assert status == 0
+        _, alive = await asyncio.to_thread(psutil.wait_procs, family, 10)
+        assert alive == []
+
+
+def test_a_model_that_cannot_start_says_why_and_is_not_restarted_for_ever(tmp_path: Path) -> None:
+    model = tmp_path / "broken"
+    model.mkdir()
+    (model / "model.py").write_text("import json\n\ndef handle(inputs):\n    return json.loads('{')\n")
+    with pytest.raises(RuntimeError) as caught, running_server("-m", str(model)):
+        pass
+    output = str(caught.value)
+    assert "status 1" in output
+    assert "JSONDecodeError" in output
+    assert "model.py" in output and "line 4" in output
+    assert "worker/service.py" not in output

@@ -158,6 +158,11 @@ def join(inputs: Sequence[Input]) -> Input:
     return batch
 
 
+def is_split(output: Output) -> bool:
+    """Whether the output's entries say which item of a batch they answer."""
+    return any(_BATCH_KEY.fullmatch(key or "") for key, _ in output.content)
+
+
 def split(output: Output, size: int) -> list[Output]:
     """The answers in the answer to a batch, one for each item, in order.
 

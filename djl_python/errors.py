@@ -47,6 +47,28 @@ class ParameterError(ServingError):
         self.field = field
 
 
+class ContextLengthError(ParameterError):
+    """A prompt, or a prompt with what is to be generated, does not fit into the model's context.
+
+    Attributes:
+        prompt_tokens, max_new_tokens: of the request; `max_new_tokens` is None where the prompt alone is too long.
+        limit: the model's context, in tokens.
+    """
+
+    kind = "context_length"
+
+    def __init__(self, prompt_tokens: int, max_new_tokens: int | None, limit: int, field: str = "inputs") -> None:
+        if max_new_tokens is None:
+            what = f"{prompt_tokens} tokens, expected at most {limit - 1} (the model's context is {limit} tokens, "
+            what += "and one is for the answer); parameters.truncate shortens a prompt"
+        else:
+            what = f"{prompt_tokens} tokens and {max_new_tokens} to generate, expected at most {limit} together"
+        super().__init__(f"{field}: {what}", field)
+        self.prompt_tokens = prompt_tokens
+        self.max_new_tokens = max_new_tokens
+        self.limit = limit
+
+
 class RouteError(ServingError):
     """No route has this path."""
 
@@ -150,4 +172,5 @@ _collect(ServingError)
 
 def from_kind(kind: str, message: str) -> ServingError:
     """Rebuild an error that crossed a process as (kind, message)."""
-    return _KINDS.get(kind, ServingError)(message)
+    found = _KINDS.get(kind, ServingError)
+    return (ParameterError if issubclass(found, ParameterError) else found)(message)

@@ -110,6 +110,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and what to make of it, as a dialect parsed it, before its text has been tokenized.
 
     `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens.
+    Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request; otherwise the context ends it.
     `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names what was accepted and has no
     effect; it is sent back in `x-ignored-parameters`.
     """
@@ -120,6 +121,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     add_special_tokens: bool = True
     truncate: int | None = None
+    must_fit: bool = False
     bad_sequences: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -156,6 +158,14 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     arguments: str = ""
 
 
+class Timings(msgspec.Struct, frozen=True):
+    """How long each part of a generation took, in seconds."""
+
+    validation_s: float = 0.0  # parsing and tokenizing
+    queue_s: float = 0.0  # until the first step that worked on it, as far as the worker can tell
+    inference_s: float = 0.0  # from then to the last token
+
+
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one sequence."""
 
@@ -167,6 +177,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None  # None for greedy
     prefill: tuple[Token, ...] = ()  # prompt tokens, when asked for
     cumulative_logprob: float = 0.0
+    timings: Timings = Timings()
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Formatter, Parsed
 from djl_python.dialects.custom import CustomFormatter, Shape
 from djl_python.engine.client import EngineClient
-from djl_python.errors import GenerationError, ModelLoadError, ParameterError, PayloadError, ServingError
+from djl_python.errors import ContextLengthError, GenerationError, ModelLoadError, PayloadError, ServingError
 from djl_python.handler import Context, Handler, Metrics, Reply
 from djl_python.inputs import Input
 from djl_python.output_formatter import FRAMINGS, adapt_output_formatter, find_decorated
@@ -142,11 +142,9 @@ class TextGenerationHandler(Handler):
             raise PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
         longest = self._engine.limits.max_model_len
         if len(ids) >= longest:
-            raise ParameterError(
-                f"inputs: {len(ids)} tokens, expected at most {longest - 1} (the model's context is {longest} tokens, "
-                "and one is for the answer); parameters.truncate shortens a prompt",
-                "inputs",
-            )
+            raise ContextLengthError(len(ids), None, longest)
+        if request.must_fit and len(ids) + request.sampling.max_new_tokens > longest:
+            raise ContextLengthError(len(ids), request.sampling.max_new_tokens, longest)
         sampling = request.sampling
         # What does not fit into the context is not generated; the finish reason says so.
         room = min(sampling.max_new_tokens, longest - len(ids))

@@ -190,7 +190,14 @@ def _check_together(
 
 
 def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts."""
-    top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
+    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts.
+
+    Not `batch_size`: in an Input's properties that is the size of the batch it holds.
+    """
+    top = {
+        key: entry.value
+        for key, entry in entries.items()
+        if not key.startswith("option.") and key not in ("batch_size", "max_dynamic_batch_size")
+    }
     options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}
     return top | options

@@ -30,7 +30,7 @@ from ..forms import MULTIPART, URLENCODED, media_type
 from ..inputs import Input
 from ..output_formatter import FRAMINGS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import GenerateRequest
-from .base import Dialect, ErrorAnswer, Parsed, Route
+from .base import Answer, Dialect, Parsed, Route
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .lmi_parameters import LmiParameters, prompt_logprobs, read_parameters, sampling_params, text_options
 
@@ -95,19 +95,17 @@ class LmiDialect(Dialect):
         )
         return Parsed((request,), formatter)
 
-    def error(
-        self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None
-    ) -> ErrorAnswer:
+    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
         """What failed in the worker (`inputs` is there) has LMI's bodies, what the front end refuses DJL's."""
         tgi = model is not None and model.option.tgi_compat
         if isinstance(error, HandlerError):
             failure = {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
-            return ErrorAnswer(ERROR_STATUS, encode_json(failure))
+            return Answer(ERROR_STATUS, encode_json(failure))
         if isinstance(error, GenerationError) or (isinstance(error, ParameterError) and inputs is not None):
             streams = inputs is not None and model is not None and _streams(inputs, model)
-            return ErrorAnswer(ERROR_STATUS, encode_json((error_line if streams else error_object)(error, tgi=tgi)))
+            return Answer(ERROR_STATUS, encode_json((error_line if streams else error_object)(error, tgi=tgi)))
         if isinstance(error, PayloadError) and inputs is not None:
-            return ErrorAnswer(ERROR_STATUS, encode_json(error_fields(error, tgi=tgi)))
+            return Answer(ERROR_STATUS, encode_json(error_fields(error, tgi=tgi)))
         return _djl_error(error, model)
 
     def stream_error(self, error: ServingError, content_type: str) -> bytes:
@@ -115,14 +113,14 @@ class LmiDialect(Dialect):
         return encode(error_line(error, tgi=False))
 
 
-def _djl_error(error: ServingError, model: ModelConfig | None) -> ErrorAnswer:
+def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
     status, headers = error.status, {"content-type": JSON}
     if isinstance(error, OverloadedError | UnavailableError):
         headers["retry-after"] = str(error.retry_after_s)
     if isinstance(error, OverloadedError) and model is not None:
         status = model.option.throttle_error_http_code or status
     kind = _DJL_TYPES.get(type(error), "InternalServerException")
-    return ErrorAnswer(status, encode_json({"code": status, "type": kind, "message": error.message}), headers)
+    return Answer(status, encode_json({"code": status, "type": kind, "message": error.message}), headers)
 
 
 # ------------------------------------------------------------------------------------------------ reading the body

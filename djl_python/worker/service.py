@@ -168,8 +168,7 @@ class Service:
         )
 
     def _fail_load(self, detail: str) -> None:
-        log.error("%s", detail)
-        self._channel.send(Status("failed", detail))
+        self._channel.send(Status("failed", detail))  # the front end shows it
         self._end(EXIT_LOAD_FAILED)
 
     # ------------------------------------------------------------------------------------ serving

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ..batching import DynamicBatcher, join, split
+from ..batching import DynamicBatcher, is_split, join, split
 from ..config import ModelConfig
 from ..errors import HandlerError, ModelLoadError, PayloadError
 from ..handler import Context, Handler, Reply
@@ -97,10 +97,10 @@ class UserHandler(Handler):
     async def _run_batch(self, items: Sequence[Input]) -> list[Answer]:
         async with self._turn:
             result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
-        if len(items) == 1:
-            return [result]
         if result is None:
             return [None] * len(items)
+        if len(items) == 1 and not (isinstance(result, Output) and is_split(result)):
+            return [result]
         try:
             if not isinstance(result, Output):
                 raise HandlerError(f"Invalid output type: {type(result).__name__}, expected an Output for the batch")

@@ -102,7 +102,6 @@ def test_properties_are_what_djl_gives(model: Path) -> None:
     config = load(model, text, OPTION_ENTRYPOINT="model.py", OPTION_mixedCase="1", TENSOR_PARALLEL_DEGREE="2")
     assert config.properties == {
         "engine": "mine",
-        "batch_size": "2",
         "dtype": "float32 ",
         "mine": "a=b",
         "entryPoint": "model.py",

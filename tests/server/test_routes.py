@@ -1,6 +1,6 @@
 import pytest
 
-from djl_python.dialects.base import Dialect, ErrorAnswer, Route
+from djl_python.dialects.base import Dialect, Answer, Route
 from djl_python.errors import MethodError, RouteError
 from djl_python.server.routes import RouteTable
 
@@ -11,7 +11,7 @@ def dialect(name: str, *routes: Route) -> Dialect:
             raise NotImplementedError
 
         def error(self, error, model=None, *, inputs=None):
-            return ErrorAnswer(500, b"")
+            return Answer(500, b"")
 
         def stream_error(self, error, content_type):
             return b""

@@ -30,7 +30,8 @@ class Detokenizer(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> str:
-        """What is left at the end: "" or U+FFFD for bytes that never became a character."""
+        """What is left at the end. The beginning of a character that was never completed is left out: a text that a
+        limit cut off is a text, not one with a broken end."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> Detokenizer:
@@ -60,7 +61,8 @@ class ByteDetokenizer(Detokenizer):
         return self._stripped(text) if self._strip else text
 
     def flush(self) -> str:
-        return self._decoder.decode(b"", True)
+        self._decoder.reset()
+        return ""
 
     def _stripped(self, text: str) -> str:
         while self._strip and text.startswith(" "):
@@ -95,7 +97,7 @@ class WindowDetokenizer(Detokenizer):
     def flush(self) -> str:
         text = self._new_text() if self._pending else ""
         self._pending = []
-        return text
+        return text.rstrip(REPLACEMENT)
 
     def _new_text(self) -> str:
         return self._decode(self._context + self._pending)[len(self._context_text) :]

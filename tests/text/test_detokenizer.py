@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from djl_python.text.detokenizer import MAX_PENDING_TOKENS, REPLACEMENT, WindowDetokenizer, detokenizer
+from djl_python.text.detokenizer import MAX_PENDING_TOKENS, REPLACEMENT, ByteDetokenizer, WindowDetokenizer, detokenizer
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import TextOptions
 
@@ -70,7 +70,7 @@ def test_a_prompt_that_ends_within_a_character_is_completed(loaded: dict[str, To
 def test_random_bytes_equal_decode_and_never_stall(loaded: dict[str, Tokenizer], seed: int) -> None:
     tokenizer = loaded["byte-level"]
     draw = random.Random(seed)
-    ids = [draw.randrange(tokenizer.vocab_size) for _ in range(300)]
+    ids = [draw.randrange(tokenizer.vocab_size) for _ in range(300)] + tokenizer.encode("z", add_special_tokens=False)
     got = pieces(tokenizer, ids, [])
     assert "".join(got) == tokenizer.decode(ids)
     # No more than three bytes are ever held.
@@ -89,12 +89,14 @@ def test_invalid_byte_tokens_come_out_at_once(loaded: dict[str, Tokenizer]) -> N
     assert got == [REPLACEMENT] * 20 + [""]
 
 
-def test_unfinished_bytes_come_out_at_the_end(loaded: dict[str, Tokenizer]) -> None:
+@pytest.mark.parametrize("kind", [ByteDetokenizer, WindowDetokenizer])
+def test_a_character_that_is_cut_off_at_the_end_is_left_out(
+    loaded: dict[str, Tokenizer], kind: type[ByteDetokenizer | WindowDetokenizer]
+) -> None:
     tokenizer = loaded["byte-level"]
     ids = tokenizer.encode("a👍", add_special_tokens=False)[:-1]
-    got = pieces(tokenizer, ids, [])
-    assert got[-1] == REPLACEMENT
-    assert "".join(got) == tokenizer.decode(ids)
+    detok = kind(tokenizer, [], TextOptions())
+    assert "".join([*map(detok.push, ids), detok.flush()]) == "a"
 
 
 def test_window_decoding_is_bounded_too(loaded: dict[str, Tokenizer]) -> None:

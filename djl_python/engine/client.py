@@ -49,6 +49,17 @@ def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
     )
 
 
+def _refuse_several_devices(config: ModelConfig) -> None:
+    """One engine runs a model on one device; saying so beats leaving devices idle."""
+    option = config.option
+    for name, degree in (
+        ("tensor_parallel_degree", option.tensor_parallel_degree),
+        ("pipeline_parallel_degree", option.pipeline_parallel_degree),
+    ):
+        if isinstance(degree, int) and degree > 1:
+            raise ModelLoadError(f"option.{name}={degree}: this engine runs a model on one device; expected 1")
+
+
 class EngineClient:
     """One engine process. Use `open`."""
 
@@ -85,8 +96,9 @@ class EngineClient:
             on_death: told once, with a reason, when the process ends unasked after it was ready.
 
         Raises:
-            ModelLoadError: with the engine's reason.
+            ModelLoadError: with the engine's reason, or for a setting that no engine has.
         """
+        _refuse_several_devices(config)
         self = cls(progress, on_stats, on_death)
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None)
         self._channel = await Channel.connect(sock, self._receive, self._lost)

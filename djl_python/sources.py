@@ -207,7 +207,6 @@ class HubSource:
         self._cache_dir = cache_dir
 
     def fetch(self, uri: str, revision: str = "") -> Path:
-        import httpx
         from huggingface_hub import errors, snapshot_download
 
         repo = uri.removeprefix("hf://").strip("/")
@@ -234,7 +233,7 @@ class HubSource:
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as exc:
             at = f" at revision {revision}" if revision else ""
             raise ConfigError(f"hub model {repo}{at} is not in the local cache, and the hub can't be reached") from exc
-        except (httpx.HTTPError, OSError) as exc:
+        except (errors.HTTPError, OSError) as exc:  # HTTPError: of whichever HTTP library the hub client uses
             raise ConfigError(f"hub model {repo} can't be downloaded: {_one_line(exc)}") from exc
         return path
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     BloomConfig,
     Gemma2Config,
     GPT2Config,
@@ -19,7 +20,6 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
-from transformers import AutoModelForCausalLM
 
 VOCABULARY = 320
 _COMMON: dict[str, Any] = {
@@ -38,9 +38,15 @@ _COMMON: dict[str, Any] = {
 
 def _gpt2() -> PretrainedConfig:
     return GPT2Config(
-        vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=1,
+        vocab_size=VOCABULARY,
+        n_embd=64,
+        n_layer=3,
+        n_head=4,
+        n_positions=256,
+        bos_token_id=0,
+        eos_token_id=1,
         initializer_range=0.2,
-    )  # fmt: skip
+    )
 
 
 # What each stands for: the features that attention has to get right.
@@ -57,7 +63,7 @@ ARCHITECTURES: dict[str, Any] = {
         sliding_window=24,
         attn_logit_softcapping=5.0,
         final_logit_softcapping=10.0,
-    ),  # fmt: skip
+    ),
     "mistral": lambda: MistralConfig(**_COMMON, num_key_value_heads=2, sliding_window=20),  # sliding window
     "gpt2": _gpt2,  # learned positions
 }
@@ -73,7 +79,7 @@ UNPAGED: dict[str, Any] = {
         bos_token_id=0,
         eos_token_id=1,
         initializer_range=0.2,
-    ),  # fmt: skip
+    ),
     "mamba": lambda: MambaConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
@@ -82,7 +88,7 @@ UNPAGED: dict[str, Any] = {
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=0,
-    ),  # fmt: skip
+    ),
 }
 
 

@@ -27,9 +27,12 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
     def open_batch(max_batch_size: int = 4, max_model_len: int = 64) -> RollingBatch:
         settings = EngineSettings(
-            model_path=str(path), max_batch_size=max_batch_size, max_model_len=max_model_len, threads=1,
+            model_path=str(path),
+            max_batch_size=max_batch_size,
+            max_model_len=max_model_len,
+            threads=1,
             kv_cache_memory_mb=8,
-        )  # fmt: skip
+        )
         return rolling_batch_class(name.split()[0])(settings, lambda what, done, total: None)
 
     return open_batch
@@ -66,10 +69,13 @@ def test_who_else_is_there_changes_nothing(shared: RollingBatch) -> None:
     def requests() -> list[tuple[int, list[int], SamplingParams]]:
         rng = random.Random(1)
         return [
-            (i, [rng.randrange(2, 200) for _ in range(rng.randrange(1, 30))],
-             SamplingParams(max_new_tokens=rng.randrange(1, 20), do_sample=i % 2 == 1, seed=i))
+            (
+                i,
+                [rng.randrange(2, 200) for _ in range(rng.randrange(1, 30))],
+                SamplingParams(max_new_tokens=rng.randrange(1, 20), do_sample=i % 2 == 1, seed=i),
+            )
             for i in range(12)
-        ]  # fmt: skip
+        ]
 
     alone = {}
     for request in requests():

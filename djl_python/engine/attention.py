@@ -11,7 +11,7 @@ context length, prompt chunks one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,11 +116,8 @@ class StepLayout:
     groups: list[Group]
 
 
-class _Probe:
-    """Stands where the cache will be: learns the layers' shapes from the first forward pass."""
-
-    def __init__(self) -> None:
-        self.layers: dict[int, LayerShape] = {}  # by id of the attention module, in order of first call
+# (module, query, key, value, result, scaling, sliding window or 0, softcap or 0, sinks)
+Watcher = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor, float, int, float, Tensor | None], None]
 
 
 @dataclass
@@ -130,7 +127,7 @@ class _Active:
     layer_of: dict[int, int]
 
 
-_active: _Active | _Probe | None = None
+_active: _Active | Watcher | None = None
 
 
 @contextmanager
@@ -145,12 +142,12 @@ def attend_to(cache: KVCache, layout: StepLayout, layer_of: dict[int, int]) -> I
 
 
 @contextmanager
-def probing() -> Iterator[dict[int, LayerShape]]:
-    """Within it, a model whose attention is `PAGED` reports its layers instead of attending to anything but itself."""
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Within it, a model whose attention is `PAGED` attends to its own tokens alone, and `watcher` sees every call."""
     global _active
-    _active = probe = _Probe()
+    _active = watcher
     try:
-        yield probe.layers
+        yield
     finally:
         _active = None
 
@@ -178,10 +175,14 @@ def paged_attention(
     """
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    if isinstance(_active, _Probe):
-        _active.layers.setdefault(id(module), LayerShape(key.shape[1], key.shape[3], value.shape[3]))
-        mask = torch.ones(query.shape[2], query.shape[2], dtype=torch.bool, device=query.device).tril()
-        return _attend(query, key, value, mask, scaling, softcap, s_aux).transpose(1, 2), None
+    if callable(_active):
+        distance = torch.arange(query.shape[2], device=query.device)[:, None] - torch.arange(
+            query.shape[2], device=query.device
+        )
+        mask = (distance >= 0) & (distance < (sliding_window or query.shape[2]))
+        result = _attend(query, key, value, mask, scaling, softcap, s_aux).transpose(1, 2)
+        _active(module, query, key, value, result, scaling, sliding_window or 0, softcap or 0.0, s_aux)
+        return result, None
     assert _active is not None, "a model with paged attention runs inside attend_to()"
     layer, cache, layout = _active.layer_of[id(module)], _active.cache, _active.layout
     cache.write(layer, layout.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))

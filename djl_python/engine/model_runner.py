@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .attention import PAGED, Group, KVCache, LayerShape, StepLayout, attend_to, probing
+from .attention import PAGED, Group, KVCache, LayerShape, StepLayout, attend_to, watching
 from .scheduler import Chunk
 from .sequence import Sequence
 
@@ -39,7 +39,12 @@ def rows_of(chunk: Chunk) -> int:
 
 def probe(model: Any, device: torch.device) -> dict[int, LayerShape]:
     """Attention layers in order of use, by id of their module: one forward pass of two tokens."""
-    with probing() as layers, torch.inference_mode():
+    layers: dict[int, LayerShape] = {}
+
+    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
+        layers.setdefault(id(module), LayerShape(key.shape[1], key.shape[3], value.shape[3]))
+
+    with watching(note), torch.inference_mode():
         ids = torch.zeros(1, 2, dtype=torch.long, device=device)
         model(input_ids=ids, position_ids=torch.arange(2, device=device)[None], use_cache=False)
     return layers

@@ -36,7 +36,7 @@ class PagedRollingBatch(RollingBatch):
         self.max_batch_size = settings.max_batch_size
         self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
         self.description = opened.description
-        self.weight_bytes = opened.loaded.weight_bytes
+        self.weight_bytes = opened.weight_bytes
         self.scheduler = Scheduler(
             BlockManager(opened.kv_blocks, settings.block_size, share=opened.share_prefixes),
             max_sequences=settings.max_batch_size,

@@ -1,7 +1,8 @@
 """Chooses how a loaded model is run, sizes its cache, and checks that it computes what the model computes.
 
-Runs in the engine process, once. A model whose attention can be replaced runs paged; the few that can't (a position
-bias inside the attention, a recurrent state) run with transformers' own cache, one sequence after the other.
+Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
+model whose attention can be replaced runs on torch over the paged cache; the few that can't (a position bias inside the
+attention, a recurrent state) run with transformers' own cache, one sequence after the other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from .attention import KVCache, LayerShape
 from .cached_runner import CachedModelRunner
 from .loading import LoadedModel, can_page, load_model
 from .model_runner import ModelRunner, PagedModelRunner, probe
+from .native.build import UnavailableError
+from .native.program import KEYS, Program
+from .native.recipe import NotUnderstoodError, read_recipe
+from .native.runner import NativeModelRunner
 from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
 from .sequence import Sequence
@@ -31,6 +36,7 @@ log = logging.getLogger(__name__)
 # reserved, not taken: the operating system gives a block's memory when the block is first used.
 CPU_CACHE_SHARE: Final = 0.4
 _CHECK_TOKENS: Final = 12
+_CHECK_BLOCK: Final = 16
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class OpenedRunner:
     """A model ready to step."""
 
     loaded: LoadedModel
+    weight_bytes: int  # what a decode step has to read at least
     runner: ModelRunner
     max_model_len: int
     max_prefill_tokens: int
@@ -62,8 +69,14 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     reference = _reference_logits(loaded)
     if can_page(loaded):
         layers = probe(loaded.model, loaded.device)
-        if layers and _agrees(loaded, layers, reference):
-            return _open_paged(settings, loaded, layers, wanted)
+        if layers:
+            opened = _open_native(settings, loaded, layers, wanted, reference)
+            if opened is not None:
+                return opened
+            cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
+            trial = PagedModelRunner(loaded.model, layers, cache, loaded.device)
+            if _agrees(loaded, trial, reference):
+                return _open_paged(settings, loaded, layers, wanted)
     log.warning(
         "%s can't run on a paged cache: sequences run one after the other, with transformers' own cache",
         type(loaded.model).__name__,
@@ -71,12 +84,66 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     return _open_cached(settings, loaded, wanted)
 
 
-def _open_paged(
+def _open_native(
+    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, reference: Tensor
+) -> OpenedRunner | None:
+    """The model as a native program; None, with the reason in the log, where that can't be."""
+    try:
+        if loaded.device.type != "cpu" or loaded.dtype not in (torch.bfloat16, torch.float32):
+            raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
+        if settings.block_size % KEYS:
+            raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
+        size = _size_cache(settings, loaded, layers, wanted)
+        program = Program(
+            read_recipe(loaded.model, wanted),
+            loaded.dtype,
+            blocks=size.blocks,
+            block_size=settings.block_size,
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS),
+            threads=torch.get_num_threads(),
+        )
+    except (UnavailableError, NotUnderstoodError) as reason:
+        log.info("no native kernels: %s; the model runs on torch", reason)
+        return None
+    runner = NativeModelRunner(program, settings.block_size)
+    if not _agrees(loaded, runner, reference):
+        program.close()
+        log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
+        return None
+    # Its weights are in the program, and idle threads of torch's would only spin beside the program's.
+    weight_bytes = loaded.weight_bytes
+    for parameter in loaded.model.parameters():
+        parameter.data = torch.empty(0, dtype=parameter.dtype)
+    torch.set_num_threads(1)
+    return OpenedRunner(
+        loaded=loaded,
+        weight_bytes=weight_bytes,
+        runner=runner,
+        max_model_len=size.length,
+        max_prefill_tokens=settings.max_prefill_tokens,
+        kv_blocks=size.blocks,
+        share_prefixes=True,
+        description=f"{_name(loaded)} on cpu (native kernels), {size.description}",
+    )
+
+
+@dataclass(frozen=True)
+class _CacheSize:
+    blocks: int
+    length: int
+    description: str
+
+
+def _size_cache(
     settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int
-) -> OpenedRunner:
+) -> _CacheSize:
+    """How many blocks there is room for, and how long a sequence may be with them.
+
+    Raises:
+        ModelLoadError: not even one block's worth.
+    """
     size = settings.block_size
-    shapes = list(layers.values())
-    block_bytes = KVCache.bytes_per_block(shapes, size, loaded.dtype)
+    block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
     enough = settings.max_batch_size * -(-wanted // size)
     blocks = min(enough, _cache_bytes(settings, loaded.device) // block_bytes)
     length = min(wanted, blocks * size)
@@ -87,18 +154,28 @@ def _open_paged(
         )
     if length < wanted:
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
-    cache = KVCache(shapes, blocks, size, loaded.dtype, loaded.device)
+    memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
+    return _CacheSize(blocks, length, f"context {length}, {memory}")
+
+
+def _name(loaded: LoadedModel) -> str:
+    return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}"
+
+
+def _open_paged(
+    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int
+) -> OpenedRunner:
+    size = _size_cache(settings, loaded, layers, wanted)
+    cache = KVCache(list(layers.values()), size.blocks, settings.block_size, loaded.dtype, loaded.device)
     return OpenedRunner(
         loaded=loaded,
+        weight_bytes=loaded.weight_bytes,
         runner=PagedModelRunner(loaded.model, layers, cache, loaded.device),
-        max_model_len=length,
+        max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
-        kv_blocks=blocks,
+        kv_blocks=size.blocks,
         share_prefixes=True,
-        description=(
-            f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, context "
-            f"{length}, KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
-        ),
+        description=f"{_name(loaded)} on {loaded.device}, {size.description}",
     )
 
 
@@ -107,13 +184,13 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int) -> 
     size = settings.block_size
     return OpenedRunner(
         loaded=loaded,
+        weight_bytes=loaded.weight_bytes,
         runner=CachedModelRunner(loaded.model, loaded.device),
         max_model_len=wanted,
         max_prefill_tokens=wanted,
         kv_blocks=settings.max_batch_size * -(-wanted // size),
         share_prefixes=False,
-        description=f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')} on {loaded.device}, "
-        f"context {wanted}, transformers' own cache",
+        description=f"{_name(loaded)} on {loaded.device}, context {wanted}, transformers' own cache",
     )
 
 
@@ -148,10 +225,8 @@ def _reference_logits(loaded: LoadedModel) -> Tensor:
     return logits
 
 
-def _agrees(loaded: LoadedModel, layers: dict[int, LayerShape], reference: Tensor) -> bool:
-    """Whether the paged model, reading the prompt in two pieces, comes to the same logits."""
-    cache = KVCache(list(layers.values()), 2, _CHECK_TOKENS, loaded.dtype, loaded.device)
-    runner = PagedModelRunner(loaded.model, layers, cache, loaded.device)
+def _agrees(loaded: LoadedModel, runner: ModelRunner, reference: Tensor) -> bool:
+    """Whether a runner, reading the prompt in pieces into its block 1, comes to the model's own logits."""
     sequence = Sequence(0, _check_ids(loaded), _CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
     for length in (_CHECK_TOKENS - 5, 4, 1):
         logits = runner.run([Chunk(sequence, length)])

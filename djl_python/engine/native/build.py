@@ -1,0 +1,91 @@
+"""Builds kernels.cpp with the machine's compiler and keeps the result. Runs in the engine process, once.
+
+The library is kept by source, compiler and processor in the user's cache directory: a few seconds the first time,
+nothing after. Without a compiler, or on a processor without AVX-512 BF16, there is none and the reason is told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_SOURCE: Final = Path(__file__).with_name("kernels.cpp")
+_FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
+_NEEDED: Final = {"avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
+_BUILD_TIMEOUT_S: Final = 120
+
+
+class UnavailableError(Exception):
+    """There are no native kernels here; the message says what is missing."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The kernels.
+
+    Raises:
+        UnavailableError: no compiler, no such processor, or the build failed.
+    """
+    missing = _NEEDED - _processor_flags()
+    if missing:
+        raise UnavailableError(f"the processor lacks {', '.join(sorted(missing))}")
+    compiler = next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise UnavailableError("there is no C++ compiler (c++, g++ or clang++)")
+    path = _kept(compiler)
+    if not path.exists():
+        _build(compiler, path)
+    loaded = ctypes.CDLL(str(path))
+    loaded.djl_pool.restype = ctypes.c_void_p
+    loaded.djl_pool.argtypes = [ctypes.c_int]
+    loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
+    loaded.djl_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    loaded.djl_pack.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_int]
+    return loaded
+
+
+def _processor_flags() -> set[str]:
+    if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists():
+        return set()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
+
+
+def _kept(compiler: str) -> Path:
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    what = (_SOURCE.read_text(), " ".join(_FLAGS), version, " ".join(sorted(_processor_flags())))
+    name = f"kernels-{hashlib.sha256(chr(0).join(what).encode()).hexdigest()[:16]}.so"
+    home = Path.home() / ".cache" / "djl-serving"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a container without a home: built again at each start
+        return Path(tempfile.mkdtemp(prefix="djl-serving-")) / name
+    return home / name
+
+
+def _build(compiler: str, path: Path) -> None:
+    log.info("building the CPU kernels with %s (once)", compiler)
+    folder = tempfile.mkdtemp(dir=path.parent)
+    built = Path(folder) / "kernels.so"
+    run = subprocess.run(
+        [compiler, *_FLAGS, str(_SOURCE), "-o", str(built)],
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if run.returncode:
+        shutil.rmtree(folder)
+        raise UnavailableError(f"{compiler} failed: {run.stderr.strip().splitlines()[-1:]}")
+    built.rename(path)  # whole or not at all, also when several engines start at once
+    shutil.rmtree(folder, ignore_errors=True)

@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from . import __version__
+from . import __version__, logs
 from .errors import ConfigError
 
 if TYPE_CHECKING:
-    from .config import ModelConfig
+    from .config import ModelConfig, ModelSpec
 
 #: Where SageMaker and the Docker image put the model.
 CONTAINER_STORE: Final = Path("/opt/ml/model")
 BUILT_IN_HANDLER: Final = "text-generation"
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _DESCRIPTION: Final = """\
 Serve large language models, or any Python model, over HTTP.
@@ -98,7 +97,7 @@ def _check_parser() -> argparse.ArgumentParser:
 def _add_log_level(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
-        choices=LOG_LEVELS,
+        choices=logs.LEVELS,
         default="info",
         help="what goes to stderr (default info; warning leaves out the line for each request)",
     )
@@ -106,7 +105,6 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     from .config import find_models, load_model_config, load_server_config
-    from .server import logs
 
     logs.configure(options.log_level)
     specs = [*options.model, *options.models]
@@ -120,13 +118,21 @@ def _serve(options: argparse.Namespace) -> int:
         config = load_server_config(options.config_file, {**overrides, "model_store": str(CONTAINER_STORE)})
     if specs and options.model_store:
         specs.append("ALL")
-    models = [load_model_config(spec, config) for spec in find_models(config, specs)]
-    if not models:
+    models: list[ModelConfig] = []
+    broken: dict[ModelSpec, str] = {}
+    for spec in find_models(config, specs):
+        try:
+            models.append(load_model_config(spec, config))
+        except ConfigError as error:
+            broken[spec] = error.message
+    if not models and not broken:
         print(_nothing_to_serve(config.model_store), file=sys.stderr)
         return 2
+    if not models:
+        raise ConfigError("\n".join(broken.values()))
     from .server.lifecycle import serve  # only now: a mistake is told without waiting for the HTTP server's imports
 
-    return serve(config, models)
+    return serve(config, models, broken)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -161,7 +167,8 @@ def handler_of(config: ModelConfig) -> str:
     Raises:
         ConfigError: option.entryPoint names a file that is not there.
     """
-    from .worker.entry_point import BUILT_IN, DEFAULT_FILE
+    from .user_module import DEFAULT_FILE
+    from .worker.entry_point import BUILT_IN
 
     function, entry_point = config.option.handler, config.option.entry_point
     built_in = f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}"

@@ -36,6 +36,13 @@ class PayloadError(ServingError):
         self.field = field
 
 
+class MediaTypeError(PayloadError):
+    """The body's content-type is not what the route takes."""
+
+    status = 415
+    kind = "media_type"
+
+
 class ParameterError(ServingError):
     """A generation parameter has a wrong type or is out of range. `field` is its path in the body."""
 
@@ -52,15 +59,18 @@ class ContextLengthError(ParameterError):
 
     Attributes:
         prompt_tokens, max_new_tokens: of the request; `max_new_tokens` is None where the prompt alone is too long.
-        limit: the model's context, in tokens.
+        limit: the model's context, in tokens; for a prompt alone, one more than it may have.
     """
 
     kind = "context_length"
 
-    def __init__(self, prompt_tokens: int, max_new_tokens: int | None, limit: int, field: str = "inputs") -> None:
+    def __init__(
+        self, prompt_tokens: int, max_new_tokens: int | None, limit: int, field: str = "inputs", reason: str = ""
+    ) -> None:
         if max_new_tokens is None:
-            what = f"{prompt_tokens} tokens, expected at most {limit - 1} (the model's context is {limit} tokens, "
-            what += "and one is for the answer); parameters.truncate shortens a prompt"
+            reason = reason or f"the model's context is {limit} tokens, and one is for the answer"
+            what = f"{prompt_tokens} tokens, expected at most {limit - 1} ({reason}); "
+            what += "parameters.truncate shortens a prompt"
         else:
             what = f"{prompt_tokens} tokens and {max_new_tokens} to generate, expected at most {limit} together"
         super().__init__(f"{field}: {what}", field)

@@ -34,6 +34,7 @@ class Input:
         function_name: the handler function this call is for ("handle" unless option.handler says otherwise).
         properties: the request's headers, names in lower case, and over them the model's own properties.
         content: what was sent: (name, bytes) pairs.
+        body: the body as it was sent, whatever its content-type says.
         operation, dialect: which request of which API this is, from the route table.
         path: the path of the URL.
         model_name, model_version: the model that answers.
@@ -44,6 +45,7 @@ class Input:
         self.function_name: str | None = None
         self.properties: dict[str, str] = {}
         self.content = PairList()
+        self.body = b""
         self.operation = ""
         self.dialect = ""
         self.path = ""
@@ -72,7 +74,7 @@ class Input:
         """
         self = cls()
         self.function_name = function_name
-        self.operation, self.dialect, self.path = call.operation, call.dialect, call.path
+        self.operation, self.dialect, self.path, self.body = call.operation, call.dialect, call.path, call.body
         self.model_name, self.model_version = model_name, model_version
         self.request_id = request_id or call.headers.get("x-request-id", "")
         self.properties = {**call.headers, **(properties or {})}

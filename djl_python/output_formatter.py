@@ -17,6 +17,7 @@ from .errors import HandlerError, ModelLoadError
 from .request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput, TextInput, Token
 
 __all__ = [
+    "FORMATTERS",
     "FRAMINGS",
     "JSON",
     "JSONLINES",
@@ -78,12 +79,14 @@ def encode_sse(payload: Any) -> bytes:
     return b"data: " + _encoder.encode(payload) + b"\n\n"
 
 
-#: option.output_formatter -> content-type, and what one payload becomes.
+#: Content-type, and what one payload becomes.
 FRAMINGS: Final[dict[str, tuple[str, Callable[[Any], bytes]]]] = {
     "json": (JSON, encode_json),
     "jsonlines": (JSONLINES, encode_jsonlines),
     "sse": (SSE, encode_sse),
 }
+#: What option.output_formatter may say -> the framing it means. The chat formatters frame chats in the same way.
+FORMATTERS: Final[dict[str, str]] = {name: framing for framing in FRAMINGS for name in (framing, f"{framing}_chat")}
 
 
 # ------------------------------------------------------------------------------------------------ decorated functions

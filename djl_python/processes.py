@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import os
 import signal
 import socket
@@ -17,8 +16,9 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from . import logs
+
 _PR_SET_PDEATHSIG: Final = 1
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 async def spawn(
@@ -59,4 +59,4 @@ def configure_child(log_name: str) -> None:
         if os.getppid() != parent:  # it died in between
             os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT.replace("%(name)s", log_name), stream=sys.stderr)
+    logs.configure("info", model=log_name)

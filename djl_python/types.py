@@ -96,12 +96,14 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt that the model's chat template writes. Messages are in OpenAI's form, content already validated.
 
-    `continue_final` leaves the last (assistant's) message open, to be gone on with.
+    `continue_final` leaves the last (assistant's) message open, to be gone on with; otherwise, without
+    `add_generation_prompt` the template does not begin an answer.
     """
 
     messages: tuple[dict[str, Any], ...]
     tool_use: ToolUse | None = None
     continue_final: bool = False
+    add_generation_prompt: bool = True
     template: str | None = None  # a named template of the model's
     variables: dict[str, Any] = {}
 
@@ -197,8 +199,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What one engine step did to one sequence: ids and numbers only.
 
-    `token_id` is -1 where the event carries none (an error). `top` are (id, logprob) pairs, best first. `prompt`
-    comes once, with the first token: for every prompt position (logprob or None, alternatives).
+    `token_id` is -1 where the event carries none: an error, of the kind that an `errors.ServingError` has. `top` are
+    (id, logprob) pairs, best first. `prompt` comes once, with the first token: for every prompt position (logprob or
+    None, alternatives).
     """
 
     request_id: int
@@ -208,6 +211,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     top: tuple[tuple[int, float], ...] = ()
     prompt: tuple[tuple[float | None, tuple[tuple[int, float], ...]], ...] = ()
     error: str | None = None
+    error_kind: str = "generation"
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -43,7 +43,7 @@ def test_with_nothing_to_serve_it_says_what_to_do(monkeypatch, capsys, tmp_path)
 def test_a_container_serves_its_model_directory(monkeypatch, model):
     served = []
     monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models: served.extend(models) or 0)
+    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models, broken: served.extend(models) or 0)
     assert cli.main([]) == 0
     assert [config.name for config in served] == ["echo"]
 
@@ -52,16 +52,30 @@ def test_models_are_positional_or_options_and_the_port_is_the_command_lines(monk
     served = []
     monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda *arguments: served.append(arguments) or 0)
     assert cli.main([str(model), "-m", f"other:2={model}", "-p", "0", "--host", "127.0.0.2"]) == 0
-    config, models = served[0]
+    config, models, broken = served[0]
+    assert not broken
     assert [(one.name, one.version) for one in models] == [("echo", ""), ("other", "2")]
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
 def test_a_model_store_is_added_to_named_models(monkeypatch, model, tmp_path):
     served = []
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models: served.extend(models) or 0)
+    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models, broken: served.extend(models) or 0)
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
     assert sorted(one.name for one in served) == ["echo", "named"]
+
+
+def test_of_several_models_one_may_be_configured_wrongly(monkeypatch, model, tmp_path):
+    served = []
+    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda *arguments: served.append(arguments) or 0)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "serving.properties").write_text("option.dtype=fp99\n")
+    assert cli.main([str(model), "-m", f"wrong:2={bad}"]) == 0
+    _, models, broken = served[0]
+    assert [one.name for one in models] == ["echo"]
+    ((spec, problem),) = broken.items()
+    assert (spec.name, spec.version) == ("wrong", "2") and "option.dtype=fp99: expected one of" in problem
 
 
 def test_check_prints_settings_warnings_and_handler(model, capsys):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .describe import describe
 from .environment import worker_environment
 from .loading import load_model_config
-from .model import ModelConfig
+from .model import Checkpoint, ModelConfig
 from .server import Address, ServerConfig, load_server_config
 from .settings import NO_EFFECT, Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
@@ -17,6 +17,7 @@ from .table import settings_table
 __all__ = [
     "NO_EFFECT",
     "Address",
+    "Checkpoint",
     "ModelConfig",
     "ModelSpec",
     "Options",

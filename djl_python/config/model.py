@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 
 from .settings import Options, ServingSettings
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What only the checkpoint tells about a model. Empty until the handler has loaded it.
+
+    Attributes:
+        generation_config: the checkpoint's generation_config.json, which decides what a request leaves open.
+        takes_images: whether messages may have images.
+    """
+
+    generation_config: dict[str, Any] = {}
+    takes_images: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """What the files of a checkpoint say. A generation_config.json that is missing or broken decides nothing."""
+        try:
+            found = msgspec.json.decode((path / "generation_config.json").read_bytes())
+        except (OSError, msgspec.DecodeError):
+            found = {}
+        return cls(generation_config=found if isinstance(found, dict) else {})
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known about a model before it is loaded. Round-trips through msgpack.
+    """Everything that is known about a model before it is loaded, and then its checkpoint. Round-trips through msgpack.
 
     Attributes:
         path: absolute local model directory, or "" where the checkpoint is all there is (a hub id).
@@ -20,6 +44,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             "config.properties:2", "default".
         cache_dir: where what is downloaded goes; "" for the default below the home directory.
         warnings: complete sentences for the start-up log.
+        checkpoint: what the handler found when it loaded the model.
     """
 
     name: str
@@ -34,3 +59,4 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     provenance: dict[str, str] = {}
     cache_dir: str = ""
     warnings: tuple[str, ...] = ()
+    checkpoint: Checkpoint = Checkpoint()

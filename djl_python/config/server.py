@@ -107,9 +107,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     throttle_error_http_code: Annotated[
         HttpErrorCode, Meta(description="HTTP status of LMI routes when the queue is full.")
     ] = 503
-    bad_request_http_code: Annotated[HttpErrorCode, Meta(description="HTTP status of a request that is wrong.")] = 400
-    wlm_error_http_code: Annotated[HttpErrorCode, Meta(description="HTTP status while no worker is ready.")] = 503
-    server_error_http_code: Annotated[HttpErrorCode, Meta(description="HTTP status of an internal error.")] = 500
     cors_allowed_origin: Annotated[
         str, Meta(description="Access-Control-Allow-Origin; unset: no CORS headers are sent.")
     ] = ""
@@ -130,10 +127,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 #: Keys of config.properties, and SERVING_<KEY>, that DJL knows and that have no effect here yet.
 NO_EFFECT_SERVER: Final = frozenset(
     """
-    certificate_file chunked_read_timeout cluster_address error_rate_any error_rate_model error_rate_server
-    error_rate_wlm fail_fast features health_check_override keystore keystore_pass keystore_type model_url_pattern
-    netty_client_threads number_of_netty_threads plugin_folder private_key_file prometheus reserved_memory_mb
-    timeout_http_code use_native_io
+    bad_request_http_code certificate_file chunked_read_timeout cluster_address error_rate_any error_rate_model
+    error_rate_server error_rate_wlm fail_fast features health_check_override keystore keystore_pass keystore_type
+    model_url_pattern netty_client_threads number_of_netty_threads plugin_folder private_key_file prometheus
+    reserved_memory_mb server_error_http_code timeout_http_code use_native_io wlm_error_http_code
     """.split()
 )
 

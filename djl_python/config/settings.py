@@ -42,13 +42,14 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, description="How long a dynamic batch waits for more requests, in milliseconds.")
     ] = field(default=100, name="max_batch_delay")
     max_idle_time: Annotated[
-        int, Meta(ge=1, description="Seconds without work after which a worker beyond minWorkers ends.")
+        int,
+        Meta(ge=1, description="Seconds without work after which a worker beyond minWorkers ends; no effect yet."),
     ] = 60
     min_workers: Annotated[int, Meta(ge=1, description="Worker processes that always run.")] = field(
         default=1, name="minWorkers"
     )
     max_workers: Annotated[
-        Positive | None, Meta(description="Worker processes at most; unset: as many as minWorkers.")
+        Positive | None, Meta(description="Worker processes at most; no effect yet: minWorkers is how many run.")
     ] = field(default=None, name="maxWorkers")
     retry_threshold: Annotated[
         int, Meta(ge=0, description="Failed worker starts in a row that are tolerated before the model is FAILED.")
@@ -115,7 +116,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Prompt tokens per engine step; a longer prompt is taken in pieces.")
     ] = 512
     max_model_len: Annotated[
-        Positive | None, Meta(description="Tokens of prompt and answer together; unset: what the model allows.")
+        Positive | None,
+        Meta(
+            description="Tokens of prompt and answer together; unset: what the model allows.",
+            extra={"aliases": ["max_total_tokens"], "environment": "MAX_TOTAL_TOKENS"},
+        ),
     ] = None
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
@@ -142,16 +147,68 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "auto, cpu, cuda or cuda:N"},
         ),
     ] = "auto"
+    kernels: Annotated[
+        Literal["auto", "native", "torch"],
+        Meta(
+            description="What computes on a CPU: native kernels (built with the machine's C++ compiler at first use), "
+            "torch, or auto for native where it can be.",
+        ),
+    ] = "auto"
     threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),
     ] = None
     tgi_compat: Annotated[bool, Meta(description="Answer in Text Generation Inference's shapes.")] = False
-    enable_streaming: Annotated[
-        Literal["false", "true", "huggingface"],
-        Meta(description="Stream answers without rolling batch, whatever the request says."),
-    ] = "false"
+    tgi_dialect: Annotated[
+        Literal["tgi", "mindie"],
+        Meta(description="Whose /generate_stream this is: Text Generation Inference's, or MindIE's."),
+    ] = "tgi"
+    full_text_enabled: Annotated[
+        bool,
+        Meta(
+            description="MindIE: each event's token.text is the text so far.",
+            extra={"aliases": ["fullTextEnabled"]},
+        ),
+    ] = False
+    compute_type: Annotated[
+        str,
+        Meta(
+            pattern=r"^[\x20-\x7e]*$",
+            description="TGI: what the header x-compute-type says; unset: device.",
+            extra={"environment": "COMPUTE_TYPE", "expected": "printable ASCII"},
+        ),
+    ] = ""
+    max_input_tokens: Annotated[
+        Positive | None,
+        Meta(
+            description="Tokens of a prompt at most; unset: what the model's context leaves.",
+            extra={"aliases": ["max_input_length"], "environment": "MAX_INPUT_TOKENS"},
+        ),
+    ] = None
+    max_best_of: Annotated[
+        int, Meta(ge=1, description="TGI: the highest best_of.", extra={"environment": "MAX_BEST_OF"})
+    ] = 2
+    max_stop_sequences: Annotated[
+        int,
+        Meta(
+            ge=0, description="TGI: stop sequences of a request at most.", extra={"environment": "MAX_STOP_SEQUENCES"}
+        ),
+    ] = 4
+    max_top_n_tokens: Annotated[
+        int, Meta(ge=0, description="TGI: the highest top_n_tokens.", extra={"environment": "MAX_TOP_N_TOKENS"})
+    ] = 5
+    max_client_batch_size: Annotated[
+        int,
+        Meta(ge=1, description="TGI: prompts of one request at most.", extra={"environment": "MAX_CLIENT_BATCH_SIZE"}),
+    ] = 4
+    tool_call_parser: Annotated[
+        str,
+        Meta(
+            description="Syntax of the model's tool calls: hermes, qwen, llama3_json, mistral, pythonic, or "
+            "module:Class; unset: what the chat template tells."
+        ),
+    ] = ""
     infer_do_sample: Annotated[
         bool, Meta(description="Sample when a request has sampling parameters, even without do_sample.")
     ] = False
@@ -182,11 +239,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 NO_EFFECT: Final = frozenset(
     """
     bedrock_compat decoding_strategy device_map disable_flash_attn draft_model_id enable_chunked_prefill enable_lora
-    enable_prefix_caching enable_venv enforce_eager fully_sharded_loras input_formatter is_peft_model kv_cache_dtype
-    load_format load_in_4bit load_in_8bit long_lora_scaling_factors lora_extra_vocab_size low_cpu_mem_usage
-    max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity max_splits mpi_mode multi_gpu parallel_loading
-    quantize sessions_expiration sessions_path sessions_s3url spec_length speculative_draft_model stop_sequence
-    swap_space waiting_steps
+    enable_prefix_caching enable_streaming enable_venv enforce_eager fully_sharded_loras input_formatter
+    is_peft_model kv_cache_dtype load_format load_in_4bit load_in_8bit long_lora_scaling_factors
+    lora_extra_vocab_size low_cpu_mem_usage max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity
+    max_splits mpi_mode multi_gpu parallel_loading quantize sessions_expiration sessions_path sessions_s3url
+    spec_length speculative_draft_model stop_sequence swap_space waiting_steps
     """.split()
 )
 

@@ -9,6 +9,10 @@ from .base import Dialect
 
 DIALECTS: Final = {
     "lmi": "djl_python.dialects.lmi:LmiDialect",
+    "openai": "djl_python.dialects.openai:OpenAIDialect",
+    "tgi": "djl_python.dialects.tgi:TgiDialect",
+    "mindie": "djl_python.dialects.mindie:MindieDialect",
+    "triton": "djl_python.dialects.triton:TritonDialect",
 }
 
 

@@ -2,15 +2,19 @@
 
 Routes and error shapes are used in the front end, parsing and answering in the worker. A dialect knows JSON shapes;
 it does not tokenize, generate or do I/O, and imports no other dialect.
+
+A dialect documents itself for /openapi.json: each `Route` names the msgspec types of its body and of its answers, the
+same types that the dialect reads and writes, and `Dialect.errors` those that any of its routes may answer besides.
+Descriptions and constraints come from the types' `msgspec.Meta`.
 """
 
 from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ..config import ModelConfig
 from ..errors import ServingError
@@ -18,6 +22,11 @@ from ..inputs import Input
 from ..types import Chat, Delta, GenerateRequest
 
 KEEP_ALIVE_S: Final = 15.0
+
+#: What may be answered, for /openapi.json: content type -> the type of the JSON there, as msgspec takes it. Where the
+#: content type is a stream, the type of one line, or of one event's data. A tuple of types means any of them, and a
+#: string among them is an event's data as it stands ("[DONE]"). No entries: an empty body.
+Bodies = Mapping[str, Any]
 
 
 class Kind(enum.Enum):
@@ -33,13 +42,21 @@ class Route:
     """One row of the route table.
 
     `path` may hold `{model}` and `{version}` segments. `operation` tells the dialect which of its requests this is.
-    A path without `{model}` asks `Dialect.model_of` for the model, and else belongs to the default model.
+    A path without `{model}` asks `Dialect.model_of` for the model, and else belongs to the default model. A GET route
+    answers HEAD too. Method `*` takes every method that no other row has. Two dialects may not claim one method and
+    path; the front end's own pages (/ping, /metrics, /openapi.json) give way to a dialect's row.
+
+    The rest is for /openapi.json: `summary` is a sentence, `request` the type of the JSON body, or a tuple of types
+    (None: there is none), `responses` are by status, with `Dialect.errors` added to them.
     """
 
     method: str
     path: str
     operation: str
     kind: Kind = Kind.GENERATE
+    summary: str = ""
+    request: Any = field(default=None, compare=False)
+    responses: Mapping[int, Bodies] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -75,8 +92,23 @@ class LoadedModel(Protocol):
 
 
 @dataclass(frozen=True)
+class Tally:
+    """What became of the requests to a model since it was registered. Pages are not requests to a model.
+
+    `succeeded` had a status below 400, `failed` had another, or a client that left. Seconds are those between a
+    request's last byte and the answer's, added up. `last_s` is the Unix time of the last answer's end, 0.0 if none.
+    """
+
+    succeeded: int = 0
+    succeeded_s: float = 0.0
+    failed: int = 0
+    failed_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelStatus:
-    """One loaded model (one version of it), as the front end sees it."""
+    """One model (one version of it), as the front end sees it. An unloaded one is neither ready nor failed."""
 
     config: ModelConfig
     ready: bool
@@ -85,10 +117,11 @@ class ModelStatus:
     registered_s: float  # Unix time
     in_flight: int
     queued: int
+    tally: Tally = Tally()
 
 
 class ServerView(Protocol):
-    """What a page may ask the front end."""
+    """What a page may ask the front end, and ask it to do."""
 
     @property
     def models(self) -> Sequence[ModelStatus]:
@@ -98,6 +131,37 @@ class ServerView(Protocol):
     @property
     def ready(self) -> bool:
         """Whether every model has a ready worker and the server is not draining."""
+        ...
+
+    @property
+    def unloaded(self) -> Sequence[ModelStatus]:
+        """The models that have been unloaded and can be loaded again."""
+        ...
+
+    def select(self, name: str = "", version: str = "", unversioned: str = "") -> ModelStatus:
+        """The model that a request with this name means, "" where it names none. See `Dialect.unversioned`.
+
+        Raises:
+            ModelNotFoundError: no model, or no version of it, has this name.
+            ModelNotNamedError: several are loaded, and none is the default.
+        """
+        ...
+
+    async def load(self, name: str) -> None:
+        """Load every version of an unloaded model again, and wait until it can answer; nothing for a loaded one.
+
+        Raises:
+            ModelNotFoundError: the server knows no model of this name.
+            ModelLoadError: it does not load; it stays, as failed.
+        """
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Take every version of a model out of service, let its requests finish (`drain_timeout`), end its workers.
+
+        Raises:
+            ModelNotFoundError: no model of this name is loaded.
+        """
         ...
 
 
@@ -115,7 +179,8 @@ class Formatter(abc.ABC):
 
     Attributes:
         stream: whether pieces leave as they come; otherwise `push` returns b"" and `end` everything.
-        headers: of the 200 response, content-type included.
+        headers: of the 200 response, content-type included. An answer that is not streamed starts after `end`, which
+            may add to them.
     """
 
     stream: bool
@@ -130,7 +195,7 @@ class Formatter(abc.ABC):
 
     @abc.abstractmethod
     def end(self) -> bytes:
-        """What comes after every sequence has finished; once."""
+        """What comes after every sequence has finished; once. One that does not stream may still add headers here."""
 
     @abc.abstractmethod
     def error(self, error: ServingError) -> bytes:
@@ -151,6 +216,12 @@ class Dialect(abc.ABC):
     name: ClassVar[str]
     routes: ClassVar[tuple[Route, ...]]
 
+    #: What this API calls the version of a model that has none; such a model is found under it.
+    unversioned: ClassVar[str] = ""
+
+    #: What any route may answer besides its `responses`, by status; for /openapi.json.
+    errors: ClassVar[Mapping[int, Bodies]] = {}
+
     @abc.abstractmethod
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read a request (`inputs.operation` says which).
@@ -167,16 +238,23 @@ class Dialect(abc.ABC):
         """
         raise NotImplementedError(f"{self.name} has no queries")
 
-    def page(self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes) -> Answer:
-        """Answer a PAGE route in the front end, at once.
+    def page(
+        self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes
+    ) -> Answer | Awaitable[Answer]:
+        """Answer a PAGE route in the front end: at once, or (`load`, `unload`) when something has been done.
 
         Args:
-            path_values: of the route's segments, `model` and `version`.
+            path_values: of the route's variable segments, by name: `model`, `version`, ...
 
         Raises:
-            ModelNotFoundError, PayloadError: answered through `error`.
+            ServingError: ModelNotFoundError, PayloadError, ...; answered through `error`.
         """
         raise NotImplementedError(f"{self.name} has no pages")
+
+    def speaker(self, operation: str, model: ModelConfig) -> str:
+        """The name of the dialect that answers a GENERATE or QUERY operation for this model: another one's where an
+        option of the model says so and two APIs share a path. That one has an operation of the same name."""
+        return self.name
 
     def model_of(self, body: bytes) -> str | None:
         """The model a body names, where this API chooses models by a field of the body; asked only if several are

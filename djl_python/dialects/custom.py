@@ -24,6 +24,7 @@ class CustomFormatter(Formatter):
         shape: the function, through `output_formatter.adapt_output_formatter`.
         inner: what the dialect would answer with.
         parameters: as the client sent them.
+        source: what the user's @input_formatter made of the request, where there is one.
     """
 
     def __init__(
@@ -34,24 +35,26 @@ class CustomFormatter(Formatter):
         parameters: Mapping[str, Any],
         *,
         tgi_compat: bool,
+        source: request_io.RequestInput | None = None,
     ) -> None:
         self._shape = shape
         self._inner = inner
         self.stream = inner.stream
         self.headers = {**inner.headers, "content-type": JSONLINES if inner.stream else JSON}
-        self._input = request_io.TextInput(
+        self._input = source or request_io.TextInput(
             parameters=dict(parameters),
             input_text=request.prompt if isinstance(request.prompt, str) else None,
             output_formatter=shape,
             tgi_compat=tgi_compat,
         )
         self._output = request_io.TextGenerationOutput(request_id=0, input=self._input)
+        self._open = request.branching.n
         self._held = b""
 
     def push(self, delta: Delta) -> bytes:
         last = len(delta.tokens) - 1
         data = b"".join(
-            self._piece(token, delta.finish if position == last else None)
+            self._piece(delta.choice, token, delta.finish if position == last else None)
             for position, token in enumerate(delta.tokens)
         )
         if self.stream:
@@ -65,18 +68,20 @@ class CustomFormatter(Formatter):
     def error(self, error: ServingError) -> bytes:
         return self._inner.error(error)
 
-    def _piece(self, token: Token, finish: Finish | None) -> bytes:
+    def _piece(self, choice: int, token: Token, finish: Finish | None) -> bytes:
         output = self._output
         if finish is not None:
-            output.finished = True
+            self._open -= 1
+            output.finished = not self._open
             output.prompt_tokens_details = [_token(prompt_token) for prompt_token in finish.prefill]
-        if token.top:
-            output.set_next_top_tokens([_token(top) for top in token.top])
         output.set_next_token(
             _token(token),
+            choice,
             is_last_token=finish is not None,
             finish_reason=None if finish is None else str(finish.reason),
         )
+        if token.top:
+            output.set_next_top_tokens([_token(top) for top in token.top], choice)
         return self._shape(output)
 
 

@@ -4,7 +4,7 @@ Routes and errors run in the front end, parsing in the worker. Source: LMI's inf
 
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
-themselves.
+themselves. A body with `messages` is a chat (`lmi_chat.py`), whose framing is chosen by `stream` and the option alike.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from ..errors import (
 )
 from ..forms import MULTIPART, URLENCODED, media_type
 from ..inputs import Input
-from ..output_formatter import FRAMINGS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..output_formatter import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route
+from .lmi_chat import parse_chat
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .lmi_parameters import LmiParameters, prompt_logprobs, read_parameters, sampling_params, text_options
+from .lmi_schema import ERRORS, REQUEST, RESPONSES
+from .request_body import ignored_header
 
 _FIELDS: Final = ("inputs", "parameters", "stream")
-#: Proxies refuse long headers.
-_HEADER_CHARS: Final = 1000
 
 #: DJL's names for what its front end refuses.
 _DJL_TYPES: Final[dict[type[ServingError], str]] = {
@@ -56,16 +57,22 @@ class LmiDialect(Dialect):
     """LMI's rolling-batch schema, and TGI's shapes under option.tgi_compat."""
 
     name = "lmi"
-    routes = (
-        Route("POST", "/invocations", "predict"),
-        Route("POST", "/predictions/{model}", "predict"),
-        Route("POST", "/predictions/{model}/{version}", "predict"),
-        Route("POST", "/models/{model}/invoke", "predict"),
+    routes = tuple(
+        Route("POST", path, "predict", summary="Generate, or answer a chat.", request=REQUEST, responses=RESPONSES)
+        for path in (
+            "/invocations",
+            "/predictions/{model}",
+            "/predictions/{model}/{version}",
+            "/models/{model}/invoke",
+        )
     )
+    errors = ERRORS
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
-        """Read `inputs`, `parameters` and `stream`. Names that have no effect go into x-ignored-parameters."""
+        """Read `inputs`, `parameters` and `stream`, or a chat. Names without effect go into x-ignored-parameters."""
         body = _body(inputs)
+        if body.get("messages") is not None:
+            return parse_chat(body, _framing(LmiParameters(), body, model, chat=True), model)
         prompt = _prompt(body)
         parameters, ignored = read_parameters(_parameters(body), model)
         framing = _framing(parameters, body, model)
@@ -83,7 +90,7 @@ class LmiDialect(Dialect):
             details=details,
             return_full_text=bool(parameters.return_full_text),
             alternatives=sampling.top_logprobs > 0,
-            headers={"x-ignored-parameters": _header_value(names)} if names else None,
+            headers=ignored_header(names),
         )
         request = GenerateRequest(
             prompt=prompt,
@@ -154,8 +161,7 @@ def _prompt(body: dict[str, Any]) -> str:
     if isinstance(prompt, str) and prompt:
         return prompt
     if prompt is None:
-        chat = " (`messages` is not served here)" if "messages" in body else ""
-        raise PayloadError(f"inputs: required, expected a string{chat}", "inputs")
+        raise PayloadError("inputs: required, expected a string (or messages, for a chat)", "inputs")
     got = "an empty one" if prompt == "" else _kind(prompt)
     hint = (
         " (an array belongs to dynamic batching; send one request for each prompt)" if isinstance(prompt, list) else ""
@@ -172,17 +178,17 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig) -> str:
+def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig, *, chat: bool = False) -> str:
     stream = body.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise PayloadError(f"stream: expected true or false, got {_kind(stream)}", "stream")
     asked = parameters.output_formatter
-    if asked is not None and asked not in FRAMINGS:
+    if asked is not None and asked not in FORMATTERS:
         field = "parameters.output_formatter"
-        raise ParameterError(f'{field}: expected {", ".join(sorted(FRAMINGS))}, got "{asked}"', field)
-    chosen = asked or ("json" if stream is False else model.option.output_formatter) or "json"
+        raise ParameterError(f'{field}: expected {", ".join(sorted(FORMATTERS))}, got "{asked}"', field)
+    chosen = FORMATTERS[asked or ("json" if stream is False else model.option.output_formatter) or "json"]
     if chosen == "json" and stream:
-        return "sse" if model.option.tgi_compat else "jsonlines"
+        return "sse" if model.option.tgi_compat and not chat else "jsonlines"
     return chosen
 
 
@@ -191,7 +197,7 @@ def _streams(inputs: Input, model: ModelConfig) -> bool:
     try:
         body = _body(inputs)
         asked = _parameters(body).get("output_formatter")
-        return _framing(LmiParameters(output_formatter=asked if asked in FRAMINGS else None), body, model) != "json"
+        return _framing(LmiParameters(output_formatter=asked if asked in FORMATTERS else None), body, model) != "json"
     except (ServingError, TypeError, KeyError):
         return False
 
@@ -206,9 +212,3 @@ def _kind(value: object) -> str:
         dict: "an object",
     }
     return names.get(type(value), "null")
-
-
-def _header_value(names: tuple[str, ...]) -> str:
-    """Names as a header's value: whatever a client calls a parameter, it can't break the header."""
-    value = ",".join(name if name.isascii() and name.isprintable() else ascii(name) for name in names)
-    return value if len(value) <= _HEADER_CHARS else f"{value[:_HEADER_CHARS]}..."

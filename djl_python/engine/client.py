@@ -15,7 +15,7 @@ import msgspec
 
 from ..channel import Channel
 from ..config import ModelConfig
-from ..errors import ModelLoadError
+from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
 from ..types import EngineStats, SamplingParams, TokenEvent
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 EventSink = Callable[[TokenEvent], None]
 _CLOSE_TIMEOUT_S = 5.0
+_DEATH = "the engine process ended unexpectedly"
 # `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with one sequence at a time.
 _BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 
@@ -38,6 +39,7 @@ def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
         trust_remote_code=option.trust_remote_code,
         dtype=option.dtype,
         device=option.device,
+        kernels=option.kernels,
         threads=option.threads,
         max_batch_size=1 if option.rolling_batch == "disable" else option.max_rolling_batch_size,
         max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
@@ -61,9 +63,15 @@ def _refuse_several_devices(config: ModelConfig) -> None:
 
 
 class EngineClient:
-    """One engine process. Use `open`."""
+    """One engine process. Use `open`.
+
+    Attributes:
+        limits: what the loaded model allows.
+        step_s: how long the step took whose events are being handed out, in seconds.
+    """
 
     limits: Opened
+    step_s: float = 0.0
 
     def __init__(
         self, progress: Progress, on_stats: Callable[[EngineStats], None], on_death: Callable[[str], None]
@@ -158,6 +166,7 @@ class EngineClient:
                 self._opened.set_result(message)
 
     def _dispatch(self, step: Step) -> None:
+        self.step_s = step.stats.step_s
         for event in step.events:
             ends = event.finish is not None or event.error is not None
             sink = self._sinks.pop(event.request_id, None) if ends else self._sinks.get(event.request_id)
@@ -178,8 +187,8 @@ class EngineClient:
         for request_id, sink in sinks.items():
             sink(_death_event(request_id))
         if not self._closing:
-            self._on_death("the engine process ended unexpectedly")
+            self._on_death(_DEATH)
 
 
 def _death_event(request_id: int) -> TokenEvent:
-    return TokenEvent(request_id=request_id, token_id=-1, error="the engine process ended unexpectedly")
+    return TokenEvent(request_id=request_id, token_id=-1, error=_DEATH, error_kind=WorkerDiedError.kind)

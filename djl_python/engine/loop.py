@@ -103,7 +103,7 @@ def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
         try:
             batch.add(message.id, message.prompt_ids, message.sampling)
         except ParameterError as exc:
-            return [TokenEvent(request_id=message.id, token_id=-1, error=exc.message)]
+            return [TokenEvent(request_id=message.id, token_id=-1, error=exc.message, error_kind=exc.kind)]
     return []
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from ..errors import GenerationError, ParameterError
+from ..errors import GenerationError, ParameterError, ServingError
 from ..types import EngineStats, SamplingParams, TokenEvent
+from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .model_runner import ModelRunner, rows_of
 from .rolling_batch import EngineSettings, Progress, RollingBatch
@@ -23,6 +27,9 @@ from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
 
 log = logging.getLogger(__name__)
+
+# With nothing but grammars to wait for, a step waits this long for one: what arrives meanwhile waits with it.
+_COMPILE_WAIT_S: Final = 0.02
 
 
 class PagedRollingBatch(RollingBatch):
@@ -44,6 +51,10 @@ class PagedRollingBatch(RollingBatch):
         )
         self.sampler = Sampler(opened.loaded.vocabulary, opened.loaded.eos_ids, opened.loaded.device)
         self.vocabulary = opened.loaded.vocabulary
+        self.grammars = GrammarCompiler(
+            Path(settings.model_path) / "tokenizer.json", opened.loaded.vocabulary, opened.loaded.eos_ids
+        )
+        self._compiling: dict[int, Future[CompiledGrammar]] = {}
         self._sequences: dict[int, Sequence] = {}
         self._chunks: list[Chunk] = []
         self._step_s = 0.0
@@ -59,10 +70,15 @@ class PagedRollingBatch(RollingBatch):
             )
         if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.vocabulary:
             raise ParameterError(f"a prompt token id is outside the vocabulary of {self.vocabulary}", "inputs")
+        if any(not 0 <= token < self.vocabulary for token in sampling.logit_bias):
+            raise ParameterError(f"a token id is outside the vocabulary of {self.vocabulary}", "logit_bias")
         entries: list[PromptEntry] = [(None, ())] if sampling.prompt_logprobs is not None else []
         sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries)
         self._sequences[request_id] = sequence
-        self.scheduler.add(sequence)
+        if sampling.grammar is None:
+            self.scheduler.add(sequence)
+        else:
+            self._compiling[request_id] = self.grammars.compile(sampling.grammar)
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)
@@ -72,6 +88,9 @@ class PagedRollingBatch(RollingBatch):
     def step(self) -> list[TokenEvent]:
         began = time.perf_counter()
         self._chunks = []
+        refused = self._admit_compiled()
+        if refused or self.scheduler.idle:
+            return refused  # now: events would be lost if what follows failed
         self._chunks = chunks = self.scheduler.schedule()
         logits = self.runner.run(chunks)
         # where each chunk's rows end, before anything changes what rows a chunk wants
@@ -89,25 +108,44 @@ class PagedRollingBatch(RollingBatch):
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
             return []
         self._end(culprit)
-        message = f"generation failed: {type(cause).__name__}: {cause}"
-        return [TokenEvent(request_id=culprit.id, token_id=-1, error=GenerationError(message).message)]
+        return [_error_event(culprit.id, cause)]
 
     @property
     def idle(self) -> bool:
-        return self.scheduler.idle
+        return self.scheduler.idle and not self._compiling
 
     @property
     def stats(self) -> EngineStats:
         scheduler = self.scheduler
         return EngineStats(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) + len(self._compiling),
             kv_blocks_used=scheduler.blocks.used,
             kv_blocks_total=scheduler.blocks.total,
             preemptions=scheduler.preemptions,
             step_s=self._step_s,
             step_tokens=sum(chunk.length for chunk in self._chunks),
         )
+
+    def close(self) -> None:
+        self.grammars.close()
+
+    def _admit_compiled(self) -> list[TokenEvent]:
+        """Give the scheduler the sequences whose grammars are ready; errors for those whose grammars are broken."""
+        if self._compiling and self.scheduler.idle:
+            wait(self._compiling.values(), _COMPILE_WAIT_S, FIRST_COMPLETED)
+        refused = []
+        for request_id, future in [(i, f) for i, f in self._compiling.items() if f.done()]:
+            sequence = self._sequences[request_id]
+            error = future.exception()
+            if error is None:
+                del self._compiling[request_id]
+                sequence.matcher = Matcher(future.result())
+                self.scheduler.add(sequence)
+            else:
+                self._end(sequence)
+                refused.append(_error_event(request_id, error))
+        return refused
 
     def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor) -> list[TokenEvent]:
         """Draw for the sequences whose last position was computed, and note what this step computed."""
@@ -120,8 +158,11 @@ class PagedRollingBatch(RollingBatch):
         self.scheduler.advance(chunks)
         events = []
         for sequence, drawn in zip(sequences, sampled, strict=True):
-            event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
-            if event.finish is not None:
+            try:
+                event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
+            except GenerationError as exc:
+                event = _error_event(sequence.id, exc)
+            if event.finish is not None or event.error is not None:
                 self._end(sequence)
             events.append(event)
         return events
@@ -147,6 +188,14 @@ class PagedRollingBatch(RollingBatch):
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
-        self.scheduler.remove(sequence)
+        if self._compiling.pop(sequence.id, None) is None:
+            self.scheduler.remove(sequence)
         self.runner.forget(sequence)
         self.sampler.forget(sequence)
+
+
+def _error_event(request_id: int, error: BaseException) -> TokenEvent:
+    """The end of a sequence that can't go on."""
+    if not isinstance(error, ServingError):
+        error = GenerationError(f"generation failed: {type(error).__name__}: {error}")
+    return TokenEvent(request_id=request_id, token_id=-1, error=error.message, error_kind=error.kind)

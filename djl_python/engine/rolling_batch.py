@@ -34,6 +34,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     dtype: str = "auto"
     device: str = "auto"
+    kernels: str = "auto"
     threads: int | None = None
     max_batch_size: int = 32
     max_prefill_tokens: int = 512

@@ -24,7 +24,8 @@ from .loading import LoadedModel, can_page, load_model
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.build import UnavailableError
 from .native.program import KEYS, Program
-from .native.recipe import NotUnderstoodError, read_recipe
+from .native.read import read_recipe
+from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
 from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
@@ -88,6 +89,8 @@ def _open_native(
     settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, reference: Tensor
 ) -> OpenedRunner | None:
     """The model as a native program; None, with the reason in the log, where that can't be."""
+    if settings.kernels == "torch":
+        return None
     try:
         if loaded.device.type != "cpu" or loaded.dtype not in (torch.bfloat16, torch.float32):
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
@@ -103,6 +106,8 @@ def _open_native(
             threads=torch.get_num_threads(),
         )
     except (UnavailableError, NotUnderstoodError) as reason:
+        if settings.kernels == "native":
+            raise ModelLoadError(f"option.kernels=native: {reason}") from reason
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
     runner = NativeModelRunner(program, settings.block_size)

@@ -8,8 +8,12 @@ last position's logits give the next token.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..types import FinishReason, SamplingParams, TokenEvent
+
+if TYPE_CHECKING:
+    from .grammar import Matcher
 
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 
@@ -24,6 +28,7 @@ class Sequence:
         blocks: the cache blocks that hold them, in order.
         sealed: how many leading blocks are registered for sharing by content.
         prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
+        matcher: where it is in its grammar, if it has one.
     """
 
     id: int
@@ -35,6 +40,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     sealed: int = 0
     prompt_entries: list[PromptEntry] = field(default_factory=list)
+    matcher: Matcher | None = None
 
     @property
     def remaining(self) -> int:
@@ -59,13 +65,18 @@ class Sequence:
         eos_ids: frozenset[int],
         max_length: int,
     ) -> TokenEvent:
-        """Add a generated token, and tell whether it is the last."""
+        """Add a generated token, and tell whether it is the last.
+
+        Raises:
+            GenerationError: its grammar can't go on.
+        """
+        complete = self.matcher is not None and self.matcher.advance(token_id)
         self.tokens.append(token_id)
         sampling = self.sampling
         finish: FinishReason | None = None
         if token_id in sampling.stop_token_ids:
             finish = FinishReason.STOP
-        elif token_id in eos_ids and not sampling.ignore_eos:
+        elif complete or (token_id in eos_ids and not sampling.ignore_eos):
             finish = FinishReason.EOS
         elif self.generated >= sampling.max_new_tokens or len(self.tokens) >= max_length:
             finish = FinishReason.LENGTH

@@ -6,13 +6,12 @@ Runs in the front end. The front end's shape is that of DJL's front end, the nam
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
 from ..config import ModelConfig
-from ..dialects.base import Dialect
+from ..dialects.base import Answer, Dialect
 from ..errors import (
     MethodError,
     ModelNotFoundError,
@@ -33,15 +32,6 @@ _DJL_TYPES: Final[dict[type[ServingError], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A short answer, whole."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
-
-
 def front_end_error(error: ServingError) -> Answer:
     """`{"code", "type", "message"}`, pretty."""
     kind = _DJL_TYPES.get(type(error), type(error).__name__)
@@ -50,11 +40,7 @@ def front_end_error(error: ServingError) -> Answer:
 
 def error_answer(error: ServingError, dialect: Dialect | None, model: ModelConfig | None) -> Answer:
     """`error` as the dialect writes it, or as the front end does where no route was found."""
-    if dialect is None:
-        answer = front_end_error(error)
-    else:
-        shaped = dialect.error(error, model)
-        answer = Answer(shaped.status, shaped.body, shaped.headers)
+    answer = front_end_error(error) if dialect is None else dialect.error(error, model)
     if isinstance(error, OverloadedError | UnavailableError) and "retry-after" not in map(str.lower, answer.headers):
         # A client that is not told when to come back comes back at once.
         return replace(answer, headers={**answer.headers, "retry-after": str(error.retry_after_s)})

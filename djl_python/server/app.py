@@ -6,27 +6,52 @@ Runs in the front end's event loop. `FrontEnd` is what Tornado's HTTPServer is g
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tornado import httputil, routing
 
 from ..config import ServerConfig
-from ..dialects.base import Dialect
-from .answers import Answer, pretty_json
+from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
+from ..dialects.openapi import TEXT, openapi
+from ..output_formatter import JSON
+from .answers import pretty_json
 from .exchange import Exchange
 from .metrics import CONTENT_TYPE, Metrics
 from .models import Models
 from .routes import RouteTable
-from .supervisor import Health
+from .served_model import Health
+from .view import View
+
+_STATES: Final = {JSON: dict[str, Any]}
+
+#: The front end's own pages. A dialect that claims one of these paths gets it.
+OWN_PAGES: Final = (
+    Route(
+        *("GET", "/ping", "ping", Kind.PAGE),
+        summary="How each model is, as DJL Serving says it.",
+        responses={200: _STATES, 207: _STATES, 500: _STATES},
+    ),
+    Route(
+        *("GET", "/metrics", "metrics", Kind.PAGE),
+        summary="What the server has counted, for Prometheus.",
+        responses={200: {TEXT: str}},
+    ),
+    Route(
+        *("GET", "/openapi.json", "openapi", Kind.PAGE),
+        summary="This document.",
+        responses={200: _STATES},
+    ),
+)
 
 
 class FrontEnd(routing.Router):
     """Everything that answers on the port.
 
     Attributes:
-        pages: path -> what answers GET there.
+        view: what dialects' pages see of the server.
         draining: calls are refused with 503, and connections close after their answer.
     """
 
@@ -34,14 +59,17 @@ class FrontEnd(routing.Router):
         self.config = config
         self.models = models
         self.metrics = metrics
-        self.routes = RouteTable(dialects)
-        self.pages: dict[str, Callable[[], Answer]] = {
-            "/ping": self.ping,
-            "/health": self.health,
-            "/metrics": lambda: Answer(200, metrics.render(), {"content-type": CONTENT_TYPE}),
-        }
+        self.dialects = dialects
+        self.routes = RouteTable(dialects, OWN_PAGES)
         self.draining = False
+        self.view: ServerView = View(models, lambda: self.draining, config.drain_timeout_s)
+        self._own_pages: dict[str, Callable[[], Answer]] = {
+            "ping": self.ping,
+            "metrics": lambda: Answer(200, metrics.render(), {"content-type": CONTENT_TYPE}),
+            "openapi": self.document,
+        }
         self._unsent: set[asyncio.Future[None]] = set()
+        self._doing: set[asyncio.Future[None]] = set()
         cors = {
             "Access-Control-Allow-Origin": config.cors_allowed_origin,
             "Access-Control-Allow-Methods": config.cors_allowed_methods,
@@ -57,9 +85,14 @@ class FrontEnd(routing.Router):
         """What every answer carries."""
         return httputil.HTTPHeaders({"Date": httputil.format_timestamp(time.time()), **self._cors})
 
-    def methods(self, path: str) -> list[str]:
-        """The methods that a path takes; empty if there is no such path."""
-        return ["GET", "HEAD", "OPTIONS"] if path in self.pages else self.routes.methods(path)
+    def own_page(self, operation: str) -> Answer:
+        """One of `OWN_PAGES`."""
+        return self._own_pages[operation]()
+
+    def keep(self, task: asyncio.Future[None]) -> None:
+        """Hold on to a page that is still being made: the loop alone would not."""
+        self._doing.add(task)
+        task.add_done_callback(self._doing.discard)
 
     def sending(self, sent: asyncio.Future[None]) -> None:
         """An answer is complete and not yet with the kernel; `sent` tells when it is."""
@@ -81,14 +114,13 @@ class FrontEnd(routing.Router):
             status = 207
         return Answer(status, pretty_json({name: {"status": str(state)} for name, state in health.items()}))
 
-    def health(self) -> Answer:
-        """Strict readiness: 200 when every model has a worker that answers now, 503 otherwise."""
-        waiting = [_label(model.config.name, model.config.version) for model in self.models if not model.ready]
-        if self.draining:
-            return Answer(503, pretty_json({"status": "shutting down"}))
-        if waiting:
-            return Answer(503, pretty_json({"status": "not ready", "models": waiting}))
-        return Answer(200, pretty_json({"status": "ready"}))
+    def document(self) -> Answer:
+        """/openapi.json: every route of the table."""
+        return Answer(200, self._document)
+
+    @functools.cached_property
+    def _document(self) -> bytes:
+        return openapi(self.routes.rows)
 
 
 def _label(name: str, version: str) -> str:

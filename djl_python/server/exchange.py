@@ -6,11 +6,12 @@ chunk of a stream costs one write and nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -19,13 +20,13 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
-from ..dialects.base import Dialect
+from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, ServingError, TooLargeError, UnavailableError
 from ..protocol import Call
-from .answers import Answer, error_answer, reason
+from .answers import error_answer, reason
 from .pool import Flight, next_id
 from .routes import Match
-from .supervisor import ServedModel
+from .served_model import ServedModel
 
 if TYPE_CHECKING:
     from .app import FrontEnd
@@ -47,14 +48,18 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class Exchange(httputil.HTTPMessageDelegate):
-    """Body in, `Call` down, answer out. Also the pool's `Client`. Ends once: answered, failed, or cut off."""
+    """Body in, `Call` down (or a page asked), answer out. Also the pool's `Client`.
+
+    Ends once: answered, failed, or cut off.
+    """
 
     def __init__(self, front_end: FrontEnd, request: httputil.HTTPServerRequest) -> None:
         assert isinstance(request.connection, HTTP1Connection)
         self._front_end = front_end
         self._request = request
         self._connection = request.connection
-        self._answerer: Match | Callable[[], Answer] | None = None  # None: see _refusal
+        self._match: Match | None = None  # None: see _refusal, or OPTIONS
+        self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._body: list[bytes] = []
@@ -80,7 +85,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         declared = headers.get("Content-Length", "")
         length = int(declared) if declared.isascii() and declared.isdigit() else 0  # Tornado refuses what is neither
         try:
-            self._answerer = self._route()
+            self._route()
             self._check_length(length)
         except ServingError as refusal:
             self._refusal = refusal
@@ -101,16 +106,18 @@ class Exchange(httputil.HTTPMessageDelegate):
                 self._body.clear()
 
     def finish(self) -> None:
-        """The request is complete: hand it to a model's pool."""
+        """The request is complete: hand it to a model's pool, or to its page."""
         self._received_at = time.monotonic()
         self._connection.set_close_callback(self.on_connection_close)
         try:
             if self._refusal is not None:
                 raise self._refusal
-            if isinstance(self._answerer, Match):
-                self._submit(self._answerer)
-            elif self._answerer is not None:
-                self._send(self._answerer())
+            if self._match is None:
+                self._send(Answer(200, b"", {"allow": self._allowed()}))
+            elif self._match.is_page:
+                self._show(self._match)
+            else:
+                self._submit(self._match)
         except ServingError as refusal:
             self.fail(refusal)
 
@@ -164,18 +171,43 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _route(self) -> Match | Callable[[], Answer]:
-        front_end, path, method = self._front_end, self._request.path, self._request.method or ""
-        if path in front_end.pages and method in ("GET", "HEAD"):
-            return front_end.pages[path]
-        if method == "OPTIONS" and front_end.methods(path):
-            return lambda: Answer(200, b"", {"allow": self._allowed()})
-        if path in front_end.pages:
-            raise MethodError(f"{path} does not take {method}; it takes {self._allowed()}")
-        return front_end.routes.match(method, path)
+    def _route(self) -> None:
+        routes, path, method = self._front_end.routes, self._request.path, self._request.method or ""
+        if method == "OPTIONS" and routes.methods(path):
+            return
+        try:
+            self._match = routes.match(method, path)
+        except MethodError:
+            self._dialect = routes.dialect_at(path)
+            raise
+        self._dialect = self._match.dialect
 
     def _allowed(self) -> str:
-        return ", ".join(self._front_end.methods(self._request.path))
+        return ", ".join(self._front_end.routes.methods(self._request.path))
+
+    def _show(self, match: Match) -> None:
+        """Answer with a page, now or when it is done."""
+        front_end = self._front_end
+        if match.dialect is None:
+            self._send(front_end.own_page(match.operation))
+            return
+        answer = match.dialect.page(match.operation, front_end.view, match.values, self._take_body())
+        if isinstance(answer, Answer):
+            self._send(answer)
+        else:
+            # What has been begun is finished, even if the client does not wait for it.
+            front_end.keep(asyncio.ensure_future(self._send_later(answer)))
+
+    async def _send_later(self, answer: Awaitable[Answer]) -> None:
+        try:
+            self._send(await answer)
+        except ServingError as error:
+            self.fail(error)
+
+    def _take_body(self) -> bytes:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        return body
 
     def _send(self, answer: Answer) -> None:
         self.start(answer.status, dict(answer.headers))
@@ -187,17 +219,20 @@ class Exchange(httputil.HTTPMessageDelegate):
         named = dict(query)
         headers = {name.lower(): value for name, value in request.headers.items()}
         headers["x-request-id"] = self._request_id
-        self._model = front_end.models.select(
-            match.model or named.get("model_name") or headers.get("model_name", ""),
-            match.version or named.get("model_version") or headers.get("model_version", ""),
-        )
+        body = self._take_body()
+        dialect = match.dialect
+        assert dialect is not None  # the front end's own routes are pages
+        name = match.model or named.get("model_name") or headers.get("model_name", "")
+        if not name and front_end.models.several:
+            name = dialect.model_of(body) or ""
+        version = match.version or named.get("model_version") or headers.get("model_version", "")
+        self._model = front_end.models.select(name, version, dialect.unversioned)
+        self._dialect = dialect = front_end.dialects[dialect.speaker(match.operation, self._model.config)]
         if front_end.draining:
             raise UnavailableError("the server is shutting down")
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
         call = Call(
             id=next_id(),
-            dialect=match.dialect.name,
+            dialect=dialect.name,
             operation=match.operation,
             method=request.method or "",
             path=request.path,
@@ -254,8 +289,10 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._ended = True
         duration_s = time.monotonic() - self._received_at
         status = self._status if self._head_sent else CLIENT_CLOSED
-        config = self._model.config if self._model is not None else None
-        dialect = self._dialect
+        config, dialect = None, self._dialect
+        if self._model is not None:
+            config = self._model.config
+            self._model.answered(status, duration_s)
         self._front_end.metrics.answered(
             config.name if config is not None else "",
             config.version if config is not None else "",
@@ -265,15 +302,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         )
         request = self._request
         access_log.log(
-            logging.DEBUG if request.path in self._front_end.pages else logging.INFO,
+            logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO,
             '%s "%s %s" %d %.0f ms',
             *(request.remote_ip, request.method, request.path, status, duration_s * 1000),
             extra=self._log_extra,
         )
-
-    @property
-    def _dialect(self) -> Dialect | None:
-        return self._answerer.dialect if isinstance(self._answerer, Match) else None
 
     @property
     def _log_extra(self) -> dict[str, str]:

@@ -12,14 +12,14 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from tornado.httpserver import HTTPServer
 
-from ..config import ModelConfig, ServerConfig
+from ..config import ModelConfig, ModelSpec, ServerConfig
 from ..dialects import all_dialects
 from ..errors import ConfigError
 from ..protocol import Status
@@ -29,42 +29,52 @@ from .exchange import MAX_DISCARDED_BYTES
 from .listening import bind, bound_address, listen
 from .metrics import Metrics
 from .models import Models
-from .supervisor import Health, ServedModel
+from .served_model import Health, ServedModel
 
 log = logging.getLogger(__name__)
 
 
-def serve(config: ServerConfig, models: Sequence[ModelConfig]) -> int:
+def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str] | None = None) -> int:
     """Serve until a signal comes; returns the exit code.
+
+    Args:
+        broken: models that can't be loaded because their configuration is wrong, and what is; they are FAILED.
 
     Raises:
         ConfigError: the address can't be listened on, or default_model names no model.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run(config, models))
+        return runner.run(_run(config, models, broken or {}))
 
 
-async def _run(config: ServerConfig, models: Sequence[ModelConfig]) -> int:
-    return await Server(config, models).run()
+async def _run(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str]) -> int:
+    return await Server(config, models, broken).run()
 
 
 class Server:
     """One server process."""
 
-    def __init__(self, config: ServerConfig, models: Sequence[ModelConfig], announcer: Announcer | None = None) -> None:
-        names = [model.name for model in models]
+    def __init__(
+        self,
+        config: ServerConfig,
+        models: Sequence[ModelConfig],
+        broken: Mapping[ModelSpec, str] | None = None,
+        announcer: Announcer | None = None,
+    ) -> None:
+        failures = {} if broken is None else broken
+        names = [model.name for model in models] + [spec.name for spec in failures]
         if config.default_model and config.default_model not in names:
             raise ConfigError(f"default_model={config.default_model}: no such model; there is {', '.join(names)}")
         self._config = config
         self._announcer = announcer or Announcer()
         self._metrics = Metrics()
         self._models = Models(config.default_model)
-        self._settled: dict[ServedModel, asyncio.Event] = {}
         self._front_end = FrontEnd(config, self._models, self._metrics, all_dialects())
         self._stop = asyncio.Event()
-        self._started_at = time.monotonic()
         for model in models:
             self._add(model)
+        for spec, problem in failures.items():
+            self._add(ModelConfig(name=spec.name, version=spec.version, url=spec.url), problem)
 
     async def run(self) -> int:
         """The whole life. See the module's docstring for what it returns."""
@@ -107,7 +117,7 @@ class Server:
             if self._config.inference_address.unix_path:
                 Path(self._config.inference_address.unix_path).unlink(missing_ok=True)
 
-    def _add(self, config: ModelConfig) -> None:
+    def _add(self, config: ModelConfig, broken: str = "") -> None:
         if config.option.throttle_error_http_code is None:
             # The dialect sees the model's options only.
             code = self._config.throttle_error_http_code
@@ -119,13 +129,13 @@ class Server:
             self._metrics.model(config.name, config.version),
             on_progress=self._on_progress,
             on_change=self._on_change,
+            broken=broken,
         )
-        self._settled[model] = asyncio.Event()
         self._models.add(model)
 
     async def _load(self) -> bool:
         """Wait until every model has loaded or failed. False: none can serve, or a signal came."""
-        settled = asyncio.gather(*(event.wait() for event in self._settled.values()))
+        settled = asyncio.gather(*(model.settled.wait() for model in self._models))
         stopped = asyncio.create_task(self._stop.wait())
         waiting: set[asyncio.Future[Any]] = {settled, stopped}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -152,19 +162,14 @@ class Server:
             log.warning("shutting down: %d requests did not finish within drain_timeout", left)
 
     def _on_progress(self, model: ServedModel, status: Status) -> None:
-        if not self._settled[model].is_set():
+        if not model.settled.is_set():
             self._announcer.progress(model.config, status)
 
     def _on_change(self, model: ServedModel) -> None:
-        settled = self._settled.get(model)
-        if settled is None:
-            return
         if model.health is Health.FAILED:
             self._announcer.failed(model.config, model.failure)
-            settled.set()
-        elif model.health is not Health.PENDING and not settled.is_set():
-            self._announcer.ready(model.config, time.monotonic() - self._started_at)
-            settled.set()
+        elif model.health is not Health.PENDING and not model.settled.is_set():
+            self._announcer.ready(model.config, time.time() - model.registered_s)
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ..protocol import Report
+from .tgi_metrics import TgiMetrics
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30
 _FIRST_TOKEN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _STEP_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 _QUEUE_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60)
+_TOKENS: Final = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 _BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -97,6 +99,11 @@ SPECS: Final = (
         _QUEUE_S,
         report_label="worker",
     ),
+    Spec("request_validation_seconds", _H, "Parsing and tokenizing a request.", buckets=_QUEUE_S),
+    Spec("request_inference_seconds", _H, "From a sequence's first step to its last token.", buckets=_REQUEST_S),
+    Spec("request_prompt_tokens", _H, "Tokens of a prompt.", buckets=_TOKENS),
+    Spec("request_generated_tokens", _H, "Tokens generated for a sequence.", buckets=_TOKENS),
+    Spec("request_max_new_tokens", _H, "Tokens that a sequence might have had.", buckets=_TOKENS),
     Spec("engine_step_seconds", _H, "One step of the engine.", buckets=_STEP_S),
     Spec("batch_size", _H, "Sequences in one step, or requests in one dynamic batch.", buckets=_BATCH),
     Spec("prompt_tokens", _C, "Tokens of prompts."),
@@ -128,6 +135,7 @@ class Metrics:
                     self.histograms[spec.name] = Histogram(
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
+        self.registry.register(TgiMetrics({**self.counters, **self.gauges, **self.histograms}))
         self._unknown: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:

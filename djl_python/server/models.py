@@ -1,14 +1,15 @@
 """The models of this server, by name and version, and which one a request means.
 
-Runs in the front end.
+Runs in the front end. A model that is unloaded is no longer here for requests, and can be loaded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 
-from ..errors import ModelNotFoundError, ModelNotNamedError
-from .supervisor import ServedModel
+from ..errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
+from .served_model import ServedModel
 
 
 class Models:
@@ -17,6 +18,7 @@ class Models:
     def __init__(self, default_model: str = "") -> None:
         self._default_model = default_model
         self._by_name: dict[str, dict[str, ServedModel]] = {}
+        self._unloaded: dict[str, list[ServedModel]] = {}
 
     def add(self, model: ServedModel) -> None:
         """Register a model; name and version are not taken yet."""
@@ -31,8 +33,18 @@ class Models:
     def __len__(self) -> int:
         return sum(len(versions) for versions in self._by_name.values())
 
-    def select(self, name: str, version: str = "") -> ServedModel:
-        """The model that a request means; "" where it names none.
+    @property
+    def several(self) -> bool:
+        """Whether a request has to say which model it means."""
+        return len(self._by_name) > 1
+
+    @property
+    def unloaded(self) -> Sequence[ServedModel]:
+        """What has been unloaded and not loaded again."""
+        return [model for versions in self._unloaded.values() for model in versions]
+
+    def select(self, name: str, version: str = "", unversioned: str = "") -> ServedModel:
+        """The model that a request means; "" where it names none. `unversioned` also finds a model without a version.
 
         Raises:
             ModelNotFoundError: no model or version of this name.
@@ -45,10 +57,46 @@ class Models:
             raise ModelNotFoundError(f"there is no model {name!r}; {self._loaded()}")
         if not version:
             return versions[next(reversed(versions))]
+        if version not in versions and version == unversioned and "" in versions:
+            return versions[""]
         if version not in versions:
             known = ", ".join(known or "(none)" for known in versions)
             raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
         return versions[version]
+
+    async def load(self, name: str) -> None:
+        """Register and start every version of an unloaded model, and wait until each can answer.
+
+        Of a model that is loaded already only the loading is awaited.
+
+        Raises:
+            ModelNotFoundError: the server was never told of it.
+            ModelLoadError: it does not load; it stays, as failed.
+        """
+        for gone in self._unloaded.pop(name, []):
+            model = gone.successor()
+            self.add(model)
+            model.start()
+        if name not in self._by_name:
+            known = ", ".join([*self._by_name, *self._unloaded])
+            raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
+        models = list(self._by_name[name].values())
+        await asyncio.gather(*(model.settled.wait() for model in models))
+        for model in models:
+            if not model.ready:
+                raise ModelLoadError(f"model {name!r} did not load: {model.failure or 'it was unloaded'}")
+
+    async def unload(self, name: str, drain_timeout_s: float) -> None:
+        """Take every version of a model out of service; its requests get `drain_timeout_s` to finish.
+
+        Raises:
+            ModelNotFoundError: it is not loaded.
+        """
+        versions = self._by_name.pop(name, None)
+        if versions is None:
+            raise ModelNotFoundError(f"there is no model {name!r} to unload; {self._loaded()}")
+        self._unloaded[name] = list(versions.values())
+        await asyncio.gather(*(_retire(model, drain_timeout_s) for model in versions.values()))
 
     def _only_name(self) -> str:
         if len(self._by_name) == 1:
@@ -61,3 +109,12 @@ class Models:
 
     def _loaded(self) -> str:
         return f"loaded: {', '.join(self._by_name)}" if self._by_name else "no model is loaded"
+
+
+async def _retire(model: ServedModel, drain_timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(drain_timeout_s):
+            await model.pool.wait_idle()
+    except TimeoutError:
+        pass  # `stop` tells the rest
+    await model.stop(f"model {model.config.name!r} is being unloaded")

@@ -180,9 +180,19 @@ class Pool:
         self._fail(flights, error, reason)
 
     @property
+    def queued(self) -> int:
+        """Calls that wait for a worker."""
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are with a worker."""
+        return sum(len(place.flights) for place in self._places.values())
+
+    @property
     def busy(self) -> int:
         """Calls that have not ended."""
-        return len(self._queue) + sum(len(place.flights) for place in self._places.values())
+        return self.queued + self.in_flight
 
     async def wait_idle(self) -> None:
         """Wait until no call is left."""
@@ -315,10 +325,10 @@ class Pool:
         self._count()
 
     def _count(self) -> None:
-        queued, busy = len(self._queue), self.busy
+        queued, in_flight = self.queued, self.in_flight
         self._metrics.queued.set(queued)
-        self._metrics.in_flight.set(busy - queued)
-        if busy:
+        self._metrics.in_flight.set(in_flight)
+        if queued or in_flight:
             self._idle.clear()
         else:
             self._idle.set()

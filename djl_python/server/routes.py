@@ -1,29 +1,48 @@
-"""The route table: (method, path) -> which request of which dialect, for which model.
+"""The route table: (method, path) -> which request of which dialect, for which model; or one of the server's pages.
 
 Runs in the front end. Built from what the dialects declare; knows no HTTP server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from ..dialects.base import Dialect
-from ..errors import MethodError, RouteError
+from ..dialects.base import Dialect, Kind, Route
+from ..errors import ConfigError, MethodError, RouteError
 
 ANY_METHOD: Final = "*"
 
 
 @dataclass(frozen=True)
 class Match:
-    """What a path stands for. `model` and `version` are "" where the path does not say."""
+    """What a path stands for. `dialect` is None for the front end's own pages; `values` are the variable segments."""
 
-    dialect: Dialect
-    operation: str
-    model: str = ""
-    version: str = ""
+    route: Route
+    dialect: Dialect | None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def operation(self) -> str:
+        """Which request of the dialect this is, or which page."""
+        return self.route.operation
+
+    @property
+    def is_page(self) -> bool:
+        """Whether the front end answers it without asking a worker."""
+        return self.route.kind is Kind.PAGE
+
+    @property
+    def model(self) -> str:
+        """The model that the path names, or ""."""
+        return self.values.get("model", "")
+
+    @property
+    def version(self) -> str:
+        """The version that the path names, or ""."""
+        return self.values.get("version", "")
 
 
 @dataclass
@@ -31,24 +50,46 @@ class _Node:
     """One path segment's place in the tree: fixed names first, then the variable one."""
 
     fixed: dict[str, _Node] = field(default_factory=dict)
-    variable: dict[str, _Node] = field(default_factory=dict)  # by the variable's name
-    operations: dict[str, tuple[Dialect, str]] = field(default_factory=dict)  # by method
+    variable: _Node | None = None
+    #: By method: the row, and the names of its variable segments in order.
+    rows: dict[str, tuple[Route, Dialect | None, tuple[str, ...]]] = field(default_factory=dict)
 
 
 class RouteTable:
-    """The routes of a set of dialects. Where two dialects claim one method and path, the first keeps it."""
+    """The routes of a set of dialects, and the pages of the server's own that no dialect claims.
 
-    def __init__(self, dialects: Mapping[str, Dialect]) -> None:
+    Attributes:
+        rows: every route that can be matched, with its dialect (None: the server's own).
+
+    Raises:
+        ConfigError: two dialects claim one method and path.
+    """
+
+    def __init__(self, dialects: Mapping[str, Dialect], own: Sequence[Route] = ()) -> None:
         self._root = _Node()
+        self.rows: list[tuple[Route, Dialect | None]] = []
         for dialect in dialects.values():
             for route in dialect.routes:
-                node = self._root
-                for segment in _segments(route.path):
-                    if segment.startswith("{"):
-                        node = node.variable.setdefault(segment[1:-1], _Node())
-                    else:
-                        node = node.fixed.setdefault(segment, _Node())
-                node.operations.setdefault(route.method, (dialect, route.operation))
+                if (taken := self._add(route, dialect)) is not None:
+                    raise ConfigError(f"{route.method} {route.path} of {dialect.name} is taken already: {taken}")
+        for route in own:
+            self._add(route, None)
+
+    def _add(self, route: Route, dialect: Dialect | None) -> str | None:
+        """Add a row; where its place is taken, leave it so and say by what."""
+        node, names = self._root, []
+        for segment in _segments(route.path):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.variable = node = node.variable or _Node()
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        if route.method in node.rows:
+            other, owner, _ = node.rows[route.method]
+            return f"{other.path} of {owner.name if owner is not None else 'the server'}"
+        node.rows[route.method] = (route, dialect, tuple(names))
+        self.rows.append((route, dialect))
+        return None
 
     def match(self, method: str, path: str) -> Match:
         """What `method path` asks for. HEAD is answered by the GET route.
@@ -58,44 +99,48 @@ class RouteTable:
             MethodError: the path has routes, but none for this method; see `methods`.
         """
         found = False
-        for node, variables in self._nodes(path):
+        for node, values in self._nodes(path):
             found = True
-            operations = node.operations
-            chosen = operations.get(method) or operations.get(ANY_METHOD)
+            chosen = node.rows.get(method) or node.rows.get(ANY_METHOD)
             if chosen is None and method == "HEAD":
-                chosen = operations.get("GET")
+                chosen = node.rows.get("GET")
             if chosen is not None:
-                return Match(*chosen, model=variables.get("model", ""), version=variables.get("version", ""))
+                route, dialect, names = chosen
+                return Match(route, dialect, dict(zip(names, values, strict=True)))
         if found:
             raise MethodError(f"{path} does not take {method}; it takes {', '.join(self.methods(path))}")
         raise RouteError(f"there is nothing at {path}")
 
+    def dialect_at(self, path: str) -> Dialect | None:
+        """Whose path this is, whatever the method: who answers that the method is wrong. None: nobody's."""
+        rows = (row for node, _ in self._nodes(path) for row in node.rows.values())
+        return next((dialect for _, dialect, _ in rows if dialect is not None), None)
+
     def methods(self, path: str) -> list[str]:
         """The methods of a path, for Allow; empty if there is no such path."""
-        methods = {method for node, _ in self._nodes(path) for method in node.operations}
+        methods = {method for node, _ in self._nodes(path) for method in node.rows}
         if ANY_METHOD in methods:
             methods = methods - {ANY_METHOD} | {"GET", "POST", "PUT"}
         if "GET" in methods:
             methods.add("HEAD")
         return sorted(methods | {"OPTIONS"}) if methods else []
 
-    def _nodes(self, path: str) -> Iterator[tuple[_Node, dict[str, str]]]:
+    def _nodes(self, path: str) -> Iterator[tuple[_Node, tuple[str, ...]]]:
         """The nodes that end a route and have this path, fixed segments before variable ones."""
         segments = [unquote(segment) for segment in _segments(path)]
 
-        def walk(node: _Node, position: int, variables: dict[str, str]) -> Iterator[tuple[_Node, dict[str, str]]]:
+        def walk(node: _Node, position: int, values: tuple[str, ...]) -> Iterator[tuple[_Node, tuple[str, ...]]]:
             if position == len(segments):
-                if node.operations:
-                    yield node, variables
+                if node.rows:
+                    yield node, values
                 return
             segment = segments[position]
             if segment in node.fixed:
-                yield from walk(node.fixed[segment], position + 1, variables)
-            if segment:
-                for name, child in node.variable.items():
-                    yield from walk(child, position + 1, {**variables, name: segment})
+                yield from walk(node.fixed[segment], position + 1, values)
+            if segment and node.variable is not None:
+                yield from walk(node.variable, position + 1, (*values, segment))
 
-        return walk(self._root, 0, {})
+        return walk(self._root, 0, ())
 
 
 def _segments(path: str) -> list[str]:

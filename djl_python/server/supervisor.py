@@ -1,4 +1,4 @@
-"""Worker processes: one `Replica` keeps one alive, from spawn to restart to the end; `ServedModel` is a model's set.
+"""Worker processes: one `Replica` keeps one alive, from spawn to restart to the end.
 
 Runs in the front end's event loop. A worker is spawned in a session of its own with one end of a socket pair; its
 whole process group is killed when it ends, so that an engine never outlives its worker. A worker that was ready and
@@ -13,24 +13,22 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..channel import Channel
 from ..config import ModelConfig, worker_environment
-from ..errors import UnavailableError
 from ..processes import spawn
 from ..protocol import AnyMessage, Load, Status, Stop
-from .metrics import ModelMetrics
-from .pool import Pool
+
+if TYPE_CHECKING:
+    from .served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
-WORKER_MODULE: Final = "djl_python.worker"
 #: A worker that was ready before is worth more than one attempt: memory of the dead one may not be free yet.
 RELOAD_ATTEMPTS = 3
 #: A restarted worker that dies within this time waits before it is started again.
@@ -47,15 +45,6 @@ class WorkerState(enum.StrEnum):
     READY = "ready"
     FAILED = "failed"
     STOPPED = "stopped"
-
-
-class Health(enum.StrEnum):
-    """Of a model, in DJL's words."""
-
-    PENDING = "PENDING"  # loading for the first time
-    HEALTHY = "Healthy"
-    UNHEALTHY = "Unhealthy"  # was ready, has fewer ready workers than it should
-    FAILED = "FAILED"
 
 
 @dataclass(frozen=True)
@@ -261,98 +250,6 @@ class Replica:
     def _become(self, state: WorkerState) -> None:
         self.state = state
         self._model.changed()
-
-
-class ServedModel:
-    """A model with its workers and its pool.
-
-    `on_progress` is called with each loading message, `on_change` when a worker's state changed.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        metrics: ModelMetrics,
-        *,
-        worker_module: str = WORKER_MODULE,
-        on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
-        on_change: Callable[[ServedModel], None] = lambda _model: None,
-    ) -> None:
-        self.config = config
-        self.metrics = metrics
-        self.worker_module = worker_module
-        self.on_progress = on_progress
-        self.log_extra = {"model": config.name}
-        self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
-        self.replicas = [Replica(self, index, replica) for index, replica in enumerate(placements(config))]
-        self._on_change = on_change
-        self._was_ready = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Start the workers; `on_change` tells how it goes."""
-        self.changed()
-        self._tasks = [asyncio.create_task(replica.run()) for replica in self.replicas]
-
-    async def stop(self) -> None:
-        """End the workers. What is still in flight is failed first."""
-        self.pool.refusal = "the server is shutting down"
-        self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
-        await asyncio.gather(*(replica.stop() for replica in self.replicas))
-        await asyncio.gather(*self._tasks)
-
-    def kill(self) -> None:
-        """End the workers without a word."""
-        for replica in self.replicas:
-            replica.kill()
-
-    @property
-    def ready(self) -> bool:
-        """Whether a worker can answer now."""
-        return any(replica.state is WorkerState.READY for replica in self.replicas)
-
-    @property
-    def health(self) -> Health:
-        """See `Health`."""
-        states = {replica.state for replica in self.replicas}
-        if states == {WorkerState.READY}:
-            return Health.HEALTHY
-        if states == {WorkerState.FAILED}:
-            return Health.FAILED
-        return Health.UNHEALTHY if self._was_ready else Health.PENDING
-
-    @property
-    def failure(self) -> str:
-        """Why it is FAILED."""
-        return next((replica.failure for replica in self.replicas if replica.failure), "")
-
-    def changed(self) -> None:
-        """A worker's state changed."""
-        self._was_ready = self._was_ready or self.ready
-        states = [replica.state for replica in self.replicas]
-        self.metrics.workers({state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED})
-        if self.health is Health.FAILED:
-            self.pool.refusal = f"model {self.config.name!r} has failed"
-            self.pool.fail_all(UnavailableError(self.pool.refusal), "worker_died")
-        self._on_change(self)
-
-
-def placements(config: ModelConfig) -> list[ModelConfig]:
-    """One configuration for each worker: `minWorkers` of them on every device that is named."""
-    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
-    devices = [_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
-    return [
-        msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
-        for device in devices
-        for _ in range(config.serving.min_workers)
-    ]
-
-
-def _device(name: str) -> str:
-    """DJL's name for a device -> torch's: -1 and cpu, gpu0 and 0."""
-    if name in ("-1", "cpu"):
-        return "cpu"
-    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"
 
 
 def _backoff(times: int) -> float:

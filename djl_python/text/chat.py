@@ -19,10 +19,66 @@ import jinja2.sandbox
 import jinja2.utils
 
 from ..errors import ModelLoadError, PayloadError
+from ..types import Chat
 
 #: Names that a message's reasoning comes under; templates read the first (gpt-oss the second).
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class ChatTemplates:
+    """A model's templates by name; "default" is the usual one, "tool_use" that for chats with tools.
+
+    A template that is not valid costs the chats that need it, not the model.
+    """
+
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str] | None = None) -> None:
+        self._templates: dict[str, ChatTemplate] = {}
+        self._broken: dict[str, str] = {}
+        for name, source in sources.items():
+            try:
+                self._templates[name] = ChatTemplate(source, special_tokens)
+            except ModelLoadError as exc:
+                self._broken[name] = exc.message
+
+    @property
+    def broken(self) -> Sequence[str]:
+        """What is wrong with the templates that can't be used."""
+        return tuple(self._broken.values())
+
+    def render(self, chat: Chat) -> str:
+        """The prompt of a chat; tools are shown unless they may not be used.
+
+        Raises:
+            PayloadError: there is no such template, or it refuses these messages.
+        """
+        use = chat.tool_use
+        tools = None if use is None or use.choice == "none" or not use.tools else use.tools
+        return self._find(chat.template, tools is not None).render(
+            chat.messages,
+            tools=tools,
+            add_generation_prompt=chat.add_generation_prompt and not chat.continue_final,
+            continue_final_message=chat.continue_final,
+            variables=chat.variables,
+        )
+
+    def _find(self, name: str | None, has_tools: bool) -> ChatTemplate:
+        if name is None:
+            name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
+            if name not in self._templates and len(self._templates) == 1:
+                (name,) = self._templates
+        if name in self._templates:
+            return self._templates[name]
+        if name in self._broken:
+            raise PayloadError(self._broken[name], "messages")
+        if not self._templates:
+            raise PayloadError(
+                "messages: this model has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json): send it a text instead",
+                "messages",
+            )
+        names = ", ".join(sorted(self._templates))
+        raise PayloadError(f"messages: this model has no chat template {name!r}, expected one of {names}", "messages")
 
 
 class ChatTemplate:
@@ -61,7 +117,7 @@ class ChatTemplate:
         Raises:
             PayloadError: the template refuses these messages; says what it says.
         """
-        plain = [_with_reasoning(dict(message)) for message in messages]
+        plain = [_with_objects(_with_reasoning(dict(message))) for message in messages]
         if continue_final_message:
             if not plain or not isinstance(plain[-1].get("content"), str):
                 raise PayloadError("messages: the last one has no text to continue", "messages")
@@ -97,6 +153,23 @@ def _open_ended(text: str) -> str:
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its tool calls' arguments as objects, which templates write as JSON; OpenAI's are JSON."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
+
+
+def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError:
+        return call  # what a model once wrote: the template gets it as it is
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class _Generation(jinja2.ext.Extension):

@@ -22,9 +22,20 @@ class TextStream:
         request: its `text` and `sampling` say how; `sampling.seed` is reported where it had an effect.
         prompt_ids: what the engine was given.
         prompt: the same as text.
+        prefill: the prompt's tokens, where another sequence of the same prompt has them already.
+
+    Attributes:
+        cumulative_logprob: of all tokens so far, held ones included.
     """
 
-    def __init__(self, tokenizer: Tokenizer, request: GenerateRequest, prompt_ids: Sequence[int], prompt: str) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        request: GenerateRequest,
+        prompt_ids: Sequence[int],
+        prompt: str,
+        prefill: tuple[Token, ...] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._sampling = request.sampling
         self._options = request.text
@@ -35,7 +46,8 @@ class TextStream:
         self._held: list[Token] = []
         self._texts: list[str] = []
         self._count = 0
-        self._prefill: tuple[Token, ...] = ()
+        self.prefill = prefill
+        self.cumulative_logprob = 0.0
 
     def push(self, event: TokenEvent) -> tuple[list[Token], Finish | None]:
         """What this event lets go: tokens, and the end if it is one.
@@ -44,8 +56,9 @@ class TextStream:
         cancels the sequence. `event.error` is not for here.
         """
         if event.prompt:
-            self._prefill = self._prefill_tokens(event)
+            self.prefill = self._prefill_tokens(event)
         self._count += 1
+        self.cumulative_logprob += event.logprob
         text, special = self._text_of(event)
         token = Token(event.token_id, text, event.logprob, special, self._top(event.top))
         tokens, stopped = self._match(token, event.finish is not None)
@@ -100,7 +113,8 @@ class TextStream:
             prompt_tokens=len(self._prompt_ids),
             generated_tokens=self._count,
             seed=self._sampling.seed if self._sampling.do_sample else None,
-            prefill=self._prefill,
+            prefill=self.prefill,
+            cumulative_logprob=self.cumulative_logprob,
         )
 
     def _top(self, pairs: Sequence[tuple[int, float]]) -> tuple[TopToken, ...]:

@@ -8,8 +8,10 @@ which costs the import of torch. Everything is immutable once loaded and may be 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,12 +27,19 @@ log = logging.getLogger(__name__)
 
 #: Encoded before a bad word, to see the word's tokens as they are within a text and not at its beginning.
 _MID_TEXT = "\n"
+_INCOMPLETE = "\ufffd"
+
+
+#: An id and the characters it covers, text[start:stop].
+Span = tuple[int, int, int]
 
 
 class Backend(Protocol):
     """What encodes and decodes: a `tokenizers.Tokenizer` with its added tokens, or a slow tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+
+    def spans(self, text: str, add_special_tokens: bool) -> list[Span]: ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str: ...
 
@@ -109,6 +118,19 @@ class Tokenizer:
         """Ids of `text`, with what the tokenizer puts around a text (e.g. a BOS token) if `add_special_tokens`."""
         return self._backend.encode(text, add_special_tokens)
 
+    def spans(self, text: str, add_special_tokens: bool = True) -> list[Span]:
+        """The same ids, each with the characters of `text` that it covers: (id, start, stop).
+
+        A token that is a part of a character covers the whole of it; one that the tokenizer adds covers nothing.
+        """
+        return self._backend.spans(text, add_special_tokens)
+
+    def showing(self, tokens: Iterable[str]) -> Tokenizer:
+        """The same tokenizer, for which these special tokens are ordinary text."""
+        found = copy.copy(self)
+        found.special_ids = self.special_ids - {self.token_to_id(token) for token in tokens}
+        return found
+
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
@@ -154,6 +176,19 @@ class FastBackend:
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
+    def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
+        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        starts = {start for start, _ in encoding.offsets}
+
+        def end(start: int, stop: int) -> int:
+            # A normalizer that composes characters counts only the first of them.
+            while start < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
+                stop += 1
+            return stop
+
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [(token_id, start, end(start, stop)) for token_id, (start, stop) in pairs]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
@@ -179,6 +214,23 @@ class SlowBackend:
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self._slow.encode(text, add_special_tokens=add_special_tokens))
+
+    def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
+        """Found by decoding more and more of the ids; where a token's text is not in `text`, it covers nothing."""
+        spans: list[Span] = []
+        decoded, cursor, parts = "", 0, list[int]()
+        ids = self.encode(text, add_special_tokens)
+        for position, token_id in enumerate(ids):
+            parts.append(token_id)
+            longer = self.decode(ids[: position + 1], False, True)
+            if longer.endswith(_INCOMPLETE) and position + 1 < len(ids):
+                continue  # the part of a character: it covers what its last part covers
+            piece = longer[len(decoded) :].strip()
+            at = text.find(piece, cursor) if piece else -1
+            start, stop = (cursor, cursor) if at < 0 else (at, at + len(piece))
+            spans += [(part, start, stop) for part in parts]
+            decoded, cursor, parts = longer, stop, []
+        return spans
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         return str(

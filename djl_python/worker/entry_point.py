@@ -1,4 +1,4 @@
-"""Which handler a model directory has, and how the user's module is imported.
+"""Which handler a model directory has.
 
 Runs in the worker, in the handler's thread: importing a `model.py` may take minutes. In order: option.entryPoint
 (which config also fills from DJL_ENTRY_POINT), `<model name>.py` or `model.py` in the model directory, and the
@@ -8,10 +8,7 @@ built-in handler where there is a checkpoint.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,11 +19,11 @@ from ..errors import ModelLoadError
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..registry import load_object
+from ..user_module import default_file, load_user_module, put_on_path
 
 if TYPE_CHECKING:
     from .thread import HandlerThread
 
-DEFAULT_FILE: Final = "model.py"
 DEFAULT_FUNCTION: Final = "handle"
 TEXT_GENERATION: Final = "djl_python.handlers.text_generation:TextGenerationHandler"
 
@@ -51,62 +48,21 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     """
     directory = Path(config.path) if config.path else None
     if directory is not None:
-        _put_on_path(directory)
+        put_on_path(directory)
     entry_point = config.option.entry_point
     if entry_point:
         target = _from_entry_point(entry_point, config, directory)
-    elif directory is not None and (file := _default_file(config, directory)) is not None:
+    elif directory is not None and (file := default_file(config, directory)) is not None:
         target = _from_module(load_user_module(directory, file), config)
     elif config.option.model_id or (directory is not None and (directory / "config.json").is_file()):
         target = load_object(TEXT_GENERATION)
     else:
         raise ModelLoadError(
-            f"no handler found in {config.path or config.url or 'this model'}: expected {DEFAULT_FILE} or "
+            f"no handler found in {config.path or config.url or 'this model'}: expected model.py or "
             f"{config.name}.py with a function {config.option.handler}(inputs), a checkpoint's config.json, or "
             "option.model_id in serving.properties"
         )
     return _as_handler(target, config, thread)
-
-
-def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> ModuleType:
-    """Import a file of the model directory under its own name ("model" for model.py), once.
-
-    The model directory becomes the first place where imports are looked for.
-
-    Raises:
-        ModelLoadError: there is no such file.
-    """
-    path = (Path(model_dir) / file_name).resolve()
-    if not path.is_file():
-        raise ModelLoadError(f"the entry point {file_name} does not exist in {model_dir}")
-    name = re.sub(r"\W", "_", path.stem)
-    known = sys.modules.get(name)
-    if known is not None:
-        if getattr(known, "__file__", None) == str(path):
-            return known
-        name = f"user_{name}"  # another module has the name, perhaps the standard library's
-    _put_on_path(Path(model_dir))
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ModelLoadError(f"the entry point {file_name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _put_on_path(model_dir: Path) -> None:
-    entry = str(model_dir.resolve())
-    if sys.path[0] != entry:
-        sys.path.insert(0, entry)
-
-
-def _default_file(config: ModelConfig, directory: Path) -> str | None:
-    return next((name for name in (f"{config.name}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
 
 
 def _from_entry_point(entry_point: str, config: ModelConfig, directory: Path | None) -> Any:

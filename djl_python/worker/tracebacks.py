@@ -28,7 +28,7 @@ def one_line(exc: BaseException) -> str:
 def user_traceback(exc: BaseException) -> str:
     """The traceback without the frames that lead from the process's entry to the user's code, causes included.
 
-    A traceback that has no other frames is given whole.
+    A traceback that has no other frames is given whole, unless it is a syntax error: that tells its place itself.
     """
     report = TracebackException.from_exception(exc)
     _trim(report, set())
@@ -40,7 +40,8 @@ def _trim(report: TracebackException, seen: set[int]) -> None:
         return
     seen.add(id(report))
     kept = [frame for frame in report.stack if not frame.filename.startswith(_OUR_FRAMES)]
-    if kept:
+    is_syntax_error = getattr(report, "filename", None) is not None
+    if kept or is_syntax_error:
         report.stack = StackSummary.from_list(kept)
     for other in (report.__cause__, report.__context__, *(report.exceptions or ())):
         if other is not None:

@@ -47,7 +47,7 @@ def problem_of(key: str, text: str) -> str:
         ("option.rolling_batch", "my.module:Batch", "my.module:Batch"),
         ("option.device", "cuda:1", "cuda:1"),
         ("option.model_id", "Owner/Name", "Owner/Name"),
-        ("option.enable_streaming", "True", "true"),
+        ("option.tgi_dialect", "MindIE", "mindie"),
         ("option.gpu_memory_utilization", "1", 1.0),
         ("option.env", "A=1,B=x=y, C=", "A=1,B=x=y, C="),
         ("load_on_devices", "gpu0;gpu1", "gpu0;gpu1"),

@@ -293,7 +293,7 @@ def test_what_has_no_effect_is_named_in_a_header() -> None:
         ("text", 'the request body: expected a JSON object such as {"inputs": "..."}, got a string'),
         ({}, "inputs: required, expected a string"),
         ({"inputs": None}, "inputs: required, expected a string"),
-        ({"messages": []}, "inputs: required, expected a string (`messages` is not served here)"),
+        ({"messages": None}, "inputs: required, expected a string (or messages, for a chat)"),
         ({"inputs": ""}, "inputs: expected a non-empty string, got an empty one"),
         ({"inputs": 5}, "inputs: expected a non-empty string, got a number"),
         ({"inputs": ["a"]}, "inputs: expected a non-empty string, got an array (an array belongs to dynamic batching"),
@@ -347,7 +347,8 @@ def test_a_wrong_parameter(body: Any, options: dict[str, Any], expected: dict[st
 def test_an_unknown_output_formatter() -> None:
     with pytest.raises(errors.ParameterError) as caught:
         parse({"inputs": "x", "parameters": {"output_formatter": "xml"}})
-    assert caught.value.message == 'parameters.output_formatter: expected json, jsonlines, sse, got "xml"'
+    names = "json, json_chat, jsonlines, jsonlines_chat, sse, sse_chat"
+    assert caught.value.message == f'parameters.output_formatter: expected {names}, got "xml"'
 
 
 def test_tgi_clients_are_told_the_kind_of_error() -> None:

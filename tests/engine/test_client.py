@@ -123,7 +123,9 @@ async def test_what_can_never_be_generated_is_an_error_of_its_own(engine: tuple[
     client, _ = engine
     sink = Sink()
     client.submit([5] * 128, SamplingParams(max_new_tokens=1), sink)
-    assert "room for 127" in str((await sink.end())[0].error)
+    event = (await sink.end())[0]
+    assert "room for 127" in str(event.error)
+    assert event.error_kind == "parameter"
 
 
 async def test_a_killed_engine_ends_what_was_in_flight(checkpoint: Path) -> None:
@@ -135,7 +137,8 @@ async def test_a_killed_engine_ends_what_was_in_flight(checkpoint: Path) -> None
     await sinks[0].begun.wait()
     os.kill(client.pid, signal.SIGKILL)
     for sink in sinks:
-        assert (await sink.end())[-1].error == "the engine process ended unexpectedly"
+        last = (await sink.end())[-1]
+        assert (last.error, last.error_kind) == ("the engine process ended unexpectedly", "worker_died")
     await listener.died.wait()
     late = Sink()
     client.submit([5], SamplingParams(max_new_tokens=1), late)

@@ -10,11 +10,20 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.engine.native.build import UnavailableError, library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, UNPAGED, VOCABULARY, build_checkpoint
+
+
+def native_kernels_run_here() -> bool:
+    try:
+        library()
+    except UnavailableError:
+        return False
+    return True
 
 
 def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
@@ -54,10 +63,15 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
 
 
+@pytest.mark.parametrize("kernels", ["native", "torch"])
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *UNPAGED])
-def test_greedy_ids_are_those_of_generate_whatever_the_schedule(architecture: str, tmp_path: Path) -> None:
+def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
+    architecture: str, kernels: str, tmp_path: Path
+) -> None:
+    if kernels == "native" and (architecture in UNPAGED or not native_kernels_run_here()):
+        pytest.skip("no native kernels for this")
     path = build_checkpoint(tmp_path, architecture)
-    batch = open_batch(path)
+    batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     requests = random_requests(50, seed=3)
     rng = random.Random(11)

@@ -18,7 +18,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from djl_python.engine.sampler import CANDIDATES, Sampler, prompt_entries
+from djl_python.engine.sampler import CANDIDATES, Sampler, _best, prompt_entries
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
 
@@ -60,6 +60,9 @@ WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"top_k": 9, "top_p": 0.5}, [TopKLogitsWarper(9), TopPLogitsWarper(0.5)]),
     ({"min_p": 0.2}, [MinPLogitsWarper(0.2)]),
     ({"typical_p": 0.3}, [TypicalLogitsWarper(0.3)]),
+    ({"typical_p": 0.98}, [TypicalLogitsWarper(0.98)]),
+    ({"top_p": 0.8, "typical_p": 0.5}, [TopPLogitsWarper(0.8), TypicalLogitsWarper(0.5)]),
+    ({"top_p": 0.98}, [TopPLogitsWarper(0.98)]),
     (
         {"temperature": 1.5, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
         [TemperatureLogitsWarper(1.5), TopKLogitsWarper(50), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)],
@@ -151,6 +154,65 @@ def test_bad_words_and_minimum_length() -> None:
     assert sampler().sample(row, [late])[0].token_id in (EOS, 44)
 
 
+def test_logit_bias_is_added_before_everything_else() -> None:
+    rows = torch.zeros(3, VOCABULARY)
+    rows[:, 20] = 1.0
+    biased = {"logit_bias": {30: 5.0, 31: 4.0, 20: -100.0}}
+    drawn = sampler().sample(
+        rows,
+        [
+            sequence(0, **biased),
+            sequence(1),
+            sequence(2, tokens=[30], repetition_penalty=2.0, bad_words_ids=((31,),), top_logprobs=1, **biased),
+        ],
+    )
+    assert [d.token_id for d in drawn] == [30, 20, 30], "5 / 2 is still the best of what is allowed"
+    own = rows[0].log_softmax(-1)
+    assert drawn[0].logprob == pytest.approx(float(own[30]), abs=1e-5)
+    assert drawn[2].top == ((20, drawn[1].logprob),)
+
+
+def test_a_bias_reaches_draws_too() -> None:
+    row = logits(1)
+    bias = {5: 20.0, 7: 20.0}
+    expected = row[0].clone()
+    expected[[5, 7]] += 20.0
+    counts = torch.bincount(draw_many(row, 1000, logit_bias=bias), minlength=VOCABULARY)
+    assert (counts / 1000 - expected.softmax(-1)).abs().max() < 0.08
+
+
+@pytest.mark.parametrize("vocabulary", [5, 64, 1500, 20_000, 20_032])
+@pytest.mark.parametrize("width", [1, 5, 64])
+def test_the_best_are_those_of_topk(vocabulary: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    scores = torch.rand(6, vocabulary, generator=generator)
+    scores[1].sub_(torch.arange(vocabulary) / 100)  # the best lie together, at the beginning
+    scores[2].add_(torch.arange(vocabulary) / 100)  # or the end, where the last block is not whole
+    scores[3, 3:] = float("-inf")
+    scores[4, :-3] = float("-inf")
+    width = min(width, vocabulary)
+    values, ids = _best(scores, width)
+    assert torch.equal(values, scores.topk(width).values)
+    assert torch.equal(scores.gather(1, ids), values)
+    assert all(len(set(row)) == width for row in ids.tolist())
+
+
+@pytest.mark.parametrize("vocabulary", [50, 640, 1000])
+def test_every_token_is_drawn_as_often_as_it_is_likely(vocabulary: int) -> None:
+    """Also where blocks of tokens have no probability at all, and in the last block, which is not whole."""
+    probabilities = torch.zeros(vocabulary)
+    likely = torch.tensor([0, 7, vocabulary // 2, vocabulary - 2, vocabulary - 1])
+    probabilities[likely] = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
+    counts = torch.zeros(vocabulary)
+    ours = Sampler(vocabulary, frozenset(), CPU)
+    for start in range(0, 4000, 500):
+        batch = [sequence(start + i, [1], do_sample=True, seed=start + i) for i in range(500)]
+        for drawn in ours.sample(probabilities.log().expand(500, -1), batch):
+            counts[drawn.token_id] += 1
+    assert (counts / 4000 - probabilities).abs().max() < 0.03
+    assert counts[probabilities == 0].sum() == 0
+
+
 def test_logprobs_are_the_models_own_before_any_rule() -> None:
     rows = logits(3)
     own = rows.log_softmax(-1)
@@ -176,6 +238,15 @@ def test_prompt_entries() -> None:
     assert prompt_entries(rows, [9, 8, 7], 0)[0][1] == ()
 
 
+def test_an_id_can_come_again_with_other_parameters() -> None:
+    row = logits(1)
+    ours = sampler()
+    best, second = row[0].topk(2).indices.tolist()
+    assert ours.sample(row, [sequence(1)])[0].token_id == best
+    ours.forget(sequence(1))
+    assert ours.sample(row, [sequence(1, bad_words_ids=((best,),))])[0].token_id == second
+
+
 def test_the_sampler_forgets_what_has_ended() -> None:
     ours = sampler()
     rows = logits(1)
@@ -183,5 +254,5 @@ def test_the_sampler_forgets_what_has_ended() -> None:
         mine = sequence(number, presence_penalty=1.0)
         ours.sample(rows, [mine])
         ours.forget(mine)
-    assert len(ours._penalties._counts) <= 8
-    assert CANDIDATES < VOCABULARY
+    assert len(ours._penalties) == 0
+    assert CANDIDATES[0] < VOCABULARY

@@ -4,210 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tokenizers import Tokenizer as Fast
-from tokenizers import decoders, models, pre_tokenizers
 
-from djl_python.config import ModelConfig, Options
 from djl_python.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
-from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
-from djl_python.inputs import Input
-from djl_python.protocol import Call, Opened
-from djl_python.types import EngineStats, FinishReason, SamplingParams, TokenEvent
+from djl_python.types import EngineStats
 
-EOS = "<|end|>"
-LIMITS = Opened(max_model_len=64, max_batch_size=4, kv_blocks=16, block_size=4)
-
-
-def byte_tokenizer() -> Fast:
-    """One token for each byte, and an end."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Fast(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([EOS])
-    return tokenizer
-
-
-BYTES = byte_tokenizer()
-EOS_ID = BYTES.token_to_id(EOS)
-
-
-def ids(text: str) -> list[int]:
-    return list(BYTES.encode(text).ids)
-
-
-class FakeEngine:
-    """Plays scripts: the ids that `reply_to` gives for a prompt, one for each sequence in each step."""
-
-    def __init__(self, limits: Opened = LIMITS) -> None:
-        self.limits = limits
-        self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
-        self.prompts: dict[int, list[int]] = {}
-        self.sampling: dict[int, SamplingParams] = {}
-        self.cancelled: list[int] = []
-        self.closed = False
-        self.reply_to: Callable[[str], str] = lambda prompt: f" {prompt.upper()}"
-        self.submitted = asyncio.Event()
-
-    async def open(self, config: ModelConfig, model_path: Path, **callbacks: Any) -> FakeEngine:
-        self.callbacks = callbacks
-        self.model_path = model_path
-        return self
-
-    def submit(self, prompt_ids: list[int], sampling: SamplingParams, on_event: Callable[[TokenEvent], None]) -> int:
-        request_id = len(self.prompts) + 1
-        script = [*ids(self.reply_to(BYTES.decode(prompt_ids))), EOS_ID]
-        self.sequences[request_id] = (prompt_ids, sampling, on_event, script)
-        self.prompts[request_id] = prompt_ids
-        self.sampling[request_id] = sampling
-        self.submitted.set()
-        return request_id
-
-    def cancel(self, request_id: int) -> None:
-        if self.sequences.pop(request_id, None) is not None:
-            self.cancelled.append(request_id)
-
-    def step(self) -> None:
-        for request_id, (prompt_ids, sampling, on_event, script) in list(self.sequences.items()):
-            if request_id not in self.sequences:
-                continue
-            token_id = script.pop(0)
-            made = len(ids(self.reply_to(BYTES.decode(prompt_ids)))) + 1 - len(script)
-            finish = None
-            if token_id == EOS_ID:
-                finish = FinishReason.EOS
-            elif made == sampling.max_new_tokens:
-                finish = FinishReason.LENGTH
-            if finish is not None:
-                del self.sequences[request_id]
-            on_event(TokenEvent(request_id, token_id, logprob=-0.5, finish=finish))
-
-    def fail(self, message: str) -> None:
-        sequences, self.sequences = self.sequences, {}
-        for request_id, (_, _, on_event, _) in sequences.items():
-            on_event(TokenEvent(request_id, -1, error=message))
-
-    async def run(self) -> None:
-        """Steps until nothing is left."""
-        await self.submitted.wait()
-        while self.sequences:
-            self.step()
-            await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class FakeReply:
-    def __init__(self) -> None:
-        self.started = self.finished = False
-        self.status = 0
-        self.headers: Mapping[str, str] = {}
-        self.pieces: list[bytes] = []
-
-    def start(self, status: int, headers: Mapping[str, str]) -> None:
-        assert not self.started
-        self.started, self.status, self.headers = True, status, headers
-
-    def write(self, data: bytes) -> None:
-        assert self.started and not self.finished
-        self.pieces.append(data)
-
-    def finish(self, data: bytes = b"") -> None:
-        self.write(data)
-        self.finished = True
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.pieces)
-
-    def lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.body.splitlines()]
-
-
-class FakeMetrics:
-    def __init__(self) -> None:
-        self.counts: dict[str, float] = defaultdict(float)
-        self.gauges: dict[str, float] = {}
-        self.observations: dict[str, list[float]] = defaultdict(list)
-
-    def count(self, name: str, amount: float = 1) -> None:
-        self.counts[name] += amount
-
-    def gauge(self, name: str, value: float) -> None:
-        self.gauges[name] = value
-
-    def observe(self, name: str, value: float) -> None:
-        self.observations[name].append(value)
-
-
-class Served:
-    """A loaded handler and what it was given."""
-
-    def __init__(self, model_dir: Path, limits: Opened = LIMITS) -> None:
-        self.model_dir = model_dir
-        self.engine = FakeEngine(limits)
-        self.metrics = FakeMetrics()
-        self.failures: list[str] = []
-        self.handler = TextGenerationHandler(self.engine.open)
-
-    async def load(self, **options: Any) -> Served:
-        config = ModelConfig(name="m", path=str(self.model_dir), option=Options(**options))
-        await self.handler.load(
-            Context(
-                name="m",
-                version="",
-                model_dir=self.model_dir,
-                config=config,
-                metrics=self.metrics,
-                progress=lambda what, done, total: None,
-                fail=self.failures.append,
-            )
-        )
-        return self
-
-    def ask(self, inputs: Any, stream: bool = False, **parameters: Any) -> tuple[asyncio.Task[None], FakeReply]:
-        """Serve a request as a task."""
-        body = msgspec.json.encode({"inputs": inputs, "parameters": parameters, "stream": stream})
-        call = Call(1, "lmi", "predict", "POST", "/invocations", (), {"content-type": "application/json"}, body)
-        reply = FakeReply()
-        return asyncio.create_task(self.handler.serve(Input.from_call(call), reply)), reply
-
-    async def answer(self, inputs: Any, stream: bool = False, **parameters: Any) -> FakeReply:
-        """Serve a request to its end."""
-        task, reply = self.ask(inputs, stream, **parameters)
-        running = asyncio.create_task(self.engine.run())
-        try:
-            await task
-        finally:
-            running.cancel()
-        return reply
-
-    async def submitted(self, number: int = 1) -> None:
-        while len(self.engine.prompts) < number:
-            await asyncio.sleep(0)
-
-
-@pytest.fixture
-def model_dir(tmp_path: Path) -> Path:
-    BYTES.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": EOS}))
-    (tmp_path / "config.json").write_text("{}")
-    return tmp_path
-
-
-@pytest.fixture
-async def served(model_dir: Path) -> Served:
-    return await Served(model_dir).load()
-
+from .harness import LIMITS, Served, byte_tokenizer, ids
 
 # ------------------------------------------------------------------------------------------------ answers
 
@@ -432,7 +240,7 @@ async def test_an_engine_that_does_not_open(model_dir: Path) -> None:
 
 
 async def test_an_unknown_output_formatter_is_told_at_load(model_dir: Path) -> None:
-    with pytest.raises(ModelLoadError, match="output_formatter=xml: expected json, jsonlines, sse"):
+    with pytest.raises(ModelLoadError, match="output_formatter=xml: expected json, json_chat, jsonlines"):
         await Served(model_dir).load(output_formatter="xml")
 
 

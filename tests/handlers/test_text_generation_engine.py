@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from djl_python.engine.client import EngineClient
-from djl_python.errors import GenerationError
+from djl_python.errors import WorkerDiedError
 from djl_python.handlers.text_generation import TextGenerationHandler
+from djl_python.types import Branching, Chat, Delta, GenerateRequest, SamplingParams, ToolUse
 
 from ..checkpoints import build_checkpoint
-from .test_text_generation import BYTES, EOS, Served
+from .harness import BYTES, EOS, Served
 
 #: One engine for all but the test that kills it: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
     BYTES.save(str(path / "tokenizer.json"))
-    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": EOS}))
+    config = {"eos_token": EOS, "chat_template": "{{ tools | tojson }}{{ messages[0].content }}"}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
     return path
 
 
@@ -92,6 +95,49 @@ async def test_a_stop_sequence_frees_the_sequence(served: Served) -> None:
     assert served.metrics.gauges["running_requests"] == 0
 
 
+async def test_a_forced_call_has_arguments_that_parse(served: Served) -> None:
+    unit = {"type": "object", "properties": {"unit": {"enum": ["c", "f"]}}, "required": ["unit"]}
+    tools = (
+        {"type": "function", "function": {"name": "heat", "parameters": {**unit, "additionalProperties": False}}},
+        {"type": "function", "function": {"name": "now"}},
+    )
+    for use in (ToolUse(tools=tools, choice="named", name="heat"), ToolUse(tools=tools, choice="required")):
+        request = GenerateRequest(
+            prompt=Chat(messages=({"role": "user", "content": "hi"},), tool_use=use),
+            sampling=SamplingParams(max_new_tokens=200, do_sample=True, seed=5),
+        )
+        task, reply = served.call("plain", "generate", {"requests": [request], "stream": True})
+        await task
+        deltas = [msgspec.json.decode(line, type=Delta) for line in reply.body.splitlines()]
+        calls = [call for delta in deltas for call in delta.tool_calls if call.index == 0]
+        assert calls[0].name in ("heat", "now")
+        arguments = json.loads("".join(call.arguments for call in calls))
+        assert arguments == {} if calls[0].name == "now" else arguments["unit"] in ("c", "f")
+        assert "".join(delta.text for delta in deltas) == ""
+
+
+async def test_several_sequences_share_the_prompts_blocks(served: Served) -> None:
+    request = GenerateRequest(
+        prompt="a prompt that fills several blocks of the cache, " * 3,
+        sampling=SamplingParams(max_new_tokens=20, do_sample=True, seed=3, ignore_eos=True),
+        branching=Branching(n=4, best_of=4),
+    )
+    used: list[float] = []
+    gauge = served.metrics.gauge
+    served.metrics.gauge = lambda name, value: (  # type: ignore[method-assign]
+        used.append(value) if name == "kv_cache_blocks_used" else None,
+        gauge(name, value),
+    )[1]
+    task, reply = served.call("plain", "generate", {"requests": [request], "stream": False})
+    await task
+    finishes = [msgspec.json.decode(line, type=Delta).finish for line in reply.body.splitlines()]
+    means = [finish.cumulative_logprob / finish.generated_tokens for finish in finishes if finish is not None]
+    assert len(means) == 4 and means == sorted(means, reverse=True)
+    alone = -(-(len(BYTES.encode(request.prompt).ids) + 20) // 16)
+    # Blocks of 16 tokens: four sequences without sharing would need four times as many.
+    assert max(used) < 2 * alone
+
+
 async def test_an_engine_that_is_killed_ends_every_request(checkpoint: Path) -> None:
     served = await start(checkpoint)
     streaming, reply = served.ask("hello", stream=True, max_new_tokens=200, ignore_eos=True)
@@ -101,7 +147,7 @@ async def test_an_engine_that_is_killed_ends_every_request(checkpoint: Path) -> 
     os.kill(served.handler._engine.pid, signal.SIGKILL)
     await streaming
     assert "ended unexpectedly" in reply.lines()[-1]["error"]
-    with pytest.raises(GenerationError):
+    with pytest.raises(WorkerDiedError):
         await whole
     assert not whole_reply.started
     assert served.failures == ["the engine process ended unexpectedly"]

@@ -15,11 +15,12 @@ from tornado.httpserver import HTTPServer
 
 from djl_python.config import ModelConfig, Options, ServerConfig, ServingSettings
 from djl_python.dialects import all_dialects
+from djl_python.dialects.base import Dialect
 from djl_python.server.app import FrontEnd
 from djl_python.server.listening import bind, listen
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
-from djl_python.server.supervisor import Health, ServedModel
+from djl_python.server.served_model import Health, ServedModel
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 FAKE_MODULE = "tests.server.fake_worker"
@@ -90,13 +91,15 @@ async def wait_ready(model: ServedModel) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(*configs: ModelConfig, wait: bool = True, **server: Any) -> AsyncIterator[Site]:
+async def running(
+    *configs: ModelConfig, wait: bool = True, dialects: dict[str, Dialect] | None = None, **server: Any
+) -> AsyncIterator[Site]:
     config = ServerConfig(**server)
     config = msgspec.structs.replace(
         config, inference_address=msgspec.structs.replace(config.inference_address, port=0)
     )
     metrics, models = Metrics(), Models(config.default_model)
-    front_end = FrontEnd(config, models, metrics, all_dialects())
+    front_end = FrontEnd(config, models, metrics, dialects or all_dialects())
     served: dict[str, ServedModel] = {}
     for one in configs or (model_config(),):
         model = ServedModel(one, metrics.model(one.name, one.version), worker_module=FAKE_MODULE)

@@ -1,8 +1,13 @@
+import asyncio
+import json
 import re
 
+from djl_python.dialects.base import Answer, Dialect, Kind, Route
+from djl_python.dialects.lmi import LmiDialect
+from djl_python.errors import PayloadError
 from djl_python.server.metrics import CONTENT_TYPE
 
-from .harness import model_config, running, until, wait_ready
+from .harness import Site, model_config, running, until, wait_ready
 
 
 async def test_ping_is_djls_and_health_is_strict():
@@ -10,15 +15,14 @@ async def test_ping_is_djls_and_health_is_strict():
         early = await site.client.get("/ping")
         assert early.status_code == 200
         assert early.json() == {"a": {"status": "PENDING"}, "b:2": {"status": "PENDING"}}
-        assert (await site.client.get("/health")).json() == {"status": "not ready", "models": ["a", "b:2"]}
+        assert (await site.client.get("/health")).status_code == 503
         for model in site.models.values():
             await wait_ready(model)
         late = await site.client.get("/ping")
         assert late.status_code == 500
         assert late.json() == {"a": {"status": "Healthy"}, "b:2": {"status": "FAILED"}}
         assert late.text.startswith('{\n  "a": {\n')
-        health = await site.client.get("/health")
-        assert health.status_code == 503 and health.json()["models"] == ["b:2"]
+        assert (await site.client.get("/health")).status_code == 503
         assert (await site.post("/predictions/b", do="echo")).status_code == 503
         assert (await site.post("/predictions/a", do="echo")).status_code == 200
 
@@ -42,7 +46,7 @@ async def test_a_model_that_is_loading_is_503_and_says_so():
 
 async def test_the_pages_take_get_and_head():
     async with running() as site:
-        for path in ("/ping", "/health", "/metrics"):
+        for path in ("/ping", "/openapi.json", "/metrics"):
             got, head = await site.client.get(path), await site.client.head(path)
             assert got.status_code == head.status_code == 200
             assert head.content == b"" and int(head.headers["content-length"]) > 0
@@ -72,3 +76,124 @@ async def test_cors_headers_only_where_configured():
         assert (await site.post(do="echo")).headers["access-control-allow-origin"] == "*"
     async with running() as site:
         assert "access-control-allow-origin" not in (await site.post(do="echo")).headers
+
+
+class Paged(Dialect):
+    """A dialect with pages, a model in the body, and a speaker for models called `other`."""
+
+    name = "paged"
+    routes = (
+        Route("GET", "/paged/{model}", "show", Kind.PAGE),
+        Route("POST", "/paged/{model}", "echo", Kind.PAGE),
+        Route("POST", "/paged", "refuse", Kind.PAGE),
+        Route("POST", "/late/{model}", "unload", Kind.PAGE),
+        Route("GET", "/ping", "ping", Kind.PAGE),
+        Route("POST", "/generate", "predict"),
+    )
+
+    def parse(self, inputs, model):
+        raise NotImplementedError
+
+    def page(self, operation, server, path_values, body):
+        if operation == "refuse":
+            raise PayloadError("no")
+        if operation == "unload":
+            return self.unload(server, path_values["model"])
+        found = [] if operation == "ping" else [server.select(path_values["model"]).config.name]
+        return Answer(200, json.dumps([operation, found, body.decode(), server.ready]).encode())
+
+    async def unload(self, server, name):
+        await server.unload(name)
+        return Answer(200, json.dumps([model.config.name for model in server.models]).encode())
+
+    def model_of(self, body):
+        return json.loads(body).pop("model", None)
+
+    def speaker(self, operation, model):
+        return "lmi" if model.name == "other" else self.name
+
+    def error(self, error, model=None, *, inputs=None):
+        return Answer(error.status, json.dumps(["paged", error.message]).encode())
+
+    def stream_error(self, error, content_type):
+        return b""
+
+
+def paged(*names: str, **server):
+    return running(*map(model_config, names or ("m",)), dialects={"lmi": LmiDialect(), "paged": Paged()}, **server)
+
+
+async def test_a_page_is_answered_without_a_worker():
+    hanging = model_config(properties={"load": "hang"})
+    async with running(hanging, wait=False, dialects={"paged": Paged()}) as site:
+        assert (await site.client.get("/paged/m")).json() == ["show", ["m"], "", False]
+        head = await site.client.head("/paged/m")
+        assert head.status_code == 200 and head.content == b"" and int(head.headers["content-length"]) > 0
+        assert (await site.client.post("/paged/m", content="body")).json()[:3] == ["echo", ["m"], "body"]
+        assert (await site.client.get("/ping")).json()[0] == "ping"
+
+
+async def test_a_pages_errors_are_its_dialects():
+    async with paged() as site:
+        refused = await site.client.post("/paged")
+        assert (refused.status_code, refused.json()) == (400, ["paged", "no"])
+        unknown = await site.client.get("/paged/x")
+        assert (unknown.status_code, unknown.json()) == (404, ["paged", "there is no model 'x'; loaded: m"])
+        wrong = await site.client.delete("/paged/m")
+        assert (wrong.status_code, wrong.json()[0]) == (405, "paged")
+        assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+
+
+async def test_a_page_may_take_its_time():
+    async with paged("a", "b") as site:
+        assert (await site.client.post("/late/a")).json() == ["b"]
+        again = await site.client.post("/late/a")
+        assert (again.status_code, again.json()) == (404, ["paged", "there is no model 'a' to unload; loaded: b"])
+
+
+async def ask(site: Site, **body) -> tuple[int, object]:
+    answer = await site.client.post("/generate", json=body)
+    return answer.status_code, answer.json()
+
+
+async def test_of_several_models_the_body_says_which():
+    async with paged("m", "other") as site:
+        assert (await ask(site, model="m", do="echo"))[0] == 200
+        assert await ask(site, model="x") == (404, ["paged", "there is no model 'x'; loaded: m, other"])
+        assert (await ask(site, do="echo"))[0] == 400
+        tallies = {name: model.tally for name, model in site.models.items()}
+        assert (tallies["m:"].succeeded, tallies["other:"].succeeded) == (1, 0)
+    async with paged("m", "other", default_model="other") as site:
+        assert (await ask(site, do="echo"))[0] == 200
+        assert site.models["other:"].tally.succeeded == 1
+
+
+async def test_the_only_model_answers_whatever_the_body_says():
+    async with paged("m") as site:
+        assert (await ask(site, model="x", do="echo"))[0] == 200
+
+
+async def test_a_model_may_have_another_speaker():
+    async with paged("other") as site:
+        assert (await ask(site, do="echo"))[0] == 200
+        assert await site.metric('djl_requests_total{code="200",dialect="lmi",model="other"') == 1
+        site.models["other:"].pool.refusal = "closed"
+        assert (await ask(site, do="echo"))[1]["type"] == "ServiceUnavailableException"
+
+
+async def test_the_document_is_of_every_route():
+    async with paged() as site:
+        answer = await site.client.get("/openapi.json")
+        assert answer.headers["content-type"] == "application/json"
+        paths = answer.json()["paths"]
+        assert set(paths["/paged/{model}"]) == {"get", "post"}
+        assert paths["/ping"]["get"]["tags"] == ["paged"] and paths["/metrics"]["get"]["tags"] == ["server"]
+
+
+async def test_a_model_tells_what_became_of_its_requests():
+    async with running() as site:
+        await asyncio.gather(*(site.post(do="echo") for _ in range(3)))
+        await site.post(do="headers", status=418)
+        tally = site.model.status.tally
+        assert (tally.succeeded, tally.failed) == (3, 1)
+        assert tally.succeeded_s > 0 and tally.last_s > site.model.registered_s

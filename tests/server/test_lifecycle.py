@@ -183,6 +183,19 @@ async def test_of_several_models_the_others_serve(model_dir):
         assert await server.process.wait() == 0
 
 
+async def test_a_model_whose_configuration_is_wrong_fails_and_the_others_serve(model_dir):
+    async with spawned(model_dir("good"), model_dir("bad", **{"option.dtype": "fp99"})) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            ping = (await client.get("/ping")).json()
+            assert ping == {"good": {"status": "Healthy"}, "bad": {"status": "FAILED"}}
+            assert (await client.post("/predictions/good", json={"do": "echo"})).status_code == 200
+            answer = await client.post("/predictions/bad", json={"do": "echo"})
+            assert answer.status_code == 503 and "model 'bad' has failed" in answer.text
+        assert re.search(
+            r"^model bad failed to load \(.*/bad\):\n  .*serving.properties:\d+: option.dtype=fp99", server.output, re.M
+        )
+
+
 async def test_the_port_may_open_before_the_models_are_loaded(model_dir, unused_tcp_port):
     model = model_dir(load="later")
     arguments = (model, "-p", str(unused_tcp_port))

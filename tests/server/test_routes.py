@@ -1,7 +1,7 @@
 import pytest
 
-from djl_python.dialects.base import Dialect, Answer, Route
-from djl_python.errors import MethodError, RouteError
+from djl_python.dialects.base import Answer, Dialect, Kind, Route
+from djl_python.errors import ConfigError, MethodError, RouteError
 from djl_python.server.routes import RouteTable
 
 
@@ -31,8 +31,9 @@ def table() -> RouteTable:
         Route("POST", "/", "root"),
         Route("*", "/any", "any"),
     )
-    other = dialect("other", Route("POST", "/invocations", "stolen"), Route("GET", "/invocations", "info"))
-    return RouteTable({"lmi": lmi, "other": other})
+    other = dialect("other", Route("GET", "/invocations", "info"), Route("GET", "/health", "health", Kind.PAGE))
+    own = (Route("GET", "/health", "own"), Route("GET", "/ping", "ping", Kind.PAGE))
+    return RouteTable({"lmi": lmi, "other": other}, own)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def table() -> RouteTable:
         ("GET", "/invocations", ("other", "info", "", "")),
         ("HEAD", "/invocations", ("other", "info", "", "")),
         ("PUT", "/any", ("lmi", "any", "", "")),
+        ("GET", "/health", ("other", "health", "", "")),
     ],
 )
 def test_a_path_is_matched(table, method, path, expected):
@@ -68,3 +70,33 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(table):
     assert table.methods("/predictions/m") == ["OPTIONS", "POST"]
     assert table.methods("/invocations") == ["GET", "HEAD", "OPTIONS", "POST"]
     assert table.methods("/predictions/all") == ["GET", "HEAD", "OPTIONS", "POST"]
+
+
+def test_the_servers_own_pages_give_way_to_a_dialects(table):
+    ping = table.match("HEAD", "/ping")
+    assert (ping.dialect, ping.operation, ping.is_page) == (None, "ping", True)
+    assert [(route.path, owner and owner.name) for route, owner in table.rows][-2:] == [
+        ("/health", "other"),
+        ("/ping", None),
+    ]
+
+
+def test_whoever_has_the_path_answers_a_wrong_method(table):
+    assert table.dialect_at("/invocations").name == "lmi"
+    assert table.dialect_at("/ping") is None
+    assert table.dialect_at("/nothing") is None
+
+
+@pytest.mark.parametrize("path", ["/models/{model}", "/models/{id}"])
+def test_two_dialects_may_not_claim_one_path(path):
+    first = dialect("first", Route("GET", "/models/{model}", "a"), Route("POST", "/models/{model}", "b"))
+    with pytest.raises(ConfigError, match=r"GET /models/.* of second is taken already: /models/{model} of first"):
+        RouteTable({"first": first, "second": dialect("second", Route("GET", path, "c"))})
+
+
+def test_variable_segments_have_the_names_of_their_row():
+    table = RouteTable(
+        {"a": dialect("a", Route("GET", "/models/{id}", "show"), Route("POST", "/models/{model}/{version}", "do"))}
+    )
+    assert table.match("GET", "/models/x%2Fy").values == {"id": "x/y"}
+    assert table.match("POST", "/models/x/1").values == {"model": "x", "version": "1"}

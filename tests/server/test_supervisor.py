@@ -7,7 +7,8 @@ import psutil
 import pytest
 
 from djl_python.server.metrics import Metrics
-from djl_python.server.supervisor import Health, ServedModel, WorkerState, placements
+from djl_python.server.served_model import Health, ServedModel, placements
+from djl_python.server.supervisor import WorkerState
 
 from .harness import FAKE_MODULE, model_config, running, until, wait_ready
 

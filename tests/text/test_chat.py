@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from djl_python.errors import ModelLoadError, PayloadError
-from djl_python.text.chat import ChatTemplate
+from djl_python.text.chat import ChatTemplate, ChatTemplates
+from djl_python.types import Chat, ToolUse
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -160,3 +161,47 @@ def test_a_broken_template_is_named_at_load() -> None:
 
 def test_today() -> None:
     assert len(ChatTemplate("{{ strftime_now('%Y-%m-%d') }}").render(TALK)) == len("2024-01-01")
+
+
+# ------------------------------------------------------------------------------------------------ a model's templates
+
+USER = ({"role": "user", "content": "hi"},)
+TOOL = {"type": "function", "function": {"name": "now"}}
+
+
+def test_a_template_is_found_by_name_and_by_tools() -> None:
+    names = "{{ messages[0].content }}-{{ tools | length if tools else 'none' }}"
+    templates = ChatTemplates({"default": f"default {names}", "tool_use": f"tool_use {names}", "rag": f"rag {names}"})
+    use = ToolUse(tools=(TOOL,))
+    assert templates.render(Chat(messages=USER)) == "default hi-none"
+    assert templates.render(Chat(messages=USER, tool_use=use)) == "tool_use hi-1"
+    assert templates.render(Chat(messages=USER, tool_use=use, template="rag")) == "rag hi-1"
+    hidden = ToolUse(tools=(TOOL,), choice="none")
+    assert templates.render(Chat(messages=USER, tool_use=hidden)) == "default hi-none"
+    assert ChatTemplates({"only": names}).render(Chat(messages=USER)) == "hi-none"
+    with pytest.raises(PayloadError, match="no chat template 'x', expected one of default, rag, tool_use"):
+        templates.render(Chat(messages=USER, template="x"))
+
+
+def test_variables_and_an_open_end() -> None:
+    templates = ChatTemplates({"default": "{{ mood }}:{{ messages[-1].content }}{{ '>' if add_generation_prompt }}"})
+    assert templates.render(Chat(messages=USER, variables={"mood": "good"})) == "good:hi>"
+    assert templates.render(Chat(messages=USER, continue_final=True)) == ":hi"
+
+
+def test_a_broken_template_costs_its_chats_only() -> None:
+    templates = ChatTemplates({"default": "fine", "rag": "{% if %}"})
+    assert len(templates.broken) == 1
+    assert templates.render(Chat(messages=USER)) == "fine"
+    with pytest.raises(PayloadError, match="the chat template is not valid: line 1"):
+        templates.render(Chat(messages=USER, template="rag"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [('{"a": [1]}', '{"a": [1]}'), ({"a": 1}, '{"a": 1}'), ("", "{}"), ("not json", '"not json"')],
+)
+def test_arguments_come_back_as_objects(arguments: object, expected: str) -> None:
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert template.render([{"role": "assistant", "content": "", "tool_calls": [call]}]) == expected

@@ -180,3 +180,17 @@ def test_alternatives_and_prompt_tokens(loaded: dict[str, Tokenizer]) -> None:
     assert finish.prefill[0].special and not finish.prefill[1].special
     assert "".join(t.text for t in finish.prefill) == "<|begin|>hello wörld"
     assert finish.prefill[1].top[0].text == "<|end|>"
+
+
+def test_logprobs_add_up_with_those_of_held_tokens(plain: Tokenizer) -> None:
+    ids = encode(plain, "one two STOP more")
+    _, finish, _ = run(plain, ids, stop_sequences=("STOP",))
+    assert finish.cumulative_logprob == pytest.approx(-0.5 * finish.generated_tokens)
+
+
+def test_prompt_tokens_that_a_sibling_has(plain: Tokenizer) -> None:
+    known = (Token(1, "x", None),)
+    request = GenerateRequest(prompt="x", sampling=SamplingParams(max_new_tokens=1))
+    stream = TextStream(plain, request, plain.encode("x"), "x", known)
+    _, finish = stream.push(TokenEvent(1, plain.encode("a")[0], finish=FinishReason.LENGTH))
+    assert finish is not None and finish.prefill == known

@@ -11,6 +11,7 @@ import pytest
 
 from djl_python.errors import ModelLoadError
 from djl_python.text import pipelines
+from djl_python.text import tokenizer as tokenizer_module
 from djl_python.text.tokenizer import Tokenizer
 
 from .conftest import TEXTS
@@ -147,3 +148,65 @@ def test_token_text_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
         assert "".join(map(tokenizer.token_text, ids)).strip() == "hello world"
     emoji = loaded["byte-level"].encode("👍", add_special_tokens=False)
     assert {loaded["byte-level"].token_text(i) for i in emoji} == {"\ufffd"}
+
+
+# ------------------------------------------------------------------------------------------------ spans
+
+
+def test_spans_are_the_characters_of_the_text(kind: str, tokenizer: Tokenizer) -> None:
+    for text in TEXTS:
+        spans = tokenizer.spans(text)
+        assert [token_id for token_id, _, _ in spans] == tokenizer.encode(text)
+        covered = set()
+        for _, start, stop in spans:
+            assert 0 <= start <= stop <= len(text)
+            covered |= set(range(start, stop))
+        if kind != "word-piece":  # which drops what it does not know
+            assert {i for i in range(len(text)) if not text[i].isspace()} <= covered
+
+
+def test_parts_of_a_character_cover_all_of_it(loaded: dict[str, Tokenizer]) -> None:
+    for kind in ("byte-level", "llama3", "gemma"):
+        spans = loaded[kind].spans("a👍b", add_special_tokens=False)
+        assert spans[0][1:] == (0, 1) and spans[-1][1:] == (2, 3)
+        assert {span[1:] for span in spans[1:-1]} == {(1, 2)}
+
+
+def test_added_tokens_cover_nothing(loaded: dict[str, Tokenizer]) -> None:
+    begin, *_ = loaded["llama3"].spans("hello")
+    assert begin[1:] == (0, 0)
+
+
+def test_spans_of_a_slow_tokenizer(loaded: dict[str, Tokenizer]) -> None:
+    class Slow:
+        """What a tokenizer in Python offers, over a fast one."""
+
+        all_special_ids: tuple[int, ...] = ()
+        inner = loaded["byte-level"]
+
+        def __len__(self) -> int:
+            return self.inner.vocab_size
+
+        def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+            return self.inner.encode(text, add_special_tokens)
+
+        def decode(self, ids: list[int], **options: bool) -> str:
+            return self.inner.decode(ids, skip_special_tokens=options["skip_special_tokens"])
+
+    text = "Hello  wörld 👍🏽 end"
+    spans = tokenizer_module.SlowBackend(Slow()).spans(text, True)
+    assert [token_id for token_id, _, _ in spans] == loaded["byte-level"].encode(text)
+    expected = loaded["byte-level"].spans(text)
+    words = [(start, stop) for _, start, stop in spans if text[start:stop].strip()]
+    assert words == [
+        (start + len(text[start:stop]) - len(text[start:stop].lstrip()), stop)
+        for _, start, stop in expected
+        if text[start:stop].strip()
+    ]
+
+
+def test_special_tokens_can_be_shown(loaded: dict[str, Tokenizer]) -> None:
+    tokenizer = loaded["llama3"]
+    shown = tokenizer.showing(["<|end|>", "not a token"])
+    assert tokenizer.special_ids - shown.special_ids == {tokenizer.token_to_id("<|end|>")}
+    assert shown.encode("a<|end|>") == tokenizer.encode("a<|end|>")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import pytest
 from djl_python.config import ModelConfig, Options
 from djl_python.errors import ConfigError, ModelLoadError
 from djl_python.handler import Handler
+from djl_python.user_module import load_user_module
 from djl_python.worker import entry_point
-from djl_python.worker.entry_point import find_handler, load_user_module
+from djl_python.worker.entry_point import find_handler
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler
 
@@ -162,10 +162,3 @@ def test_the_model_directory_is_the_first_place_for_imports(find: Find, tmp_path
     files = {"handlers.py": "here = True", "model.py": f"import handlers\nassert handlers.here\n{HANDLE}"}
     assert target_of(find(files=files)).__module__ == "model"
     assert sys.path[0] == str(tmp_path.resolve())
-
-
-def test_a_file_does_not_displace_a_module_of_the_same_name(tmp_path: Path) -> None:
-    (tmp_path / "types.py").write_text("mine = True", encoding="utf-8")
-    module = load_user_module(tmp_path, "types.py")
-    assert (module.__name__, module.mine) == ("user_types", True)
-    assert sys.modules["types"] is types

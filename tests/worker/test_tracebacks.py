@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,21 @@ async def test_only_the_users_frames_are_left_causes_included() -> None:
     assert "KeyError: 'inner'" in text and "direct cause" in text
     assert "in fail" in text
     assert "concurrent" not in text and "djl_python/worker/thread" not in text
+
+
+def test_a_syntax_error_shows_the_users_line_and_none_of_our_frames(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def handle(inputs:\n    pass\n")
+    spec = importlib.util.spec_from_file_location("broken_model", file)
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(SyntaxError) as caught:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    # Only what leads to the import is left of the traceback when the worker imports it.
+    caught.value.__traceback__ = caught.tb.tb_next
+    text = user_traceback(caught.value)
+    assert f'File "{file}", line 1' in text and "def handle(inputs:" in text
+    assert "SyntaxError: '(' was never closed" in text
+    assert "importlib" not in text
 
 
 async def test_a_traceback_without_user_frames_is_whole() -> None:

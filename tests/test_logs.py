@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from djl_python.server import logs
+from djl_python import logs
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """One line per record on stderr: `2026-11-20T10:00:00Z INFO model message`.
 
-Runs in the front end; configured once, by the command line. The second word after the level is the model a record is
-about, or `-`.
+Runs in every process; configured once, by the command line and by the first thing a child process does. The word
+after the level is the model that a record is about, or `-`; in a child it is the child's name.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class Formatter(logging.Formatter):
-    """UTC to the second; tracebacks and further lines follow as they are."""
+    """UTC to the second; tracebacks and further lines follow as they are.
 
-    def __init__(self) -> None:
+    Args:
+        model: the word for a record that names no model of its own.
+    """
+
+    def __init__(self, model: str = "-") -> None:
         super().__init__(
-            "%(asctime)s %(levelname)s %(model)s %(message)s", "%Y-%m-%dT%H:%M:%SZ", defaults={"model": "-"}
+            "%(asctime)s %(levelname)s %(model)s %(message)s", "%Y-%m-%dT%H:%M:%SZ", defaults={"model": model}
         )
         self.converter = time.gmtime
 
 
-def configure(level: str, stream: TextIO | None = None) -> None:
+def configure(level: str, stream: TextIO | None = None, model: str = "-") -> None:
     """Send everything from `level` (one of `LEVELS`) up to `stream`, by default stderr."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Formatter())
+    handler.setFormatter(Formatter(model))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("asyncio", "tornado"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

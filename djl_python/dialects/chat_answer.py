@@ -1,0 +1,347 @@
+"""The answer to a chat: OpenAI's objects, which LMI's chat schema has a part of, whole or as a stream of chunks.
+
+Runs in the worker. A token's `bytes` are the UTF-8 bytes of its text; those of all tokens, joined, are the answer's.
+Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI document.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..output_formatter import FRAMINGS
+from ..types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
+from .base import Formatter
+
+ROLE: Final = "assistant"
+SSE_DONE: Final = b"data: [DONE]\n\n"
+#: A comment, which clients pass over.
+SSE_KEEP_ALIVE: Final = b":\n\n"
+
+
+# ------------------------------------------------------------------------------------------------ shapes
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A token and its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A generated token, and what was likely in its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative]
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """The tokens of an answer, or of a piece of one."""
+
+    content: list[TokenLogprob]
+    refusal: UnsetType | None = UNSET
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """What to call. `arguments` is JSON as text; in a stream it comes in pieces, after the name."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call that the model wants made. In a stream, `index` says which one a piece belongs to."""
+
+    function: FunctionCall
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class AnswerMessage(msgspec.Struct, frozen=True):
+    """What the model says. `content` is null where it only calls tools."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: UnsetType | None = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One of the answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: Logprobs | None
+    finish_reason: str
+
+
+class AnswerDelta(msgspec.Struct, frozen=True):
+    """A piece of what the model says."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """A piece of one of the answers; the last has the finish_reason."""
+
+    index: int
+    delta: AnswerDelta
+    logprobs: Logprobs | None
+    finish_reason: str | None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """How many tokens there were."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a chat. LMI's has neither `model` nor `system_fingerprint`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of a stream. With include_usage, the last has the usage and no choices, the others null."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class UsageCount:
+    """Counts the tokens of an answer: each prompt once, however many sequences it has."""
+
+    def __init__(self, sequences_per_prompt: int = 1) -> None:
+        self._sequences_per_prompt = sequences_per_prompt
+        self._prompts: dict[int, int] = {}
+        self._completion_tokens = 0
+
+    def add(self, choice: int, finish: Finish) -> None:
+        """A sequence has ended."""
+        self._prompts[choice // self._sequences_per_prompt] = finish.prompt_tokens
+        self._completion_tokens += finish.generated_tokens
+
+    def usage(self) -> Usage:
+        """The count of what has ended."""
+        prompt_tokens = sum(self._prompts.values())
+        return Usage(prompt_tokens, self._completion_tokens, prompt_tokens + self._completion_tokens)
+
+
+# ------------------------------------------------------------------------------------------------ the formatter
+
+
+@dataclass(frozen=True)
+class ChatStyle:
+    """What one API's answers have and another's don't.
+
+    Attributes:
+        finish_reasons: the API's names.
+        tool_calls_reason: the name where the model called tools; None: as for any answer.
+        model, system_fingerprint: in every object, where they are set.
+        role_always: role and content in every delta (TGI), not the role in the first only.
+        refusals: `refusal` where OpenAI has it.
+    """
+
+    finish_reasons: Mapping[FinishReason, str]
+    tool_calls_reason: str | None = None
+    model: str | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    role_always: bool = False
+    refusals: bool = False
+
+
+@dataclass
+class _Sequence:
+    """One answer, as far as it has come. Text and tokens are kept only where they don't leave at once."""
+
+    begun: bool = False
+    texts: list[str] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    calls: dict[int, list[ToolCallDelta]] = field(default_factory=dict)
+    finish: Finish | None = None
+
+
+class ChatFormatter(Formatter):
+    """The answer to one chat; a subclass says what an error looks like in a stream.
+
+    Args:
+        framing: json, jsonlines or sse; the last two stream.
+        logprobs: whether they were asked for.
+        include_usage: whether a stream ends with the usage.
+        headers: further response headers.
+    """
+
+    def __init__(
+        self,
+        framing: str,
+        style: ChatStyle,
+        *,
+        logprobs: bool = False,
+        include_usage: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        content_type, self._encode = FRAMINGS[framing]
+        self.stream = framing != "json"
+        self.headers = {"content-type": content_type, **(headers or {})}
+        self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
+        self._done = SSE_DONE if framing == "sse" else b""
+        self._style = style
+        self._logprobs = logprobs
+        self._include_usage = include_usage
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._sequences: dict[int, _Sequence] = {}
+        self._count = UsageCount()
+        self._refusal: UnsetType | None = None if style.refusals else UNSET
+
+    def push(self, delta: Delta) -> bytes:
+        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        for call in delta.tool_calls:
+            sequence.calls.setdefault(call.index, []).append(call)
+        if delta.finish is not None:
+            self._count.add(0, delta.finish)
+            sequence.finish = delta.finish
+        if self.stream:
+            return self._piece(sequence, delta)
+        sequence.texts.append(delta.text)
+        if self._logprobs:
+            sequence.tokens += delta.tokens
+        return b""
+
+    def end(self) -> bytes:
+        if not self.stream:
+            return self._encode(self._whole())
+        if not self._include_usage:
+            return self._done
+        return self._encode(self._chunk([], self._count.usage())) + self._done
+
+    def _piece(self, sequence: _Sequence, delta: Delta) -> bytes:
+        """A chunk; b"" where the step has nothing to tell (half a character, say)."""
+        tells = delta.text or delta.tool_calls or delta.finish is not None or (self._logprobs and delta.tokens)
+        if not tells:
+            return b""
+        choice = ChunkChoice(
+            index=delta.choice,
+            delta=self._delta(sequence, delta),
+            logprobs=self._logprobs_of(delta.tokens),
+            finish_reason=None if delta.finish is None else self._reason(sequence),
+        )
+        return self._encode(self._chunk([choice], None if self._include_usage else UNSET))
+
+    def _delta(self, sequence: _Sequence, delta: Delta) -> AnswerDelta:
+        named = self._style.role_always or not sequence.begun
+        sequence.begun = True
+        # Calls come without content, and so does an end that has nothing left to say.
+        wordless = not delta.text and (delta.tool_calls or not (named or (self._logprobs and delta.tokens)))
+        return AnswerDelta(
+            role=ROLE if named else UNSET,
+            content=UNSET if wordless else delta.text,
+            tool_calls=[_call_piece(call) for call in delta.tool_calls] or UNSET,
+        )
+
+    def _chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._style.model,
+            system_fingerprint=self._style.system_fingerprint,
+            choices=choices,
+            usage=usage,
+        )
+
+    def _whole(self) -> ChatCompletion:
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._style.model,
+            system_fingerprint=self._style.system_fingerprint,
+            choices=[
+                ChatChoice(
+                    index=index,
+                    message=self._message(sequence),
+                    logprobs=self._logprobs_of(sequence.tokens),
+                    finish_reason=self._reason(sequence),
+                )
+                for index, sequence in sorted(self._sequences.items())
+            ],
+            usage=self._count.usage(),
+        )
+
+    def _message(self, sequence: _Sequence) -> AnswerMessage:
+        text = "".join(sequence.texts)
+        return AnswerMessage(
+            role=ROLE,
+            content=None if sequence.calls and not text else text,
+            refusal=self._refusal,
+            tool_calls=[_call(pieces) for _, pieces in sorted(sequence.calls.items())] or UNSET,
+        )
+
+    def _reason(self, sequence: _Sequence) -> str:
+        assert sequence.finish is not None
+        reason = sequence.finish.reason
+        if sequence.calls and reason is not FinishReason.LENGTH and self._style.tool_calls_reason is not None:
+            return self._style.tool_calls_reason
+        return self._style.finish_reasons[reason]
+
+    def _logprobs_of(self, tokens: Sequence[Token]) -> Logprobs | None:
+        if not self._logprobs:
+            return None
+        return Logprobs([_token_logprob(token) for token in tokens], self._refusal)
+
+
+def _token_logprob(token: Token) -> TokenLogprob:
+    assert token.logprob is not None  # only the first prompt token has none
+    top = [_alternative(alternative) for alternative in token.top]
+    return TokenLogprob(token.text, token.logprob, list(token.text.encode()), top)
+
+
+def _alternative(token: TopToken) -> Alternative:
+    return Alternative(token.text, token.logprob, list(token.text.encode()))
+
+
+def _call_piece(call: ToolCallDelta) -> ToolCall:
+    """A piece of a call in a stream: id and name with the first."""
+    return ToolCall(
+        index=call.index,
+        id=call.id or UNSET,
+        type="function" if call.id else UNSET,
+        function=FunctionCall(name=call.name or UNSET, arguments=call.arguments),
+    )
+
+
+def _call(pieces: Sequence[ToolCallDelta]) -> ToolCall:
+    """A whole call."""
+    return ToolCall(
+        id="".join(piece.id for piece in pieces),
+        type="function",
+        function=FunctionCall(
+            name="".join(piece.name for piece in pieces), arguments="".join(piece.arguments for piece in pieces)
+        ),
+    )

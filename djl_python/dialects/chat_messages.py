@@ -1,0 +1,247 @@
+"""The messages and tools of a chat, in OpenAI's form: their types, and what becomes of them on the way to a template.
+
+Runs in the worker; for every API that takes chats. Sources: OpenAI's API reference (chat completions), LMI's chat
+schema 0.31, TGI 2.3.2's OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import ParameterError, PayloadError
+from ..output_formatter import encode_json
+from ..types import ToolUse
+
+#: What OpenAI takes, and the dots of tools that live in namespaces.
+FunctionId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+# ------------------------------------------------------------------------------------------------ content
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where an image is: a data URL, or an http(s) URL."""
+
+    url: Annotated[str, Meta(min_length=1)]
+    detail: str | None = None
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
+    """An image."""
+
+    image_url: ImageUrl
+
+
+class RefusalPart(msgspec.Struct, frozen=True, tag_field="type", tag="refusal"):
+    """What an assistant refused with."""
+
+    refusal: str
+
+
+# ------------------------------------------------------------------------------------------------ messages
+
+
+class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
+    """Instructions."""
+
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="developer"):
+    """Instructions, under the name that newer clients have for them."""
+
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
+    """What a user says or shows."""
+
+    content: str | list[TextPart | ImagePart]
+    name: str | None = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What was called. `arguments` is a JSON string; TGI's clients send the object itself."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MadeToolCall(msgspec.Struct, frozen=True):
+    """A call that an assistant made in an earlier answer."""
+
+    function: CalledFunction
+    id: str = ""
+    type: Literal["function"] = "function"
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
+    """An earlier answer, or the beginning of the one that is asked for."""
+
+    content: str | list[TextPart | RefusalPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[MadeToolCall] | None = None
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
+    """What a tool answered."""
+
+    content: str | list[TextPart]
+    tool_call_id: str
+    name: str | None = None
+
+
+Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+Messages = Annotated[list[Message], Meta(min_length=1)]
+
+
+def template_messages(messages: Sequence[Message], *, takes_images: bool) -> tuple[dict[str, Any], ...]:
+    """The messages as `types.Chat` has them.
+
+    Content without images becomes one string, its parts joined as they are: most templates read nothing else.
+    `developer` becomes `system`, the name that templates know.
+
+    Raises:
+        PayloadError: an image for a model that takes none, or a message that says nothing.
+    """
+    return tuple(_message(message, f"messages[{i}]", takes_images) for i, message in enumerate(messages))
+
+
+def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
+    match message:
+        case SystemMessage() | DeveloperMessage():
+            shape: dict[str, Any] = {"role": "system", "content": _text(message.content)}
+        case UserMessage():
+            shape = {"role": "user", "content": _user_content(message.content, f"{path}.content", takes_images)}
+        case AssistantMessage():
+            shape = _assistant(message, path)
+        case ToolMessage():
+            shape = {"role": "tool", "content": _text(message.content), "tool_call_id": message.tool_call_id}
+    if message.name is not None:
+        shape["name"] = message.name
+    return shape
+
+
+def _assistant(message: AssistantMessage, path: str) -> dict[str, Any]:
+    content = message.content if message.content is not None else message.refusal
+    if content is None and not message.tool_calls:
+        raise PayloadError(f"{path}.content: required where there are no tool_calls", f"{path}.content")
+    shape: dict[str, Any] = {"role": "assistant", "content": _text(content or "")}
+    reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
+    if reasoning is not None:
+        shape["reasoning_content"] = reasoning
+    if message.tool_calls:
+        shape["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": call.type,
+                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return shape
+
+
+def _arguments(arguments: str | dict[str, Any] | None) -> str:
+    return arguments if isinstance(arguments, str) else encode_json(arguments or {}).decode()
+
+
+def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
+def _user_content(
+    content: str | list[TextPart | ImagePart], path: str, takes_images: bool
+) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    texts = [part for part in content if isinstance(part, TextPart)]
+    if len(texts) == len(content):
+        return _text(texts)
+    if not takes_images:
+        at = next(i for i, part in enumerate(content) if isinstance(part, ImagePart))
+        raise PayloadError(f"{path}[{at}]: this model does not take images, expected text", f"{path}[{at}]")
+    return [msgspec.to_builtins(part) for part in content]
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+
+class FunctionSpec(msgspec.Struct, frozen=True):
+    """A function. `parameters` is a JSON schema; `arguments` is TGI's name for it."""
+
+    name: FunctionId
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """Something the model may call."""
+
+    function: FunctionSpec
+    type: Literal["function"] = "function"
+
+
+class FunctionName(msgspec.Struct, frozen=True):
+    """One of the functions."""
+
+    name: FunctionId
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The tool to call."""
+
+    function: FunctionName
+    type: Literal["function"] = "function"
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None) -> ToolUse | None:
+    """The tools of a chat; None without any.
+
+    Raises:
+        ParameterError: the choice is not among the tools.
+    """
+    if not tools:
+        if isinstance(choice, NamedTool) or choice == "required":
+            raise ParameterError("tool_choice: only where there are tools", "tool_choice")
+        return None
+    shapes = tuple(_tool(tool.function) for tool in tools)
+    parallel = parallel is not False
+    if not isinstance(choice, NamedTool):
+        return ToolUse(tools=shapes, choice=choice or "auto", parallel=parallel)
+    name = choice.function.name
+    if name not in (names := [tool.function.name for tool in tools]):
+        field = "tool_choice.function.name"
+        raise ParameterError(f'{field}: expected one of the tools ({", ".join(names)}), got "{name}"', field)
+    return ToolUse(tools=shapes, choice="named", name=name, parallel=parallel)
+
+
+def _tool(function: FunctionSpec) -> dict[str, Any]:
+    shape: dict[str, Any] = {"name": function.name}
+    if function.description is not None:
+        shape["description"] = function.description
+    shape["parameters"] = function.parameters or function.arguments or _NO_PARAMETERS
+    return {"type": "function", "function": shape}

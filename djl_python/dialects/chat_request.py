@@ -1,0 +1,156 @@
+"""A chat request: OpenAI's fields, which LMI's chat schema has a part of, and what becomes of them.
+
+Runs in the worker. Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI
+document. Under option.tgi_compat a last message of the assistant's is continued, as TGI does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from ..config import ModelConfig
+from ..errors import ParameterError
+from ..types import Branching, Chat, GenerateRequest, ToolUse
+from .chat_messages import AssistantMessage, Messages, Tool, ToolChoice, template_messages, tool_use
+from .generation_fields import (
+    UNBOUNDED,
+    Alternatives,
+    Flag,
+    GenerationFields,
+    OneOrMore,
+    check_fields,
+    grammar_of,
+    grammars_of,
+    sampling_params,
+    text_options,
+    without_effect,
+)
+from .typed_body import read_body, unknown_fields
+
+#: What OpenAI took before tools.
+_LEGACY: Final = {"functions": "tools", "function_call": "tool_choice"}
+#: Fields that chat templates may read.
+_VARIABLES: Final = ("guideline", "reasoning_effort")
+
+
+class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of a chat request."""
+
+    messages: Messages
+    max_completion_tokens: OneOrMore | None = None
+    logprobs: Flag = None
+    top_logprobs: Alternatives | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: Flag = None
+    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
+
+    # Extensions.
+    guideline: Annotated[str, Meta(description="TGI's: a variable of the chat template.")] | None = None
+    add_generation_prompt: Flag = None
+    continue_final_message: Flag = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ParsedChat:
+    """A chat request as it came, and in this project's terms."""
+
+    fields: ChatRequest
+    request: GenerateRequest
+
+
+def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> ParsedChat:
+    """Check a chat request.
+
+    Args:
+        must_fit: whether max_tokens beyond the context is an error; otherwise the context ends the answer.
+
+    Raises:
+        PayloadError: about the messages.
+        ParameterError: about anything else.
+    """
+    for name, successor in _LEGACY.items():
+        if body.get(name) is not None:
+            raise ParameterError(f"{name}: no longer taken; send {successor}", name)
+    fields = read_body(body, ChatRequest, payload=("messages",))
+    ignored = unknown_fields(body, ChatRequest, model)
+    max_tokens = _max_tokens(fields)
+    check_fields(fields, max_tokens or UNBOUNDED)
+    _check(fields)
+    tools = tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    grammar = grammar_of(fields)
+    if grammar is not None and tools is not None and tools.choice != "none":
+        (format_field,) = grammars_of(fields)
+        if tools.choice == "auto":
+            raise ParameterError(f'{format_field}: not together with tools, unless tool_choice is "none"', format_field)
+        # The answer will be a tool call, and it is the tool's own schema that it is held to.
+        ignored.append(format_field)
+        grammar = None
+    n = fields.n or 1
+    ignored += without_effect(fields, model)
+    request = GenerateRequest(
+        prompt=_chat(fields, tools, model),
+        sampling=sampling_params(
+            fields,
+            model,
+            max_new_tokens=max_tokens or UNBOUNDED,
+            grammar=grammar,
+            top_logprobs=fields.top_logprobs or 0,
+        ),
+        branching=Branching(n=n, best_of=n),
+        text=text_options(fields),
+        add_special_tokens=False,
+        truncate=fields.truncate_prompt_tokens,
+        must_fit=must_fit and max_tokens is not None,
+        bad_sequences=tuple(fields.bad_words or ()),
+        ignored=tuple(sorted(set(ignored))),
+    )
+    return ParsedChat(fields, request)
+
+
+def _max_tokens(fields: ChatRequest) -> int | None:
+    old, new = fields.max_tokens, fields.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise ParameterError("max_completion_tokens: the same as max_tokens, and they differ", "max_completion_tokens")
+    if old == 0:
+        raise ParameterError("max_tokens: expected an integer >= 1, got 0", "max_tokens")
+    return old if new is None else new
+
+
+def _check(fields: ChatRequest) -> None:
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise ParameterError("top_logprobs: only with logprobs=true", "top_logprobs")
+    if fields.modalities is not None and fields.modalities != ["text"]:
+        raise ParameterError('modalities: expected ["text"]', "modalities")
+    if fields.continue_final_message:
+        if fields.add_generation_prompt:
+            raise ParameterError(
+                "continue_final_message: not together with add_generation_prompt=true", "continue_final_message"
+            )
+        if not isinstance(fields.messages[-1], AssistantMessage):
+            raise ParameterError(
+                "continue_final_message: expected a last message of role assistant", "continue_final_message"
+            )
+
+
+def _chat(fields: ChatRequest, tools: ToolUse | None, model: ModelConfig) -> Chat:
+    variables = {name: value for name in _VARIABLES if (value := getattr(fields, name)) is not None}
+    return Chat(
+        messages=template_messages(fields.messages, takes_images=model.checkpoint.takes_images),
+        tool_use=tools,
+        continue_final=_continues(fields, model),
+        add_generation_prompt=fields.add_generation_prompt is not False,
+        variables=variables | (fields.chat_template_kwargs or {}),
+    )
+
+
+def _continues(fields: ChatRequest, model: ModelConfig) -> bool:
+    if fields.continue_final_message is not None or not model.option.tgi_compat:
+        return bool(fields.continue_final_message)
+    last = fields.messages[-1]
+    return isinstance(last, AssistantMessage) and not last.tool_calls and not fields.add_generation_prompt

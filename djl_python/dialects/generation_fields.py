@@ -1,0 +1,314 @@
+"""What OpenAI's requests and those in their manner say about a generation, whatever its prompt.
+
+Runs in the worker. Sources: OpenAI's API reference (chat completions, completions), LMI's chat schema 0.31, TGI 2.3.2's
+OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ..config import ModelConfig
+from ..errors import ParameterError
+from ..output_formatter import encode_json
+from ..types import MAX_SEED, Grammar, SamplingParams, TextOptions
+from .request_body import shown
+
+#: Sequences that one prompt may ask for, as OpenAI.
+MAX_CHOICES: Final = 128
+MAX_ALTERNATIVES: Final = 20
+#: More tokens than any context has: the context ends the answer.
+UNBOUNDED: Final = 2**31 - 1
+#: Of all stop sequences of a request together, in characters.
+MAX_STOP_CHARS: Final = 32_768
+_MIN_SEED: Final = -(2**63)
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+_DRAWN_SEED_BITS: Final = 53
+#: Sampling rules that only a draw obeys, with the values that switch each off.
+_DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+
+Flag = bool | None
+OneOrMore = Annotated[int, Meta(ge=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+TokenId = Annotated[int, Meta(ge=0)]
+Text = Annotated[str, Meta(min_length=1)]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+
+
+# ------------------------------------------------------------------------------------------------ structured output
+
+
+class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True):
+    """A JSON schema and what it is called. It is always kept to, `strict` or not."""
+
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON that is an instance of a schema; `value` is TGI's name for it."""
+
+    json_schema: NamedSchema | None = None
+    value: dict[str, Any] | None = None
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
+    """A JSON object; with TGI's `value`, one that is an instance of this schema."""
+
+    value: dict[str, Any] | str | None = None
+
+
+class JsonFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json"):
+    """TGI's: JSON that is an instance of a schema, which may be written as a string."""
+
+    value: dict[str, Any] | str
+
+
+class RegexFormat(msgspec.Struct, frozen=True, tag_field="type", tag="regex"):
+    """TGI's: text that matches a regular expression."""
+
+    value: Text
+
+
+ResponseFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat | JsonFormat | RegexFormat
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`include_usage`: a last chunk that counts the tokens. `include_obfuscation` never has anything to hide here."""
+
+    include_usage: Flag = None
+    include_obfuscation: Flag = None
+
+
+# ------------------------------------------------------------------------------------------------ the fields
+
+
+class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of chats and completions alike. None: not given, or given as null."""
+
+    model: Annotated[str, Meta(description="Which of several loaded models; not used where there is one.")] | None = (
+        None
+    )
+    max_tokens: (
+        Annotated[int, Meta(ge=0, description="Tokens to generate at most; 0 only where a prompt is echoed.")] | None
+    ) = None
+    temperature: (
+        Annotated[float, Meta(ge=0, le=2, description="0: greedy. Unset: the checkpoint's, else 1.")] | None
+    ) = None
+    top_p: Annotated[float, Meta(ge=0, le=1, description="Draw from the most likely tokens of this mass.")] | None = (
+        None
+    )
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES, description="Answers to give.")] | None = None
+    stop: Text | list[Text] | None = None
+    seed: Annotated[int, Meta(description="A 64-bit integer.")] | None = None
+    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stream: Flag = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+
+    # Bookkeeping of OpenAI's service: nothing about an answer depends on them.
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prediction: Any = None
+
+    # Extensions.
+    top_k: Annotated[int, Meta(ge=-1, description="-1 and 0: off.")] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    typical_p: Share | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    ignore_eos: Flag = None
+    stop_token_ids: list[TokenId] | None = None
+    bad_words: list[Text] | None = None
+    include_stop_str_in_output: Flag = None
+    skip_special_tokens: Flag = None
+    spaces_between_special_tokens: Flag = None
+    truncate_prompt_tokens: OneOrMore | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: Text | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the count of its tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def stop_sequences(self) -> tuple[str, ...]:
+        """`stop` as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
+    """What types and bounds don't say.
+
+    Raises:
+        ParameterError: names the field.
+    """
+    if fields.seed is not None and not _MIN_SEED <= fields.seed <= MAX_SEED:
+        raise ParameterError(f"seed: expected a 64-bit integer, got {fields.seed}", "seed")
+    if (chars := sum(map(len, fields.stop_sequences))) > MAX_STOP_CHARS:
+        raise ParameterError(f"stop: expected at most {MAX_STOP_CHARS} characters together, got {chars}", "stop")
+    if (fields.min_tokens or 0) > max_new_tokens:
+        raise ParameterError(
+            f"min_tokens: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}", "min_tokens"
+        )
+    if fields.stream_options is not None and not fields.stream:
+        raise ParameterError("stream_options: only with stream=true", "stream_options")
+
+
+def sampling_params(
+    fields: GenerationFields,
+    model: ModelConfig,
+    *,
+    max_new_tokens: int,
+    grammar: Grammar | None = None,
+    top_logprobs: int = 0,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """The engine's view. What the client leaves open the checkpoint's generation_config decides.
+
+    Greedy with temperature 0 (or top_p 0, which leaves one token to draw from), and without a temperature where the
+    generation_config says `"do_sample": false`. Rules that only a draw obeys stay neutral for greedy requests.
+    """
+    defaults = model.checkpoint.generation_config
+    draws = samples(fields, model)
+    given: dict[str, Any] = {
+        "min_new_tokens": fields.min_tokens,
+        "repetition_penalty": _open(fields.repetition_penalty, defaults, "repetition_penalty"),
+        "presence_penalty": fields.presence_penalty,
+        "frequency_penalty": fields.frequency_penalty,
+        "ignore_eos": fields.ignore_eos,
+        "logit_bias": fields.logit_bias,
+    }
+    if draws:
+        given |= {name: _open(getattr(fields, name), defaults, name) for name in ("temperature", *_DRAW_ONLY)}
+        given["top_k"] = max(int(given["top_k"] or 0), 0)
+        given["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if fields.seed is None else fields.seed & MAX_SEED
+    return SamplingParams(
+        **{name: value for name, value in given.items() if value is not None},
+        max_new_tokens=max_new_tokens,
+        do_sample=draws,
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        grammar=grammar,
+        top_logprobs=top_logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def samples(fields: GenerationFields, model: ModelConfig) -> bool:
+    """Whether to draw."""
+    if fields.temperature == 0 or fields.top_p == 0:
+        return False
+    return fields.temperature is not None or model.checkpoint.generation_config.get("do_sample") is not False
+
+
+def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | None:
+    """What the client says, else what the checkpoint says, else None."""
+    if given is not None:
+        return given
+    value = defaults.get(name)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return value if usable else None
+
+
+def without_effect(fields: GenerationFields, model: ModelConfig) -> list[str]:
+    """Fields that were given and change nothing: what steers a draw, where there is none."""
+    if samples(fields, model):
+        return []
+    names = [name for name, neutral in _DRAW_ONLY.items() if getattr(fields, name) not in (None, *neutral)]
+    if fields.top_p == 0:
+        names.remove("top_p")  # it is why there is no draw
+    return names + (["seed"] if fields.seed is not None else [])
+
+
+def text_options(fields: GenerationFields) -> TextOptions:
+    """The detokenizer's view."""
+    names = ("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens")
+    given = {name: value for name in names if (value := getattr(fields, name)) is not None}
+    return TextOptions(**given, stop_sequences=fields.stop_sequences)
+
+
+# ------------------------------------------------------------------------------------------------ grammar
+
+
+def grammar_of(fields: GenerationFields) -> Grammar | None:
+    """What the answer must be an instance of.
+
+    Raises:
+        ParameterError: a schema is none, or several fields ask for one.
+    """
+    found = grammars_of(fields)
+    if len(found) > 1:
+        first, second = list(found)[:2]
+        raise ParameterError(f"{second}: not together with {first}", second)
+    return next(iter(found.values()), None)
+
+
+def grammars_of(fields: GenerationFields) -> dict[str, Grammar]:
+    """What each field wants the answer to be an instance of, by the field's name.
+
+    Raises:
+        ParameterError: a schema is none.
+    """
+    asked = {
+        "response_format": _format_grammar(fields.response_format),
+        "guided_json": None if fields.guided_json is None else _schema_grammar(fields.guided_json, "guided_json"),
+        "guided_regex": None if fields.guided_regex is None else Grammar("regex", fields.guided_regex),
+    }
+    return {name: grammar for name, grammar in asked.items() if grammar is not None}
+
+
+def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
+    match format_:
+        case None | TextFormat():
+            return None
+        case RegexFormat(value=regex):
+            return Grammar("regex", regex)
+        case JsonObjectFormat(value=None):
+            return Grammar("json_object")
+        case JsonSchemaFormat(json_schema=None, value=None):
+            field = "response_format.json_schema"
+            raise ParameterError(f"{field}: required, expected an object", field)
+        case JsonSchemaFormat(json_schema=NamedSchema(schema=schema)):
+            return _schema_grammar(schema or {}, "response_format.json_schema.schema")
+        case JsonSchemaFormat(value=dict(value)):
+            # TGI's newer form wraps the schema as OpenAI's does.
+            wrapped = value.get("schema")
+            return _schema_grammar(wrapped if isinstance(wrapped, dict) else value, "response_format.value")
+        case JsonObjectFormat(value=value) | JsonFormat(value=value):
+            return _schema_grammar(value or {}, "response_format.value")
+    raise AssertionError(f"{format_} is not a response format")
+
+
+def _schema_grammar(schema: dict[str, Any] | str, field: str) -> Grammar:
+    if isinstance(schema, str):
+        try:
+            parsed = msgspec.json.decode(schema)
+        except msgspec.DecodeError as exc:
+            raise ParameterError(
+                f"{field}: expected a JSON schema, got a string that is not JSON: {exc}", field
+            ) from exc
+        if not isinstance(parsed, dict):
+            raise ParameterError(f"{field}: expected a JSON schema, got {shown(parsed)}", field)
+        schema = parsed
+    return Grammar("json_schema", encode_json(schema).decode())

@@ -1,0 +1,54 @@
+"""LMI's chats: a body with `messages` on /invocations and /predictions/{model}.
+
+Runs in the worker. Source: LMI's chat completions schema 0.31. The finish reasons are LMI's, and objects have the
+fields of its tables. Streams are jsonlines unless option.output_formatter says sse_chat; under option.tgi_compat every
+delta has role and content.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ..config import ModelConfig
+from ..errors import ServingError
+from ..types import FinishReason
+from .base import Parsed
+from .chat_answer import AnswerDelta, ChatFormatter, ChatStyle, ChunkChoice
+from .chat_request import read_chat
+from .lmi_format import error_fields
+from .request_body import ignored_header
+
+FINISH_REASONS: Final = {reason: str(reason) for reason in FinishReason}
+
+
+class LmiChatFormatter(ChatFormatter):
+    """A chat's answer; an error is a last chunk without words that says what went wrong beside its choices."""
+
+    def __init__(self, framing: str, *, tgi: bool, **options: Any) -> None:
+        super().__init__(framing, ChatStyle(finish_reasons=FINISH_REASONS, role_always=tgi), **options)
+        self._tgi = tgi
+
+    def error(self, error: ServingError) -> bytes:
+        choice = ChunkChoice(0, AnswerDelta(), logprobs=None, finish_reason=FINISH_REASONS[FinishReason.ERROR])
+        chunk = msgspec.to_builtins(self._chunk([choice], msgspec.UNSET))
+        return self._encode(chunk | error_fields(error, tgi=self._tgi)) + self._done
+
+
+def parse_chat(body: dict[str, Any], framing: str, model: ModelConfig) -> Parsed:
+    """Read a chat request.
+
+    Raises:
+        PayloadError: about the messages.
+        ParameterError: about anything else.
+    """
+    parsed = read_chat(body, model, must_fit=False)
+    formatter = LmiChatFormatter(
+        framing,
+        tgi=model.option.tgi_compat,
+        logprobs=bool(parsed.fields.logprobs),
+        include_usage=parsed.fields.include_usage,
+        headers=ignored_header(parsed.request.ignored),
+    )
+    return Parsed((parsed.request,), formatter)

@@ -1,0 +1,301 @@
+"""MindIE's streaming endpoint /generate_stream, for models with option.tgi_dialect=mindie.
+
+The path is TGI's, and so is its route; TGI's dialect leaves such models to this one. Parsing and answers run in the
+worker. Source: MindIE's document of its TGI streaming interface; its refusals have TGI's shape.
+
+What differs from TGI: events have no index, a token's logprob and special are null, a seed is always reported, and
+with option.full_text_enabled each event's token.text is the text so far.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from ..config import ModelConfig
+from ..errors import ParameterError, PayloadError, ServingError
+from ..inputs import Input
+from ..output_formatter import SSE, encode_json, encode_sse
+from ..types import Chat, Delta, Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token
+from .base import Answer, Dialect, Formatter, Parsed, Route
+from .request_body import ignored_header, json_object
+from .typed_body import read_body, unknown_fields
+from .typed_errors import typed_answer, typed_error, typed_event
+
+DEFAULT_MAX_NEW_TOKENS: Final = 20
+MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
+MAX_IMAGES: Final = 1
+#: Of all stop texts together.
+MAX_STOP_CHARS: Final = 32_768
+MAX_STOPS: Final = 1024
+MAX_SEED: Final = 2**64 - 1
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+_DRAWN_SEED_BITS: Final = 53
+_BASE_MODEL: Final = "None"
+
+Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]
+AboveZero = Annotated[float, Meta(gt=0)]
+StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """A piece of the prompt."""
+
+    text: Annotated[str, Meta(min_length=1)]
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
+    """A picture: a data URL, or an http(s) URL."""
+
+    image_url: Annotated[str, Meta(min_length=1)]
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """How to generate. Without do_sample, a temperature, top_k or top_p that does something switches sampling on."""
+
+    decoder_input_details: Annotated[bool | None, Meta(description="Only false.")] = None
+    details: Annotated[bool | None, Meta(description="Details with the last event; false by default.")] = None
+    do_sample: bool | None = None
+    max_new_tokens: Annotated[Count | None, Meta(description="20 by default.")] = None
+    repetition_penalty: AboveZero | None = None
+    return_full_text: Annotated[bool | None, Meta(description="Begin generated_text with the prompt.")] = None
+    seed: Annotated[int | None, Meta(description="1 to 2^64-1; one is drawn where there is none.")] = None
+    temperature: AboveZero | None = None
+    top_k: Count | None = None
+    top_p: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    truncate: Annotated[Count | None, Meta(description="Keep so many of the prompt's tokens.")] = None
+    typical_p: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Without effect.")] = None
+    watermark: Annotated[bool | None, Meta(description="Without effect.")] = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    adapter_id: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]{1,256}$")] | None,
+        Meta(description='Only "None", the base model.'),
+    ] = None
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A request: a text, or for models that take pictures a list of parts."""
+
+    inputs: (
+        Annotated[str, Meta(min_length=1, max_length=MAX_INPUT_CHARS)]
+        | Annotated[list[TextPart | ImagePart], Meta(min_length=1)]
+    )
+    parameters: Parameters | None = None
+
+
+class MindieDialect(Dialect):
+    """MindIE's manner of speaking TGI."""
+
+    name = "mindie"
+    routes: ClassVar[tuple[Route, ...]] = ()  # reached through TGI's
+
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
+        """Read a request. Names that have no effect go into x-ignored-parameters."""
+        body = json_object(inputs)
+        request = read_body(body, Body, payload=("inputs",))
+        unknown = unknown_fields(body, Body, model)
+        parameters = request.parameters or Parameters()
+        _check(parameters)
+        ignored = {name.removeprefix("parameters.") for name in unknown} | set(_without_effect(parameters, model))
+        names = tuple(sorted(ignored))
+        sampling = _sampling(parameters)
+        prompt = _prompt(request.inputs, model)
+        wanted = GenerateRequest(
+            prompt=prompt,
+            sampling=sampling,
+            text=TextOptions(stop_sequences=_stops(parameters)),
+            add_special_tokens=isinstance(prompt, str),
+            truncate=parameters.truncate,
+            ignored=names,
+        )
+        formatter = MindieFormatter(
+            seed=sampling.seed,
+            details=bool(parameters.details),
+            full_text=_text(request.inputs) if parameters.return_full_text else "",
+            cumulative=model.option.full_text_enabled,
+            headers=ignored_header(names),
+        )
+        return Parsed((wanted,), formatter)
+
+    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+        return typed_answer(error)
+
+    def stream_error(self, error: ServingError, content_type: str) -> bytes:
+        return typed_event(error) if content_type.startswith(SSE) else encode_json(typed_error(error)[1])
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def _check(parameters: Parameters) -> None:
+    """What types and bounds don't say."""
+    if parameters.decoder_input_details:
+        raise _error("decoder_input_details", "expected false where the answer is a stream, got true")
+    if parameters.seed is not None and not 1 <= parameters.seed <= MAX_SEED:
+        raise _error("seed", f"expected an integer > 0 and <= {MAX_SEED}, got {parameters.seed}")
+    if (chars := sum(map(len, _stops(parameters)))) > MAX_STOP_CHARS:
+        raise _error("stop", f"expected at most {MAX_STOP_CHARS} characters together, got {chars}")
+    if parameters.adapter_id not in (None, _BASE_MODEL):
+        raise _error("adapter_id", f'expected "{_BASE_MODEL}": this model has no adapters')
+
+
+def _error(name: str, what: str) -> ParameterError:
+    field = f"parameters.{name}"
+    return ParameterError(f"{field}: {what}", field)
+
+
+def _without_effect(parameters: Parameters, model: ModelConfig) -> list[str]:
+    """What is accepted and does nothing; what never does anything is refused where the model says so."""
+    given = {"typical_p": parameters.typical_p not in (None, 1.0), "watermark": bool(parameters.watermark)}
+    names = [name for name, does_nothing in given.items() if does_nothing]
+    if names and model.option.unknown_parameters == "error":
+        raise _error(names[0], "not supported (option.unknown_parameters=error)")
+    if not _samples(parameters):
+        # Said with do_sample=false, or alone.
+        names += [name for name in ("temperature", "top_k", "top_p") if getattr(parameters, name) not in (None, 1.0)]
+        names += ["seed"] if parameters.seed is not None else []
+    return names
+
+
+def _samples(parameters: Parameters) -> bool:
+    if parameters.do_sample is not None:
+        return parameters.do_sample
+    steers = (parameters.temperature not in (None, 1.0), parameters.top_k is not None, parameters.top_p is not None)
+    return any(steers)
+
+
+def _sampling(parameters: Parameters) -> SamplingParams:
+    """The engine's view. Rules that only a draw obeys stay neutral for greedy requests."""
+    names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if _samples(parameters) else ()))
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(parameters, name)) is not None}
+    return SamplingParams(
+        **given,
+        max_new_tokens=parameters.max_new_tokens or DEFAULT_MAX_NEW_TOKENS,
+        do_sample=_samples(parameters),
+        seed=parameters.seed or 1 + random.getrandbits(_DRAWN_SEED_BITS),
+    )
+
+
+def _stops(parameters: Parameters) -> tuple[str, ...]:
+    """An empty list counts as none."""
+    stop = parameters.stop or ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _prompt(inputs: str | list[TextPart | ImagePart], model: ModelConfig) -> str | Chat:
+    """The text, or a chat of one message where there are pictures: where they go in the prompt its template says."""
+    text = _text(inputs)
+    if len(text) > MAX_INPUT_CHARS:
+        raise PayloadError(f"inputs: expected at most {MAX_INPUT_CHARS} characters together, got {len(text)}", "inputs")
+    images = [] if isinstance(inputs, str) else [i for i, part in enumerate(inputs) if isinstance(part, ImagePart)]
+    if isinstance(inputs, str) or not images:
+        return text
+    field = f"inputs[{images[0]}]"
+    if not model.checkpoint.takes_images:
+        raise PayloadError(f"{field}: this model does not take images, expected text", field)
+    if len(images) > MAX_IMAGES:
+        raise PayloadError(f"inputs: expected at most {MAX_IMAGES} image, got {len(images)}", "inputs")
+    return Chat(messages=({"role": "user", "content": [_content(part, field) for part in inputs]},))
+
+
+def _content(part: TextPart | ImagePart, field: str) -> dict[str, Any]:
+    """A part as chats have it; `field` is the picture's path."""
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if not part.image_url.startswith(("data:", "http://", "https://")):
+        field = f"{field}.image_url"
+        raise PayloadError(f"{field}: expected a data: or http(s) URL; files of the server are not read", field)
+    return {"type": "image_url", "image_url": {"url": part.image_url}}
+
+
+def _text(inputs: str | list[TextPart | ImagePart]) -> str:
+    if isinstance(inputs, str):
+        return inputs
+    return "".join(part.text for part in inputs if isinstance(part, TextPart))
+
+
+# ------------------------------------------------------------------------------------------------ answering
+
+
+class StreamToken(msgspec.Struct, frozen=True):
+    """A token; MindIE reports no probability, and not whether it is special."""
+
+    id: int
+    text: str
+    logprob: None = None
+    special: None = None
+
+
+class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream ended."""
+
+    prompt_tokens: int
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int
+
+
+class StreamResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """One event; `generated_text`, and `details` where they were asked for, come with the last."""
+
+    token: StreamToken
+    generated_text: str | None = None
+    details: StreamDetails | None = None
+
+
+class MindieFormatter(Formatter):
+    """An event for each token.
+
+    Args:
+        seed: what the client sent, or what was drawn for it.
+        full_text: what goes before the generated text: the prompt, or nothing.
+        cumulative: whether token.text is the text so far.
+    """
+
+    stream = True
+    keep_alive = b":\n\n"
+
+    def __init__(
+        self, *, seed: int, details: bool, full_text: str = "", cumulative: bool = False, headers: dict[str, str]
+    ) -> None:
+        self.headers = {"content-type": SSE, "cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        self._seed = seed
+        self._details = details
+        self._full_text = full_text
+        self._cumulative = cumulative
+        self._so_far = ""
+
+    def push(self, delta: Delta) -> bytes:
+        last = len(delta.tokens) - 1
+        return b"".join(
+            encode_sse(self._event(token, delta.finish if position == last else None))
+            for position, token in enumerate(delta.tokens)
+        )
+
+    def end(self) -> bytes:
+        return b""
+
+    def error(self, error: ServingError) -> bytes:
+        return typed_event(error)
+
+    def _event(self, token: Token, finish: Finish | None) -> StreamResponse:
+        text = token.text
+        if self._cumulative:
+            self._so_far += text
+            text = self._so_far
+        return StreamResponse(
+            token=StreamToken(token.id, text),
+            generated_text=None if finish is None else self._full_text + finish.text,
+            details=None if finish is None or not self._details else self._stream_details(finish),
+        )
+
+    def _stream_details(self, finish: Finish) -> StreamDetails:
+        return StreamDetails(
+            prompt_tokens=finish.prompt_tokens,
+            finish_reason=finish.reason,
+            generated_tokens=finish.generated_tokens,
+            seed=self._seed,
+        )

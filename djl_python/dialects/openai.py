@@ -1,0 +1,193 @@
+"""OpenAI's API: /v1/chat/completions, /v1/completions and /v1/models.
+
+Routes, pages and errors run in the front end, parsing and answering in the worker. Under option.tgi_compat the same
+requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; that of a chat with
+option.output_formatter=jsonlines_chat is one object a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .. import __version__
+from ..config import ModelConfig
+from ..errors import ModelNotFoundError, ServingError
+from ..inputs import Input
+from ..output_formatter import JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..types import FinishReason
+from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
+from .chat_answer import SSE_DONE, ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
+from .chat_request import ChatRequest, read_chat
+from .generation_fields import GenerationFields
+from .openai_completions import Completion, CompletionFormatter, CompletionRequest, read_completion
+from .openai_errors import ErrorBody, openai_answer, openai_error, stream_failure
+from .request_body import ignored_header, json_object
+from .typed_errors import typed_answer
+
+CHAT: Final = "chat"
+COMPLETION: Final = "completion"
+MODELS: Final = "models"
+MODEL: Final = "model"
+FINISH_REASONS: Final = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ERROR: "error",
+}
+#: Same seed, same fingerprint: same answer.
+SYSTEM_FINGERPRINT: Final = f"djl-serving-{__version__}"
+_OWNER: Final = "djl-serving"
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Annotated[int, Meta(ge=0, description="When it was registered, in Unix seconds.")]
+    owned_by: str = _OWNER
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The models that are served."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelInfo]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """As much of a body as says which model it means."""
+
+    model: str = ""
+
+
+class OpenAIChatFormatter(ChatFormatter):
+    """A chat's answer whose errors are OpenAI's, or TGI's."""
+
+    def __init__(self, framing: str, style: ChatStyle, *, tgi: bool, **options: Any) -> None:
+        super().__init__(framing, style, **options)
+        self._tgi = tgi
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(stream_failure(error, tgi=self._tgi)) + self._done
+
+
+class OpenAIDialect(Dialect):
+    """OpenAI's chats, completions and models."""
+
+    name = "openai"
+    routes = (
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            CHAT,
+            summary="Answer a chat.",
+            request=ChatRequest,
+            responses={200: {JSON: ChatCompletion, SSE: ChatChunk}},
+        ),
+        Route(
+            "POST",
+            "/v1/completions",
+            COMPLETION,
+            summary="Go on with one or several prompts.",
+            request=CompletionRequest,
+            responses={200: {JSON: Completion, SSE: Completion}},
+        ),
+        Route("GET", "/v1/models", MODELS, Kind.PAGE, summary="What is served.", responses={200: {JSON: ModelList}}),
+        Route("GET", "/v1/models/{model}", MODEL, Kind.PAGE, summary="One model.", responses={200: {JSON: ModelInfo}}),
+        # Hub ids have a slash, and not every client escapes it.
+        Route(
+            "GET",
+            "/v1/models/{owner}/{model}",
+            MODEL,
+            Kind.PAGE,
+            summary="One model, whose id has a slash.",
+            responses={200: {JSON: ModelInfo}},
+        ),
+    )
+    errors: ClassVar[Mapping[int, Bodies]] = {
+        status: {JSON: ErrorBody} for status in (400, 404, 413, 415, 429, 500, 503)
+    }
+
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
+        """Read a chat or a completion request."""
+        body = json_object(inputs)
+        return (_chat if inputs.operation == CHAT else _completion)(body, model)
+
+    def page(self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes) -> Answer:
+        """The models."""
+        served = {model.config.name: model for model in reversed(server.models)}
+        if operation == MODELS:
+            infos = [_info(model) for model in reversed(served.values())]
+            return Answer(200, encode_json(ModelList(data=infos)))
+        name = "/".join(path_values[part] for part in ("owner", "model") if part in path_values)
+        if name not in served:
+            raise ModelNotFoundError(f"The model `{name}` does not exist; loaded: {', '.join(sorted(served))}")
+        return Answer(200, encode_json(_info(served[name])))
+
+    def model_of(self, body: bytes) -> str | None:
+        try:
+            return msgspec.json.decode(body, type=_Named).model or None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+        if model is not None and model.option.tgi_compat:
+            return typed_answer(error)
+        completion = inputs is not None and inputs.operation == COMPLETION
+        return openai_answer(error, "prompt" if completion else "messages")
+
+    def stream_error(self, error: ServingError, content_type: str) -> bytes:
+        _, body = openai_error(error)
+        return encode_sse(body) + SSE_DONE if content_type.startswith(SSE) else encode_jsonlines(body)
+
+
+def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
+    parsed = read_chat(body, model, must_fit=True)
+    tgi = model.option.tgi_compat
+    style = ChatStyle(
+        finish_reasons=FINISH_REASONS,
+        tool_calls_reason="tool_calls",
+        model=model.name,
+        system_fingerprint=SYSTEM_FINGERPRINT,
+        role_always=tgi,
+        refusals=not tgi,
+    )
+    formatter = OpenAIChatFormatter(
+        _framing(parsed.fields, jsonlines=model.option.output_formatter == "jsonlines_chat"),
+        style,
+        tgi=tgi,
+        logprobs=bool(parsed.fields.logprobs),
+        include_usage=parsed.fields.include_usage,
+        headers=ignored_header(parsed.request.ignored),
+    )
+    return Parsed((parsed.request,), formatter)
+
+
+def _completion(body: dict[str, Any], model: ModelConfig) -> Parsed:
+    parsed = read_completion(body, model)
+    formatter = CompletionFormatter(
+        _framing(parsed.fields),
+        parsed,
+        model=model.name,
+        system_fingerprint=SYSTEM_FINGERPRINT,
+        finish_reasons=FINISH_REASONS,
+        tgi=model.option.tgi_compat,
+        headers=ignored_header(parsed.ignored),
+    )
+    return Parsed(parsed.requests, formatter)
+
+
+def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
+    """How to frame the answer: whether to stream is the request's to say."""
+    if not fields.stream:
+        return "json"
+    return "jsonlines" if jsonlines else "sse"
+
+
+def _info(model: ModelStatus) -> ModelInfo:
+    return ModelInfo(id=model.config.name, created=int(model.registered_s))

@@ -1,0 +1,331 @@
+"""OpenAI's /v1/completions: one or several prompts, each of which is gone on with.
+
+Runs in the worker. `echo` puts the prompt before the answer; with `max_tokens` 0 it is all there is, which is how
+texts are scored. Sources: OpenAI's API reference (completions), TGI 2.3.2's OpenAPI document.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ..config import ModelConfig
+from ..errors import ParameterError, PayloadError, ServingError
+from ..output_formatter import FRAMINGS
+from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
+from .base import Formatter
+from .chat_answer import SSE_DONE, SSE_KEEP_ALIVE, Usage, UsageCount
+from .generation_fields import (
+    MAX_CHOICES,
+    Alternatives,
+    Flag,
+    GenerationFields,
+    TokenId,
+    check_fields,
+    grammar_of,
+    sampling_params,
+    text_options,
+    without_effect,
+)
+from .openai_errors import stream_failure
+from .request_body import shown
+from .typed_body import read_body, unknown_fields
+
+DEFAULT_MAX_TOKENS: Final = 32
+#: Sequences that one request may ask for, over all its prompts.
+MAX_SEQUENCES: Final = 1024
+_PROMPT_FORMS: Final = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
+
+
+# ------------------------------------------------------------------------------------------------ the request
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """The body of a completion request."""
+
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        Meta(description="What to go on with.", extra={"expected": _PROMPT_FORMS}),
+    ]
+    logprobs: Annotated[Alternatives, Meta(description="Alternatives to report with each token.")] | None = None
+    echo: Flag = None
+    best_of: (
+        Annotated[int, Meta(ge=1, le=MAX_CHOICES, description="Sequences of which the best n are given.")] | None
+    ) = None
+    suffix: Annotated[str, Meta(description="Not taken: text that follows the answer.")] | None = None
+
+    # Extensions.
+    add_special_tokens: Flag = None
+
+
+@dataclass(frozen=True)
+class ParsedCompletion:
+    """A completion request as it came, and in this project's terms: one request for each prompt."""
+
+    fields: CompletionRequest
+    requests: tuple[GenerateRequest, ...]
+    ignored: tuple[str, ...]
+
+
+def read_completion(body: dict[str, Any], model: ModelConfig) -> ParsedCompletion:
+    """Check a completion request.
+
+    Raises:
+        PayloadError: about the prompt.
+        ParameterError: about anything else.
+    """
+    fields = read_body(body, CompletionRequest, payload=("prompt",))
+    ignored = unknown_fields(body, CompletionRequest, model) + without_effect(fields, model)
+    prompts = _prompts(fields.prompt)
+    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    check_fields(fields, max_tokens)
+    branching = _branching(fields, len(prompts))
+    _check(fields, prompts)
+    sampling = sampling_params(
+        fields,
+        model,
+        max_new_tokens=max(max_tokens, 1),
+        grammar=grammar_of(fields),
+        top_logprobs=fields.logprobs or 0,
+        prompt_logprobs=fields.logprobs if fields.echo else None,
+    )
+    names = tuple(sorted(set(ignored)))
+    requests = (
+        GenerateRequest(
+            prompt=prompt,
+            sampling=sampling,
+            branching=branching,
+            text=text_options(fields),
+            add_special_tokens=fields.add_special_tokens is not False,
+            truncate=fields.truncate_prompt_tokens,
+            must_fit=fields.max_tokens is not None,
+            bad_sequences=tuple(fields.bad_words or ()),
+            ignored=names,
+        )
+        for prompt in prompts
+    )
+    return ParsedCompletion(fields, tuple(requests), names)
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | tuple[int, ...]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    found: list[str | tuple[int, ...]] = []
+    if prompt and all(isinstance(item, int) for item in prompt):
+        found = [tuple(item for item in prompt if isinstance(item, int))]
+    elif all(isinstance(item, str) for item in prompt):
+        found = [item for item in prompt if isinstance(item, str)]
+    elif all(isinstance(item, list) for item in prompt):
+        found = [tuple(item) for item in prompt if isinstance(item, list)]
+    if not found or () in found:
+        raise PayloadError(f"prompt: expected {_PROMPT_FORMS}, got {shown(prompt)}", "prompt")
+    return found
+
+
+def _branching(fields: CompletionRequest, prompts: int) -> Branching:
+    n = fields.n or 1
+    best_of = fields.best_of or n
+    if best_of < n:
+        raise ParameterError(f"best_of: expected at least n ({n}), got {best_of}", "best_of")
+    if best_of > n and fields.stream:
+        raise ParameterError(f"best_of: expected n ({n}) in a stream, got {best_of}", "best_of")
+    if prompts * best_of > MAX_SEQUENCES:
+        raise ParameterError(
+            f"prompt: expected at most {MAX_SEQUENCES} sequences together, got {prompts} prompts with {best_of} each",
+            "prompt",
+        )
+    return Branching(n=n, best_of=best_of)
+
+
+def _check(fields: CompletionRequest, prompts: Sequence[str | tuple[int, ...]]) -> None:
+    if fields.suffix:
+        raise ParameterError("suffix: this model does not fill gaps; send the text before it as prompt", "suffix")
+    if fields.max_tokens == 0 and not fields.echo:
+        raise ParameterError("max_tokens: expected an integer >= 1 (0 only with echo=true), got 0", "max_tokens")
+    if fields.echo and fields.stream:
+        if fields.logprobs is not None:
+            raise ParameterError("echo: not in a stream with logprobs", "echo")
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise ParameterError("echo: not in a stream with prompts of token ids", "echo")
+
+
+# ------------------------------------------------------------------------------------------------ the answer
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Parallel lists, one entry for each token. Offsets are into the choice's text, in characters."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One text, or a piece of it: finish_reason is null (TGI: empty) in pieces before the last."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, or one object of a stream, whose usage comes with the last if it is asked for."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+@dataclass
+class _Sequence:
+    """One text, as far as it has come. Texts and tokens are kept only where they don't leave at once."""
+
+    begun: bool = False
+    chars: int = 0
+    texts: list[str] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class CompletionFormatter(Formatter):
+    """The answer to one completion request.
+
+    Args:
+        framing: json, jsonlines or sse; the last two stream.
+        finish_reasons: the API's names.
+        tgi: TGI's shapes.
+        headers: further response headers.
+    """
+
+    def __init__(
+        self,
+        framing: str,
+        parsed: ParsedCompletion,
+        *,
+        model: str,
+        system_fingerprint: str,
+        finish_reasons: Mapping[FinishReason, str],
+        tgi: bool,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        content_type, self._encode = FRAMINGS[framing]
+        self.stream = framing != "json"
+        self.headers = {"content-type": content_type, **(headers or {})}
+        self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
+        self._done = SSE_DONE if framing == "sse" else b""
+        self._fields = parsed.fields
+        self._prompts = [request.prompt for request in parsed.requests]
+        self._n = parsed.fields.n or 1
+        self._scores_only = parsed.fields.max_tokens == 0
+        self._model, self._system_fingerprint = model, system_fingerprint
+        self._finish_reasons = finish_reasons
+        self._tgi = tgi
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._sequences: dict[int, _Sequence] = {}
+        self._count = UsageCount(self._n)
+
+    def push(self, delta: Delta) -> bytes:
+        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        text = "" if self._scores_only else delta.text
+        tokens = () if self._scores_only or self._fields.logprobs is None else delta.tokens
+        if delta.finish is not None:
+            sequence.finish = self._finish(delta.finish)
+            self._count.add(delta.choice, sequence.finish)
+        if self.stream:
+            return self._piece(delta.choice, sequence, text, tokens)
+        sequence.texts.append(text)
+        sequence.tokens += tokens
+        return b""
+
+    def end(self) -> bytes:
+        if not self.stream:
+            choices = [self._choice(index, sequence) for index, sequence in sorted(self._sequences.items())]
+            return self._encode(self._object(choices, self._count.usage()))
+        if not self._fields.include_usage:
+            return self._done
+        return self._encode(self._object([], self._count.usage())) + self._done
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(stream_failure(error, tgi=self._tgi)) + self._done
+
+    def _finish(self, finish: Finish) -> Finish:
+        """Without the one token that the engine cannot do without, where none is asked for."""
+        if not self._scores_only:
+            return finish
+        return msgspec.structs.replace(finish, generated_tokens=0, reason=FinishReason.LENGTH)
+
+    def _piece(self, index: int, sequence: _Sequence, text: str, tokens: Sequence[Token]) -> bytes:
+        """A chunk; b"" where the step has nothing to tell (half a character, say)."""
+        if not sequence.begun and self._fields.echo:
+            prompt = self._prompts[index // self._n]
+            assert isinstance(prompt, str)  # see _check
+            text = prompt + text
+        if not text and not tokens and sequence.finish is None:
+            return b""
+        sequence.begun = True
+        before = "" if self._tgi else None
+        choice = CompletionChoice(
+            index=index,
+            text=text,
+            logprobs=self._logprobs(tokens, sequence.chars),
+            finish_reason=before if sequence.finish is None else self._finish_reasons[sequence.finish.reason],
+        )
+        sequence.chars += len(text)
+        return self._encode(self._object([choice], None if self._fields.include_usage else UNSET))
+
+    def _choice(self, index: int, sequence: _Sequence) -> CompletionChoice:
+        finish = sequence.finish
+        assert finish is not None
+        text, tokens = "".join(sequence.texts), sequence.tokens
+        if self._fields.echo:
+            # With logprobs the prompt is what its tokens say, special ones included, so that the offsets are true.
+            prompt = "".join(token.text for token in finish.prefill) if finish.prefill else finish.prompt
+            text, tokens = prompt + text, [*finish.prefill, *tokens]
+        return CompletionChoice(index, text, self._logprobs(tokens), self._finish_reasons[finish.reason])
+
+    def _object(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
+        return Completion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._system_fingerprint,
+            choices=choices,
+            usage=usage,
+        )
+
+    def _logprobs(self, tokens: Iterable[Token], offset: int = 0) -> CompletionLogprobs | None:
+        if self._fields.logprobs is None:
+            return None
+        shape = CompletionLogprobs([], [], [], [])
+        for token in tokens:
+            shape.tokens.append(token.text)
+            shape.token_logprobs.append(token.logprob)
+            shape.top_logprobs.append(_top(token))
+            shape.text_offset.append(offset)
+            offset += len(token.text)
+        return shape
+
+
+def _top(token: Token) -> dict[str, float] | None:
+    """The likely tokens in this one's place, and itself; None at the beginning, where nothing was likely."""
+    if token.logprob is None:
+        return None
+    top: dict[str, float] = {}
+    for alternative in token.top:
+        # Two tokens may have one text: the likelier, which comes first, stays.
+        top.setdefault(alternative.text, alternative.logprob)
+    top.setdefault(token.text, token.logprob)
+    return top

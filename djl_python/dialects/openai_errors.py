@@ -1,0 +1,126 @@
+"""`{"error": {...}}`: what went wrong, as OpenAI's clients read it, so that each raises its own exception class.
+
+Runs in the front end and in the worker. Source: OpenAI's API reference (error codes). Under option.tgi_compat the
+bodies and codes are TGI's; in a stream of chat chunks TGI's error event has a shape of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import (
+    ContextLengthError,
+    MediaTypeError,
+    MethodError,
+    ModelNotFoundError,
+    ModelNotNamedError,
+    OverloadedError,
+    ParameterError,
+    PayloadError,
+    RouteError,
+    ServingError,
+    TooLargeError,
+    UnavailableError,
+)
+from ..output_formatter import encode_json
+from .base import Answer
+from .typed_errors import typed_error
+
+INVALID_REQUEST: Final = "invalid_request_error"
+SERVER_ERROR: Final = "server_error"
+#: Kinds of error that are the client's, with HTTP status and code.
+_CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
+    ContextLengthError: (400, "context_length_exceeded"),
+    MediaTypeError: (415, None),
+    PayloadError: (400, None),
+    ParameterError: (400, None),
+    ModelNotFoundError: (404, "model_not_found"),
+    ModelNotNamedError: (400, None),
+    RouteError: (404, None),
+    MethodError: (405, None),
+    TooLargeError: (413, None),
+}
+#: What this project calls a prompt where OpenAI's requests call it something else.
+_OUR_PROMPT: Final = "inputs"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    message: Annotated[str, Meta(description="For people: the field and what was expected.")]
+    type: str
+    param: Annotated[str | None, Meta(description="Path of the field that is wrong.")]
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """Any answer that is no success."""
+
+    error: ErrorDetail
+
+
+class StreamFailure(msgspec.Struct, frozen=True):
+    """TGI's error in a stream of chunks."""
+
+    message: str
+    http_status_code: int
+
+
+def openai_error(error: ServingError, prompt_field: str = "messages") -> tuple[int, ErrorBody]:
+    """HTTP status and body of an error; `prompt_field` is what the request calls its prompt."""
+    for kind, (status, code) in _CLIENTS.items():
+        if isinstance(error, kind):
+            message, param = _in_its_terms(error, prompt_field)
+            return status, ErrorBody(ErrorDetail(message, INVALID_REQUEST, param, code))
+    if isinstance(error, OverloadedError):
+        return 429, ErrorBody(ErrorDetail(error.message, "requests", None, "rate_limit_exceeded"))
+    if isinstance(error, UnavailableError):
+        return 503, ErrorBody(ErrorDetail(error.message, SERVER_ERROR, None, "service_unavailable"))
+    return 500, ErrorBody(ErrorDetail(error.message, SERVER_ERROR, None, error.kind))
+
+
+def openai_answer(error: ServingError, prompt_field: str = "messages") -> Answer:
+    """An error before the first byte."""
+    status, body = openai_error(error, prompt_field)
+    headers = {"content-type": "application/json"}
+    if isinstance(error, OverloadedError | UnavailableError):
+        headers["retry-after"] = str(error.retry_after_s)
+    return Answer(status, encode_json(body), headers)
+
+
+def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | dict[str, StreamFailure]:
+    """The object that ends a stream which has already begun."""
+    if not tgi:
+        return openai_error(error)[1]
+    status, body = typed_error(error)
+    return {"error": StreamFailure(body.error, status)}
+
+
+def _in_its_terms(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
+    """(message, param), about fields that the request has."""
+    if isinstance(error, ModelNotFoundError | ModelNotNamedError):
+        return error.message, "model"
+    if isinstance(error, ContextLengthError):
+        return _too_long(error, prompt_field), prompt_field
+    if not isinstance(error, PayloadError | ParameterError):
+        return error.message, None
+    if error.field == _OUR_PROMPT:
+        return error.message.replace(_OUR_PROMPT, prompt_field, 1), prompt_field
+    return error.message, error.field
+
+
+def _too_long(error: ContextLengthError, prompt_field: str) -> str:
+    """OpenAI's sentence, which clients look into."""
+    asked = f"{error.prompt_tokens} tokens in the {prompt_field}"
+    if error.max_new_tokens is not None:
+        asked = (
+            f"{error.prompt_tokens + error.max_new_tokens} tokens ({asked}, {error.max_new_tokens} in the completion)"
+        )
+    return (
+        f"This model's maximum context length is {error.limit} tokens. However, you requested {asked}. "
+        f"Please reduce the length of the {prompt_field}"
+        f"{' or completion' if error.max_new_tokens is not None else ''}."
+    )

@@ -1,0 +1,54 @@
+"""A request's body as a JSON object, and the header that names what had no effect: the same in every API.
+
+Runs in the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import MediaTypeError, PayloadError
+from ..forms import media_type
+from ..inputs import Input
+from ..output_formatter import JSON
+
+IGNORED_HEADER: Final = "x-ignored-parameters"
+#: Proxies refuse long headers.
+_HEADER_CHARS: Final = 1000
+_SHOWN_CHARS: Final = 60
+
+
+def json_object(inputs: Input) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        MediaTypeError: the content type is there and is not JSON.
+        PayloadError: not JSON, or not an object.
+    """
+    content_type = media_type(inputs.get_property("content-type") or JSON)
+    if content_type != JSON and not content_type.endswith("+json"):
+        raise MediaTypeError(f"Expected request with `Content-Type: {JSON}`, got {content_type}")
+    body = inputs.get_as_json()
+    if not isinstance(body, dict):
+        raise PayloadError(f"the request body: expected a JSON object, got {shown(body)}")
+    return body
+
+
+def shown(value: Any) -> str:
+    """A JSON value in an error message, not at any length."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+
+
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """The response header that names what has no effect; none without names.
+
+    Whatever a client calls a parameter, it can't break the header.
+    """
+    value = ",".join(name if name.isascii() and name.isprintable() else ascii(name) for name in names)
+    if not value:
+        return {}
+    return {IGNORED_HEADER: value if len(value) <= _HEADER_CHARS else f"{value[:_HEADER_CHARS]}..."}

@@ -1,0 +1,170 @@
+"""TGI's generation parameters: the router's rules, in its own words, and what the engine makes of them.
+
+Runs in the worker. Source: TGI 2.3.2's OpenAPI document and its router's validation. top_p and typical_p of exactly
+1.0 switch the rule off and are accepted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..config import Options
+from ..errors import ParameterError
+from ..types import MAX_SEED, Branching, Grammar, SamplingParams
+from .generation_fields import GenerationFields, grammar_of
+from .tgi_types import GenerateParameters
+
+DEFAULT_MAX_NEW_TOKENS: Final = 100
+_MIN_SEED: Final = -(2**63)
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+_DRAWN_SEED_BITS: Final = 53
+
+#: What the router says of a number that is out of its type's range.
+_REFUSALS: Final = {
+    "frequency_penalty": "`frequency_penalty` must be >= -2.0 and <= 2.0",
+    "max_new_tokens": "`max_new_tokens` must be strictly positive",
+    "repetition_penalty": "`repetition_penalty` must be strictly positive",
+    "temperature": "`temperature` must be strictly positive",
+    "top_k": "`top_k` must be strictly positive",
+    "top_p": "`top_p` must be > 0.0 and < 1.0",
+    "typical_p": "`typical_p` must be > 0.0 and < 1.0",
+}
+_WHOLE: Final = ("max_new_tokens", "top_k")
+#: Sampling parameters that switch sampling on, with the value that does nothing.
+_DRAW_ONLY: Final = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "typical_p": 1.0}
+
+
+def in_routers_words(error: ParameterError, parameters: Any) -> ParameterError:
+    """An error of a type's bounds as the router says it; others as they are."""
+    name = (error.field or "").removeprefix("parameters.")
+    value = parameters.get(name) if isinstance(parameters, Mapping) else None
+    numbers = int if name in _WHOLE else (int, float)
+    if name in _REFUSALS and isinstance(value, numbers) and not isinstance(value, bool):
+        return ParameterError(_REFUSALS[name], error.field)
+    return error
+
+
+def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> None:
+    """The rules that types don't tell.
+
+    Raises:
+        ParameterError: one is broken; the first in the router's order.
+    """
+    best_of = 1 if parameters.best_of is None else parameters.best_of
+    if stream and best_of > 1:
+        raise _refusal("best_of", "`best_of` != 1 is not supported when streaming tokens")
+    if stream and parameters.decoder_input_details:
+        raise _refusal(
+            "decoder_input_details", "`decoder_input_details` == true is not supported when streaming tokens"
+        )
+    _check_best_of(parameters, best_of, option)
+    stops = len(parameters.stop or ())
+    if stops > option.max_stop_sequences:
+        raise _refusal("stop", f"`stop` supports up to {option.max_stop_sequences} stop sequences. Given: {stops}")
+    if parameters.seed is not None and not _MIN_SEED <= parameters.seed <= MAX_SEED:
+        raise _refusal("seed", f"`seed` must be a 64-bit integer. Given: {parameters.seed}")
+    top_n = parameters.top_n_tokens or 0
+    if not 0 <= top_n <= option.max_top_n_tokens:
+        raise _refusal("top_n_tokens", f"`top_n_tokens` must be >= 0 and <= {option.max_top_n_tokens}. Given: {top_n}")
+    check_truncate(parameters.truncate, option)
+    if parameters.adapter_id is not None:
+        raise _refusal("adapter_id", "`adapter_id` is not supported: this model has no adapters")
+
+
+def _check_best_of(parameters: GenerateParameters, best_of: int, option: Options) -> None:
+    if option.max_best_of == 1 and best_of != 1:
+        raise _refusal("best_of", "`best_of` != 1 is not allowed for this endpoint")
+    if not 0 < best_of <= option.max_best_of:
+        raise _refusal("best_of", f"`best_of` must be > 0 and <= {option.max_best_of}. Given: {best_of}")
+    if best_of == 1:
+        return
+    if not parameters.do_sample and all(getattr(parameters, name) is None for name in _DRAW_ONLY):
+        raise _refusal("best_of", "you must use sampling when `best_of` is > 1")
+    if parameters.seed is not None:
+        raise _refusal("seed", "`seed` must not be set when `best_of` > 1")
+
+
+def check_truncate(truncate: int | None, option: Options) -> None:
+    """The longest prompt is only known here where an option says it; the prompt itself is checked in any case.
+
+    Raises:
+        ParameterError: it is out of range.
+    """
+    longest = longest_prompt(option)
+    if truncate is None or (truncate > 0 and (longest is None or truncate <= longest)):
+        return
+    less = "" if longest is None else f" and less than {longest}"
+    raise _refusal("truncate", f"`truncate` must be strictly positive{less}. Given: {truncate}")
+
+
+def longest_prompt(option: Options, max_model_len: int | None = None) -> int | None:
+    """How many tokens a prompt may have: as the options say, else one less than the context; None: not known."""
+    context = option.max_model_len if max_model_len is None else max_model_len
+    limits = [option.max_input_tokens, None if context is None else context - 1]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _refusal(name: str, message: str) -> ParameterError:
+    return ParameterError(message, f"parameters.{name}")
+
+
+def without_effect(parameters: GenerateParameters, *, details: bool, stream: bool) -> list[str]:
+    """Names of what is accepted and does nothing in this request."""
+    names = []
+    if parameters.watermark:
+        names.append("watermark")
+    if parameters.seed is not None and not samples(parameters):
+        names.append("seed")
+    if parameters.top_n_tokens and not details and not stream:
+        names.append("top_n_tokens")
+    return names
+
+
+def samples(parameters: GenerateParameters) -> bool:
+    """Whether to draw."""
+    return (
+        bool(parameters.do_sample)
+        or (parameters.best_of or 1) > 1
+        or any(getattr(parameters, name) not in (None, neutral) for name, neutral in _DRAW_ONLY.items())
+    )
+
+
+def sampling_params(parameters: GenerateParameters) -> SamplingParams:
+    """The engine's view.
+
+    Raises:
+        ParameterError: the grammar is none.
+    """
+    draws = samples(parameters)
+    given = {
+        name: value
+        for name in ("repetition_penalty", "frequency_penalty", *_DRAW_ONLY)
+        if (value := getattr(parameters, name)) is not None
+    }
+    seed = random.getrandbits(_DRAWN_SEED_BITS) if parameters.seed is None else parameters.seed & MAX_SEED
+    return SamplingParams(
+        **given,
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if parameters.max_new_tokens is None else parameters.max_new_tokens,
+        do_sample=draws,
+        seed=seed if draws else 0,
+        grammar=_grammar(parameters),
+        top_logprobs=parameters.top_n_tokens or 0,
+        prompt_logprobs=0 if parameters.decoder_input_details else None,
+    )
+
+
+def branching(parameters: GenerateParameters) -> Branching:
+    """All of best_of are answered with: the best in the open, the others in details."""
+    count = parameters.best_of or 1
+    return Branching(n=count, best_of=count)
+
+
+def _grammar(parameters: GenerateParameters) -> Grammar | None:
+    """`grammar` has the forms of a chat's response_format."""
+    try:
+        return grammar_of(GenerationFields(response_format=parameters.grammar))
+    except ParameterError as error:
+        cause = error.message.removeprefix(f"{error.field}: ")
+        raise _refusal("grammar", f"grammar is not valid: {cause}") from error

@@ -1,0 +1,238 @@
+"""Triton's generate extension: its body as a request, and its answers.
+
+Runs in the worker. `generate` gives one JSON object whatever happens, `generate_stream` an event for each piece of
+text. The prompt is not repeated unless `exclude_input_in_output` is false.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ..config import ModelConfig
+from ..errors import ParameterError, PayloadError, ServingError
+from ..inputs import Input
+from ..output_formatter import JSON, encode_json, encode_sse
+from ..types import MAX_SEED, Delta, GenerateRequest, SamplingParams, TextOptions
+from .base import Formatter, Parsed
+from .request_body import ignored_header, shown
+from .triton_types import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_VERSION,
+    TritonError,
+    TritonParameters,
+    TritonRequest,
+    TritonResponse,
+)
+from .typed_body import read_body
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
+
+_FIELDS: Final = frozenset(TritonRequest.__struct_fields__)
+_KNOWN: Final = frozenset(TritonParameters.__struct_fields__)
+_MIN_SEED: Final = -(2**63)
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+_DRAWN_SEED_BITS: Final = 53
+#: Rules that only a draw obeys, with the values that ask for none.
+_DRAW_ONLY: Final[dict[str, tuple[float, ...]]] = {
+    "temperature": (0,),
+    "top_k": (-1, 0, 1),
+    "top_p": (1,),
+    "min_p": (0,),
+}
+#: What goes to the engine and to the detokenizer under its own name.
+_SAMPLING: Final = ("ignore_eos", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_TEXT: Final = ("skip_special_tokens", "include_stop_str_in_output")
+
+
+def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed:
+    """A body of `generate` or `generate_stream`.
+
+    Raises:
+        PayloadError, ParameterError: with the field's path.
+    """
+    body = json_object(inputs.body)
+    given = scalars(body.get("parameters"))
+    beside = {name: value for name, value in body.items() if name not in _FIELDS and name not in given}
+    known = {name: value for name, value in given.items() if name in _KNOWN}
+    request = read_body(
+        {**{name: body[name] for name in _FIELDS & body.keys()}, "parameters": known},
+        TritonRequest,
+        payload=("text_input", "id"),
+    )
+    parameters, ignored = read_parameters({**beside, **given}, model)
+    if not stream and parameters.stream:
+        ignored.append("stream")
+    generation = generation_of(request.text_input, parameters, ignored)
+    formatter = GenerateFormatter(
+        model,
+        request.id,
+        prompt=request.text_input if parameters.exclude_input_in_output is False else "",
+        events=stream,
+        pieces=stream and parameters.stream is not False,
+        headers=ignored_header(generation.ignored),
+    )
+    return Parsed((generation,), formatter)
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """A JSON object, whatever the content-type says: Triton does not look at it, and its examples send none.
+
+    Raises:
+        PayloadError: it is something else.
+    """
+    if not data.strip():
+        raise PayloadError("the request body is empty, expected a JSON object")
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise PayloadError(f"the request body is not valid JSON: {exc}") from exc
+    if not isinstance(body, dict):
+        raise PayloadError(f"the request body: expected a JSON object, got {shown(body)}")
+    return body
+
+
+def scalars(parameters: Any) -> dict[str, Any]:
+    """A `parameters` object less what is null.
+
+    Raises:
+        PayloadError: it is no object, or a value is neither string, number nor boolean.
+    """
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise PayloadError(f"parameters: expected an object, got {shown(parameters)}", "parameters")
+    for name, value in parameters.items():
+        if isinstance(value, dict | list):
+            field = f"parameters.{name}"
+            raise PayloadError(f"{field}: expected a string, a number or a boolean, got {shown(value)}", field)
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[TritonParameters, list[str]]:
+    """TritonParameters, and the names of those that nobody knows.
+
+    Raises:
+        ParameterError: a wrong type, out of range, or unknown where option.unknown_parameters=error.
+    """
+    unknown = [name for name, value in given.items() if name not in _KNOWN and value is not None]
+    if unknown and model.option.unknown_parameters == "error":
+        raise ParameterError(f"{unknown[0]}: no such parameter (option.unknown_parameters=error)", unknown[0])
+    return read_body({name: value for name, value in given.items() if name in _KNOWN}, TritonParameters), unknown
+
+
+def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str]) -> GenerateRequest:
+    """A request in this project's terms; `ignored` are names that have no effect, to which more may come.
+
+    Raises:
+        ParameterError: two parameters contradict each other, or a seed has too many bits.
+    """
+    max_tokens = _either(parameters, "max_tokens", "max_new_tokens") or DEFAULT_MAX_TOKENS
+    min_tokens = _either(parameters, "min_tokens", "min_length") or 0
+    if min_tokens > max_tokens:
+        raise ParameterError(f"min_tokens: expected at most max_tokens ({max_tokens}), got {min_tokens}", "min_tokens")
+    seed = _either(parameters, "seed", "random_seed")
+    if seed is not None and not _MIN_SEED <= seed <= MAX_SEED:
+        raise ParameterError(f"seed: expected a 64-bit integer, got {seed}", "seed")
+    sampling: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(parameters, name)) is not None}
+    if _draws(parameters):
+        sampling |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
+        sampling["top_k"] = max(parameters.top_k or 0, 0)
+        sampling["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if seed is None else seed & MAX_SEED
+        sampling["do_sample"] = True
+    else:
+        ignored = [*ignored, *_without_effect(parameters)]
+    return GenerateRequest(
+        prompt=prompt,
+        sampling=SamplingParams(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **sampling),
+        text=TextOptions(
+            stop_sequences=_words(_either(parameters, "stop", "stop_words")),
+            **{name: value for name in _TEXT if (value := getattr(parameters, name)) is not None},
+        ),
+        truncate=parameters.truncate,
+        bad_sequences=_words(parameters.bad_words),
+        ignored=tuple(sorted(set(ignored))),
+    )
+
+
+def version_of(model: ModelConfig) -> str:
+    """A model's version as Triton's clients see it."""
+    return model.version or DEFAULT_VERSION
+
+
+def _either(parameters: TritonParameters, name: str, alias: str) -> Any:
+    """The value of a parameter that has two names."""
+    value, other = getattr(parameters, name), getattr(parameters, alias)
+    if value is not None and other is not None and value != other:
+        raise ParameterError(f"{alias}: the same as {name}, and they differ", alias)
+    return other if value is None else value
+
+
+def _draws(parameters: TritonParameters) -> bool:
+    """Whether to draw tokens: as `do_sample` says, else if any parameter asks for it. Temperature 0 never does."""
+    if parameters.temperature == 0 or parameters.do_sample is not None:
+        return bool(parameters.do_sample) and parameters.temperature != 0
+    return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
+
+
+def _without_effect(parameters: TritonParameters) -> list[str]:
+    """What a greedy request does not look at."""
+    names = [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
+    names += [name for name in ("seed", "random_seed") if getattr(parameters, name) is not None]
+    return [*names, "do_sample"] if parameters.do_sample else names
+
+
+def _words(words: str | list[str] | None) -> tuple[str, ...]:
+    """An empty string asks for nothing, as in TensorRT-LLM's examples."""
+    return tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
+
+
+class GenerateFormatter(Formatter):
+    """Triton's answers.
+
+    Args:
+        prompt: what the text begins with.
+        events: whether the answer is server-sent events; else one JSON object.
+        pieces: whether text leaves as it comes.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        request_id: str | None,
+        *,
+        prompt: str,
+        events: bool,
+        pieces: bool,
+        headers: Mapping[str, str],
+    ) -> None:
+        self.stream = pieces
+        self.headers = {"content-type": EVENTS if events else JSON, **headers}
+        self._encode = encode_sse if events else encode_json
+        self._answer = TritonResponse(
+            model_name=model.name,
+            model_version=version_of(model),
+            text_output="",
+            id=msgspec.UNSET if request_id is None else request_id,
+        )
+        self._held = prompt  # text that has not been written yet
+        self._silent = True
+
+    def push(self, delta: Delta) -> bytes:
+        self._held += delta.text
+        if not self.stream or not self._held:
+            return b""
+        return self._write()
+
+    def end(self) -> bytes:
+        return self._write() if self._held or self._silent else b""
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(TritonError(error.message))
+
+    def _write(self) -> bytes:
+        text, self._held, self._silent = self._held, "", False
+        return self._encode(msgspec.structs.replace(self._answer, text_output=text))

@@ -1,0 +1,142 @@
+"""KServe v2's infer for text: BYTES tensors in, BYTES tensors out, as JSON or binary.
+
+Runs in the worker. `text_input` holds one prompt or several; any parameter of the generate extension may come as a
+request parameter, or as a tensor with one value for all prompts or one for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..config import ModelConfig
+from ..errors import ParameterError, PayloadError, ServingError
+from ..inputs import Input
+from ..output_formatter import JSON, encode_json
+from ..types import Delta
+from .base import Formatter, Parsed
+from .request_body import ignored_header
+from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
+from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
+from .triton_types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError
+from .typed_body import read_body
+
+BINARY: Final = "application/octet-stream"
+_BINARY_OUTPUT: Final = "binary_data_output"
+
+
+def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
+    """A body of `infer`.
+
+    Raises:
+        PayloadError, ParameterError: with the field's path.
+    """
+    head, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
+    body = json_object(head)
+    shared = scalars(body.get("parameters"))
+    request = read_body(
+        {name: value for name, value in body.items() if value is not None},
+        InferRequest,
+        payload=("inputs", "outputs", "id", "parameters"),
+    )
+    tensors = read_tensors(request.inputs, binary)
+    texts = _texts(tensors.pop(TEXT_INPUT, None))
+    as_binary = _wants_binary(request, shared.pop(_BINARY_OUTPUT, False))
+    generations = []
+    prefixes = []
+    ignored = [name for name in body if name not in InferRequest.__struct_fields__]
+    for index, prompt in enumerate(texts.values):
+        own = {tensor.name: _value(tensor, index, len(texts.values)) for tensor in tensors.values()}
+        parameters, unknown = read_parameters({**own, **shared}, model)
+        if parameters.stream:
+            unknown.append("stream")
+        generations.append(generation_of(prompt, parameters, [*ignored, *unknown]))
+        prefixes.append(prompt if parameters.exclude_input_in_output is False else "")
+    names = sorted({name for generation in generations for name in generation.ignored})
+    formatter = InferFormatter(model, request.id, texts.shape, prefixes, binary=as_binary)
+    formatter.headers |= ignored_header(names)
+    return Parsed(tuple(generations), formatter)
+
+
+def _texts(tensor: Tensor | None) -> Tensor:
+    if tensor is None:
+        raise PayloadError(f"inputs: expected a tensor {TEXT_INPUT} of datatype BYTES", "inputs")
+    if tensor.datatype != "BYTES":
+        raise PayloadError(f"{TEXT_INPUT}: expected datatype BYTES, got {tensor.datatype}", TEXT_INPUT)
+    if not tensor.values or not all(tensor.values):
+        raise PayloadError(f"{TEXT_INPUT}: expected non-empty texts", TEXT_INPUT)
+    return tensor
+
+
+def _value(tensor: Tensor, index: int, prompts: int) -> Any:
+    """The parameter that a tensor holds for a prompt."""
+    if len(tensor.values) not in (1, prompts):
+        expected = "1 element" if prompts == 1 else f"1 element, or {prompts}, one for each prompt"
+        raise ParameterError(f"{tensor.name}: expected {expected}, got {len(tensor.values)}", tensor.name)
+    return tensor.values[0 if len(tensor.values) == 1 else index]
+
+
+def _wants_binary(request: InferRequest, default: Any) -> bool:
+    """Whether text_output shall be binary: what the output says, else the request."""
+    if not isinstance(default, bool):
+        field = f"parameters.{_BINARY_OUTPUT}"
+        raise PayloadError(f"{field}: expected true or false", field)
+    for index, output in enumerate(request.outputs or ()):
+        field = f"outputs[{index}]"
+        if output.name != TEXT_OUTPUT:
+            raise PayloadError(f"{field}.name: expected {TEXT_OUTPUT}, got {output.name!r}", f"{field}.name")
+        parameters = output.parameters or {}
+        for name in ("classification", "shared_memory_region"):
+            if name in parameters:
+                raise PayloadError(f"{field}.parameters.{name}: not served", f"{field}.parameters.{name}")
+        default = bool(parameters.get("binary_data", default))
+    return bool(default)
+
+
+class InferFormatter(Formatter):
+    """One answer with the texts of every prompt, in the shape of `text_input`.
+
+    Args:
+        prefixes: for each prompt, what its text begins with.
+    """
+
+    stream = False
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        request_id: str | None,
+        shape: Sequence[int],
+        prefixes: Sequence[str],
+        *,
+        binary: bool,
+    ) -> None:
+        self.headers = {"content-type": BINARY if binary else JSON}
+        self._model = model
+        self._id = msgspec.UNSET if request_id is None else request_id
+        self._shape = list(shape)
+        self._texts = list(prefixes)
+        self._binary = binary
+
+    def push(self, delta: Delta) -> bytes:
+        self._texts[delta.choice] += delta.text
+        return b""
+
+    def end(self) -> bytes:
+        if not self._binary:
+            return encode_json(self._answer(data=self._texts))
+        data = encode_texts(self._texts)
+        head = encode_json(self._answer(parameters={BINARY_SIZE: len(data)}))
+        self.headers[JSON_LENGTH] = str(len(head))
+        return head + data
+
+    def error(self, error: ServingError) -> bytes:
+        return encode_json(TritonError(error.message))
+
+    def _answer(self, **values: Any) -> InferResponse:
+        output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=self._shape, **values)
+        return InferResponse(
+            model_name=self._model.name, model_version=version_of(self._model), outputs=[output], id=self._id
+        )

@@ -1,0 +1,258 @@
+"""Triton's bodies: the types that the dialect reads and writes, and that /openapi.json shows.
+
+Sources: Triton's generate extension (`generate`, `generate_stream`), the KServe v2 protocol with Triton's statistics,
+model configuration and model repository extensions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+DEFAULT_MAX_TOKENS: Final = 30
+#: What a model without a version is called.
+DEFAULT_VERSION: Final = "1"
+TEXT_INPUT: Final = "text_input"
+TEXT_OUTPUT: Final = "text_output"
+
+Scalar = str | int | float | bool
+_Text = Annotated[str, Meta(min_length=1, description="The prompt.")]
+_MaxTokens = Annotated[int, Meta(ge=1, description=f"Tokens to generate at most; {DEFAULT_MAX_TOKENS} if absent.")]
+_MinTokens = Annotated[int, Meta(ge=0, description="Tokens to generate at least.")]
+_Seed = Annotated[int, Meta(description="A 64-bit integer; drawn if absent.")]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Stop = Annotated[str | list[str], Meta(description="Generation ends before this text, or one of these.")]
+
+
+class TritonParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """How to generate. Names are those of Triton's vLLM and TensorRT-LLM backends; some have two."""
+
+    max_tokens: _MaxTokens | None = None
+    max_new_tokens: _MaxTokens | None = None
+    min_tokens: _MinTokens | None = None
+    min_length: _MinTokens | None = None
+    ignore_eos: bool | None = None
+    stop: _Stop | None = None
+    stop_words: _Stop | None = None
+    bad_words: Annotated[str | list[str], Meta(description="Texts that are not generated.")] | None = None
+    do_sample: Annotated[bool, Meta(description="If absent, any of the next four parameters draws.")] | None = None
+    temperature: Annotated[float, Meta(ge=0, description="0 takes the likeliest token.")] | None = None
+    top_k: Annotated[int, Meta(ge=-1, description="Draw from the k likeliest tokens; -1 and 0: from all.")] | None = (
+        None
+    )
+    top_p: (
+        Annotated[float, Meta(gt=0, le=1, description="Draw from the likeliest tokens that have this share.")] | None
+    ) = None
+    min_p: (
+        Annotated[float, Meta(ge=0, le=1, description="Draw from tokens this likely, relative to the likeliest.")]
+        | None
+    ) = None
+    seed: _Seed | None = None
+    random_seed: _Seed | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    truncate: Annotated[int, Meta(ge=1, description="Keep this many tokens of the prompt's end.")] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    exclude_input_in_output: Annotated[bool, Meta(description="false: text_output begins with the prompt.")] | None = (
+        None
+    )
+    stream: Annotated[bool, Meta(description="generate_stream: false gives everything in one event.")] | None = None
+
+
+class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt and how to go on. Further properties are parameters too; `parameters` wins where both have one."""
+
+    text_input: _Text
+    id: Annotated[str, Meta(description="Comes back in the answer.")] | None = None
+    parameters: TritonParameters | None = None
+
+
+class TritonResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The text, or the next piece of it."""
+
+    model_name: str
+    model_version: str
+    text_output: str
+    id: str | UnsetType = UNSET
+
+
+class TritonError(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    error: Annotated[str, Meta(description="What went wrong, for people.")]
+
+
+# ------------------------------------------------------------------------------------------------ infer
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
+]
+Shape = list[Annotated[int, Meta(ge=0)]]
+
+
+class InputTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """`text_input` (BYTES), or a parameter under its name."""
+
+    name: str
+    shape: Shape
+    datatype: Datatype
+    parameters: dict[str, Scalar] | None = None
+    data: Annotated[
+        list[Any] | None, Meta(description="Row by row, nested or flat; absent where it follows the JSON as binary.")
+    ] = None
+
+
+class RequestedOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """`text_output`, as JSON or, with the parameter binary_data, as binary."""
+
+    name: str
+    parameters: dict[str, Scalar] | None = None
+
+
+class InferRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts as a tensor."""
+
+    inputs: Annotated[list[InputTensor], Meta(min_length=1)]
+    id: str | None = None
+    parameters: Annotated[dict[str, Scalar], Meta(description="See TritonParameters.")] | None = None
+    outputs: list[RequestedOutput] | None = None
+
+
+class OutputTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts, in the shape of `text_input`."""
+
+    name: str
+    datatype: Datatype
+    shape: Shape
+    parameters: dict[str, Scalar] | UnsetType = UNSET
+    data: list[str] | UnsetType = UNSET
+
+
+class InferResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts as a tensor."""
+
+    model_name: str
+    model_version: str
+    outputs: list[OutputTensor]
+    id: str | UnsetType = UNSET
+
+
+# ------------------------------------------------------------------------------------------------ pages
+
+
+class ServerMetadata(msgspec.Struct, frozen=True):
+    """What serves."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(msgspec.Struct, frozen=True):
+    """A tensor; -1 in its shape stands for any length."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+
+
+class ModelMetadata(msgspec.Struct, frozen=True):
+    """A model and its tensors."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor in a model's configuration."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+    optional: bool = False
+
+
+class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers of a model."""
+
+    name: str
+    kind: str
+    count: int
+
+
+class ModelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's configuration in Triton's terms."""
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    input: list[TensorConfig]
+    output: list[TensorConfig]
+    instance_group: list[InstanceGroup]
+    model_transaction_policy: dict[str, bool]
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """How many, and how long together."""
+
+    count: int
+    ns: int
+
+
+class InferenceStatistics(msgspec.Struct, frozen=True):
+    """By outcome."""
+
+    success: Duration
+    fail: Duration
+
+
+class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one version of a model has answered, in every dialect. `last_inference` is in milliseconds of Unix time."""
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: InferenceStatistics
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """Of the models that were asked for."""
+
+    model_stats: list[ModelStatistics]
+
+
+class IndexRequest(msgspec.Struct, frozen=True):
+    """`ready`: only what can answer now."""
+
+    ready: bool = False
+
+
+class IndexEntry(msgspec.Struct, frozen=True):
+    """One version of a model."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE", "LOADING"]
+    reason: str
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """Triton's `config` and `file:` parameters are refused: a model's files are where it was found."""
+
+    parameters: dict[str, Scalar] | None = None
+
+
+class UnloadRequest(msgspec.Struct, frozen=True):
+    """`unload_dependents` has nothing to do here."""
+
+    parameters: dict[str, Scalar] | None = None

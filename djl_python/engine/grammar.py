@@ -1,0 +1,200 @@
+"""Structured output: which tokens may come next where the text must be an instance of a grammar. Engine process.
+
+llguidance does the work; this module is all that knows it. Grammars are compiled in a thread of their own, so that
+nobody else's step waits for one, and the masks of a step's constrained sequences are computed in parallel. No tensors:
+a mask is a row of bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence as Many
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import GenerationError, ParameterError
+from ..types import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+log = logging.getLogger(__name__)
+
+Bits = npt.NDArray[np.int32]
+
+CACHED_GRAMMARS: Final = 128
+# Between JSON's tokens: a space, or a new line with its indentation. JSON allows any amount, and a small model that has
+# begun with white space may never stop.
+_WHITE_SPACE: Final = r"\x20?|\n\x20{0,20}"
+
+# How llguidance says that no token can come next, in a place where the text can't end either.
+_NOTHING_FITS: Final = "NoExtension"
+
+
+class Matcher:
+    """Where one sequence is in its grammar. Lives as long as the sequence; recomputing the sequence changes nothing."""
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self._compiled = compiled
+        self.state: LLMatcher = compiled.beginning.deep_copy()
+
+    @property
+    def words(self) -> int:
+        """How many 32-bit words a mask has."""
+        return self._compiled.words
+
+    def advance(self, token_id: int) -> bool:
+        """Take the token that was drawn, and tell whether it ended the text.
+
+        Raises:
+            GenerationError: the grammar has become too costly to follow, or does not allow this token.
+        """
+        # Having reached a limit, llguidance lets the text end, wherever it is: its mask has the end only, and takes it.
+        if self.state.is_error() or not self.state.consume_token(token_id):
+            raise GenerationError(f"the grammar can't be followed any further: {_reason(self.state.get_error())}")
+        return token_id in self._compiled.eos_ids
+
+
+class CompiledGrammar:
+    """A grammar where every sequence begins it. Never advanced.
+
+    Raises:
+        ParameterError: it is broken, or uses what llguidance does not know.
+    """
+
+    def __init__(self, tokenizer: LLTokenizer, grammar: Grammar) -> None:
+        from llguidance import LLMatcher
+
+        self.words = -(-tokenizer.vocab_size // 32)
+        self.eos_ids = frozenset(tokenizer.eos_tokens)
+        try:
+            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0)
+        except ValueError as exc:
+            raise _not_valid(str(exc)) from exc
+        if not self.beginning.is_error():
+            self.beginning.compute_bitmask()  # the first mask is the costliest: every copy has it then
+        if self.beginning.is_error():
+            raise _not_valid(self.beginning.get_error())
+        for warning in self.beginning.get_grammar_warnings():
+            log.warning("grammar: %s", warning)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one model; remembers the latest, the broken ones too.
+
+    Args:
+        tokenizer_file: the checkpoint's tokenizer.json, read when the first grammar is compiled.
+        vocabulary: rows of the model's embedding, which can be more than the tokenizer has tokens.
+        eos_ids: tokens that end a text; without any, the tokenizer's own.
+    """
+
+    def __init__(self, tokenizer_file: Path, vocabulary: int, eos_ids: frozenset[int]) -> None:
+        self._tokenizer_file = tokenizer_file
+        self._vocabulary = vocabulary
+        self._eos_ids = sorted(eos_ids)
+        self._compiled: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
+        self._thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+
+    def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
+        """Begin to compile, or find what was compiled.
+
+        The future raises ParameterError where the grammar is broken, or the model has no tokenizer for it.
+        """
+        found = self._compiled.get(grammar)
+        if found is None:
+            found = self._compiled[grammar] = self._thread.submit(self._compile, grammar)
+            if len(self._compiled) > CACHED_GRAMMARS:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(grammar)
+        return found
+
+    def close(self) -> None:
+        """Compile no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        return CompiledGrammar(self._tokenizer, grammar)
+
+    @functools.cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        try:
+            description = self._tokenizer_file.read_text(encoding="utf-8")
+        except OSError as exc:
+            raise ParameterError("grammar: this model has no tokenizer.json, which structured output needs") from exc
+        eos_ids = [i for i in self._eos_ids if i < self._vocabulary] or None
+        try:
+            return LLTokenizer(description, n_vocab=self._vocabulary, eos_token=eos_ids)
+        except ValueError:
+            log.info("grammars: the tokenizer has more tokens than the model's vocabulary of %d", self._vocabulary)
+        try:
+            return LLTokenizer(description, eos_token=eos_ids)
+        except ValueError as exc:
+            raise ParameterError(f"grammar: the model's tokenizer.json can't be used: {_reason(str(exc))}") from exc
+
+
+class MaskComputer:
+    """Computes the masks of a step, on several threads where there are several."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def masks(self, matchers: Many[Matcher]) -> Bits:
+        """What each may draw next: (len(matchers), words), the lowest bit of a row's first word for token 0."""
+        words = matchers[0].words
+        masks = np.zeros((len(matchers), words), np.int32)
+        if len(matchers) == 1:
+            matchers[0].state.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+        else:
+            states = [(matcher.state, row) for row, matcher in enumerate(matchers)]
+            self._executor.unsafe_compute_mask_ptr(states, masks.ctypes.data, words * masks.itemsize, len(states))
+        return masks
+
+    @functools.cached_property
+    def _executor(self) -> LLExecutor:
+        from llguidance import LLExecutor
+
+        return LLExecutor(self._threads)
+
+
+def forbid(mask: Bits, tokens: list[int]) -> None:
+    """Take tokens out of a mask, unless nothing would be left: what a grammar requires outranks what is forbidden."""
+    trimmed = mask.copy()
+    octets = trimmed.view(np.uint8)
+    for token in tokens:
+        octets[token >> 3] &= ~np.uint8(1 << (token & 7))
+    if trimmed.any():
+        mask[:] = trimmed
+
+
+def _definition(grammar: Grammar) -> str:
+    r"""llguidance's own form. In a regular expression \d and \w are ASCII's, as they are in JSON schemas' patterns.
+
+    Raises:
+        ValueError: the source is not JSON.
+    """
+    from llguidance import LLMatcher, regex_to_lark
+
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
+    schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
+    return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
+
+
+def _not_valid(explanation: str) -> ParameterError:
+    return ParameterError(f"grammar is not valid: {_reason(explanation)}")
+
+
+def _reason(explanation: str) -> str:
+    """The one line of llguidance's explanations that says what is wrong; the others show where, and its own state."""
+    if explanation.startswith(_NOTHING_FITS):
+        return "no text fits it"
+    lines = explanation.strip().splitlines() or ["no reason given"]
+    return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])

@@ -1,0 +1,182 @@
+"""A model that is served: its workers, its pool, and how it is.
+
+Runs in the front end's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from ..config import ModelConfig
+from ..dialects.base import ModelStatus, Tally
+from ..errors import UnavailableError
+from ..protocol import Status
+from .metrics import ModelMetrics
+from .pool import Pool
+from .supervisor import Replica, WorkerState
+
+WORKER_MODULE: Final = "djl_python.worker"
+
+
+class Health(enum.StrEnum):
+    """Of a model, in DJL's words."""
+
+    PENDING = "PENDING"  # loading for the first time
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"  # was ready, has fewer ready workers than it should
+    FAILED = "FAILED"
+
+
+class ServedModel:
+    """A model with its workers and its pool.
+
+    `on_progress` is called with each loading message, `on_change` when a worker's state changed.
+
+    Attributes:
+        registered_s: Unix time of its registration.
+        settled: it has loaded once, or failed to.
+        tally: what became of its requests.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        metrics: ModelMetrics,
+        *,
+        worker_module: str = WORKER_MODULE,
+        on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
+        on_change: Callable[[ServedModel], None] = lambda _model: None,
+        broken: str = "",
+    ) -> None:
+        """`broken` says why it can't even be tried: the model is FAILED from its start, without workers."""
+        self.config = config
+        self.metrics = metrics
+        self.worker_module = worker_module
+        self.on_progress = on_progress
+        self.log_extra = {"model": config.name}
+        self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
+        self.replicas = [
+            Replica(self, index, replica) for index, replica in enumerate([] if broken else placements(config))
+        ]
+        self.registered_s = time.time()
+        self.settled = asyncio.Event()
+        self.tally = Tally()
+        self._broken = broken
+        self._on_change = on_change
+        self._was_ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def successor(self) -> ServedModel:
+        """The same model once more, not started yet."""
+        return ServedModel(
+            self.config,
+            self.metrics,
+            worker_module=self.worker_module,
+            on_progress=self.on_progress,
+            on_change=self._on_change,
+            broken=self._broken,
+        )
+
+    def start(self) -> None:
+        """Start the workers; `on_change` tells how it goes."""
+        self.changed()
+        self._tasks = [asyncio.create_task(replica.run()) for replica in self.replicas]
+
+    async def stop(self, reason: str = "the server is shutting down") -> None:
+        """End the workers. What is still in flight is failed first, with `reason`."""
+        self.pool.refusal = reason
+        self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
+        await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        await asyncio.gather(*self._tasks)
+        self.settled.set()  # nobody need wait for it any more
+
+    def kill(self) -> None:
+        """End the workers without a word."""
+        for replica in self.replicas:
+            replica.kill()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can answer now."""
+        return any(replica.state is WorkerState.READY for replica in self.replicas)
+
+    @property
+    def health(self) -> Health:
+        """See `Health`."""
+        if self._broken:
+            return Health.FAILED
+        states = {replica.state for replica in self.replicas}
+        if states == {WorkerState.READY}:
+            return Health.HEALTHY
+        if states == {WorkerState.FAILED}:
+            return Health.FAILED
+        return Health.UNHEALTHY if self._was_ready else Health.PENDING
+
+    @property
+    def failure(self) -> str:
+        """Why it is FAILED."""
+        return self._broken or next((replica.failure for replica in self.replicas if replica.failure), "")
+
+    @property
+    def status(self) -> ModelStatus:
+        """As pages see it."""
+        return ModelStatus(
+            config=self.config,
+            ready=self.ready,
+            failed=self.health is Health.FAILED,
+            workers=sum(replica.state is WorkerState.READY for replica in self.replicas),
+            registered_s=self.registered_s,
+            in_flight=self.pool.in_flight,
+            queued=self.pool.queued,
+            tally=self.tally,
+        )
+
+    def answered(self, status: int, duration_s: float) -> None:
+        """One of its requests has ended, `duration_s` after it had come in whole."""
+        self.tally = counted(self.tally, status, duration_s)
+
+    def changed(self) -> None:
+        """A worker's state changed."""
+        self._was_ready = self._was_ready or self.ready
+        states = [replica.state for replica in self.replicas]
+        self.metrics.workers({state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED})
+        if self.health is Health.FAILED:
+            self.pool.refusal = f"model {self.config.name!r} has failed"
+            self.pool.fail_all(UnavailableError(self.pool.refusal), "worker_died")
+        self._on_change(self)
+        if self.health is not Health.PENDING:
+            self.settled.set()
+
+
+def counted(tally: Tally, status: int, duration_s: float) -> Tally:
+    """`tally` with one more answer of this status, which has just ended."""
+    if status < 400:
+        return replace(
+            tally, succeeded=tally.succeeded + 1, succeeded_s=tally.succeeded_s + duration_s, last_s=time.time()
+        )
+    return replace(tally, failed=tally.failed + 1, failed_s=tally.failed_s + duration_s, last_s=time.time())
+
+
+def placements(config: ModelConfig) -> list[ModelConfig]:
+    """One configuration for each worker: `minWorkers` of them on every device that is named."""
+    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
+    devices = [_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
+    return [
+        msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
+        for device in devices
+        for _ in range(config.serving.min_workers)
+    ]
+
+
+def _device(name: str) -> str:
+    """DJL's name for a device -> torch's: -1 and cpu, gpu0 and 0."""
+    if name in ("-1", "cpu"):
+        return "cpu"
+    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"

@@ -1,0 +1,181 @@
+"""One tool call in JSON, read as it comes. Runs in the worker, character by character, inside tool calls only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+_SPACE: Final = " \t\r\n"
+_ARGUMENTS: Final = ("arguments", "parameters")
+
+
+class CallReader:
+    """`{"name": ..., "arguments": {...}}`, its keys in any order, others skipped.
+
+    Attributes:
+        name: of the tool, once it is known.
+        certain: whether this is a call, and not only something that begins like one.
+        done: the object is complete.
+        failed: this is not a call.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.has_arguments = False
+        self.done = self.failed = False
+        self._state: Callable[[str], None] = self._start
+        self._after_value: Callable[[], None] = self._continue
+        self._key = ""
+        self._buffer: list[str] = []
+        self._arguments: list[str] = []
+        self._given = False  # whether any arguments have been seen
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    @classmethod
+    def of_arguments(cls, name: str) -> CallReader:
+        """A reader of the arguments' object alone; the name has come before it."""
+        self = cls()
+        self.name, self._key = name, _ARGUMENTS[0]
+        self._state = self._value_start
+        self._after_value = self._finish
+        return self
+
+    @property
+    def certain(self) -> bool:
+        return not self.failed and self.name is not None and (self.has_arguments or self.done)
+
+    def feed(self, text: str) -> int:
+        """Take as much of `text` as belongs to the object: how many characters."""
+        for position, char in enumerate(text):
+            if self.done or self.failed:
+                return position
+            self._state(char)
+        return len(text)
+
+    def take(self) -> str:
+        """The arguments' text that is new since the last time."""
+        taken = "".join(self._arguments)
+        self._arguments.clear()
+        return taken
+
+    # ------------------------------------------------------------------------------------ states
+
+    def _start(self, char: str) -> None:
+        if char == "{":
+            self._state = self._key_start
+        elif char not in _SPACE:
+            self.failed = True
+
+    def _key_start(self, char: str) -> None:
+        if char == '"':
+            self._buffer = []
+            self._state = self._key_text
+        elif char == "}":
+            self._finish()
+        elif char not in _SPACE:
+            self.failed = True
+
+    def _key_text(self, char: str) -> None:
+        if not self._ends_string(char):
+            self._buffer.append(char)
+            return
+        self._key = "".join(self._buffer)
+        self._state = self._colon
+
+    def _colon(self, char: str) -> None:
+        if char == ":":
+            self._state = self._value_start
+        elif char not in _SPACE:
+            self.failed = True
+
+    def _value_start(self, char: str) -> None:
+        if char in _SPACE:
+            return
+        self._buffer = [char]
+        if self._key in _ARGUMENTS:
+            self.has_arguments = True
+        if char == '"':
+            self._state = self._string
+        elif char in "{[":
+            self._depth = 1
+            self._state = self._container
+            self._stream(char)
+        else:
+            self._state = self._scalar
+
+    def _string(self, char: str) -> None:
+        self._buffer.append(char)
+        if self._ends_string(char):
+            self._complete()
+
+    def _container(self, char: str) -> None:
+        self._stream(char)
+        if self._in_string:
+            self._in_string = not self._ends_string(char)
+        elif char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1
+            if not self._depth:
+                self._after_value()
+
+    def _scalar(self, char: str) -> None:
+        if char in ",}" or char in _SPACE:
+            self._complete()
+            if not self.failed:
+                self._state(char)
+        else:
+            self._buffer.append(char)
+
+    def _next(self, char: str) -> None:
+        if char == ",":
+            self._state = self._key_start
+        elif char == "}":
+            self._finish()
+        elif char not in _SPACE:
+            self.failed = True
+
+    # ------------------------------------------------------------------------------------ what they share
+
+    def _ends_string(self, char: str) -> bool:
+        """Whether this character of a string is its closing quote."""
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        else:
+            return char == '"'
+        return False
+
+    def _stream(self, char: str) -> None:
+        if self._key in _ARGUMENTS:
+            self._given = True
+            self._arguments.append(char)
+
+    def _complete(self) -> None:
+        """A value that is no object is there as a whole."""
+        try:
+            value = json.loads("".join(self._buffer), strict=False)
+        except ValueError:
+            self.failed = True
+            return
+        if self._key == "name":
+            self.failed = not isinstance(value, str)
+            self.name = value
+        elif self._key in _ARGUMENTS and value is not None:
+            # Some models write the arguments as OpenAI sends them: a string that holds JSON.
+            self._stream(value if isinstance(value, str) else "".join(self._buffer))
+        self._after_value()
+
+    def _continue(self) -> None:
+        self._state = self._next
+
+    def _finish(self) -> None:
+        self.failed = self.name is None
+        self.done = not self.failed
+        if not self._given:
+            self._arguments.append("{}")

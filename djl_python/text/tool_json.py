@@ -1,0 +1,208 @@
+"""Tool calls in JSON, as the model families mark them. Runs in the worker.
+
+The arguments leave while they are being written, as soon as it is certain that this is a call.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from ..types import ToolCallDelta, ToolUse
+from .call_reader import CallReader
+from .tool_syntax import SyntaxParser
+from .tools import ToolParser
+
+
+class JsonParser(SyntaxParser):
+    """Calls that are JSON objects."""
+
+    #: Whether only the name of a tool makes an object a call: where nothing else marks one.
+    only_known: ClassVar[bool] = False
+
+    def __init__(self, use: ToolUse) -> None:
+        super().__init__(use)
+        self._reader = CallReader()
+        self._reported = False
+        self._after_call: Callable[[], bool] = self._begin
+
+    def _read(self, reader: CallReader, after: Callable[[], bool]) -> bool:
+        """Go on with an object; `after` is the state behind it."""
+        self._reader, self._reported, self._after_call = reader, False, after
+        self._state = self._in_call
+        return True
+
+    def _in_call(self) -> bool:
+        reader = self._reader
+        self._hold(reader.feed(self._text))
+        name = reader.name
+        if reader.failed or (reader.certain and self.only_known and name not in self._names):
+            return self._not_a_call()
+        if self._reported:
+            self._raw = ""
+            if arguments := reader.take():
+                self._calls.append(ToolCallDelta(self._calls_begun - 1, arguments=arguments))
+        elif reader.certain and name is not None:
+            self._reported = True
+            self._call(name, reader.take())
+        if reader.done:
+            self._state = self._after_call
+        return reader.done
+
+    def _not_a_call(self) -> bool:
+        """Where to go on after an object that was none."""
+        self._release()
+        self._state = self._begin
+        return True
+
+    def _item(self) -> bool:
+        """Between the objects of an array."""
+        if not self._skip_space():
+            return False
+        if self._text[0] == ",":
+            self._hold(1)
+            return True
+        if self._text[0] == "]":
+            self._hold(1)
+            if self._calls_begun:
+                self._raw = ""
+            self._state = self._after_array
+            return True
+        return self._read(CallReader(), self._item) if self._text[0] == "{" else self._not_a_call()
+
+    def _after_array(self) -> bool:
+        return self._plain()
+
+
+class HermesParser(JsonParser):
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as often as wanted, between text. Hermes, Qwen."""
+
+    _START: Final = "<tool_call>"
+    _END: Final = "</tool_call>"
+    markers = (_START, _END)
+
+    def _begin(self) -> bool:
+        return self._say_up_to(self._START) and self._read(CallReader(), self._close)
+
+    def _close(self) -> bool:
+        self._skip_space()
+        self._raw = ""
+        if self._text.startswith(self._END):
+            self._text = self._text.removeprefix(self._END)
+        elif self._END.startswith(self._text) and not self._last:
+            return False
+        self._state = self._begin
+        return True
+
+
+class MistralParser(JsonParser):
+    """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, and since v11 `[TOOL_CALLS]name[ARGS]{...}`."""
+
+    _START: Final = "[TOOL_CALLS]"
+    _NAME: Final = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
+    _NAME_SO_FAR: Final = re.compile(r"[\w.-]+(?:\[[A-Z_]*\]?\w*)*\s*")
+    _ID_ALPHABET: Final = string.ascii_letters + string.digits
+    markers = (_START, "[ARGS]", "[CALL_ID]")
+
+    @staticmethod
+    def call_id() -> str:
+        """Nine letters and digits: Mistral's templates refuse anything else when the call comes back."""
+        return "".join(secrets.choice(MistralParser._ID_ALPHABET) for _ in range(9))
+
+    def _begin(self) -> bool:
+        if self._say_up_to(self._START):
+            self._state = self._open
+            return True
+        return False
+
+    def _open(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text[0] == "[":
+            self._hold(1)
+            self._state = self._item
+            return True
+        if name := self._NAME.match(self._text):
+            self._hold(name.end())
+            return self._read(CallReader.of_arguments(name[1]), self._begin)
+        if self._last or not self._NAME_SO_FAR.fullmatch(self._text):
+            return self._not_a_call()
+        return False
+
+    def _after_array(self) -> bool:
+        self._state = self._begin
+        return True
+
+
+class Llama3JsonParser(JsonParser):
+    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 and 3.2.
+
+    `<|python_tag|>` may come before. An object that names no tool is an answer in JSON, not a call.
+    """
+
+    _TAG: Final = "<|python_tag|>"
+    markers = (_TAG,)
+    only_known = True
+
+    def _begin(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text[0] == "{":
+            return self._read(CallReader(), self._between)
+        if self._text.startswith(self._TAG):
+            self._hold(len(self._TAG))
+            return True
+        if self._TAG.startswith(self._text) and not self._last:
+            return False
+        return self._not_a_call()
+
+    def _between(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text[0] in ";,":
+            self._hold(1)
+            return True
+        if self._text[0] == "{":
+            return self._read(CallReader(), self._between)
+        return self._not_a_call()
+
+    def _not_a_call(self) -> bool:
+        self._release()
+        self._state = self._said
+        return True
+
+    def _said(self) -> bool:
+        """Once something was said only the tag begins a call."""
+        if self._say_up_to(self._TAG):
+            self._state = self._begin
+            return True
+        return False
+
+
+class ForcedParser(JsonParser):
+    """What `tools.forced_calls` forces: one object, or an array of them.
+
+    Args:
+        call_id: makes ids as the model's own syntax wants them.
+    """
+
+    def __init__(self, use: ToolUse, call_id: Callable[[], str] = ToolParser.call_id) -> None:
+        super().__init__(use)
+        self._new_id = call_id
+
+    def _begin(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text[0] == "[":
+            self._hold(1)
+            self._state = self._item
+            return True
+        return self._read(CallReader(), self._after_array)
+
+    def _not_a_call(self) -> bool:
+        self._release()
+        self._state = self._plain
+        return True

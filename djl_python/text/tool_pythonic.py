@@ -1,0 +1,147 @@
+"""Tool calls as a list of Python calls. Runs in the worker.
+
+A call leaves when the list is complete, because only then it can be turned into JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any, Final
+
+from ..types import ToolUse
+from .tool_syntax import SyntaxParser
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
+#: A pythonic list's beginning, as far as it is there: "[", "[ get", "[get_weather", "[get_weather (" ...
+_CALL_LIST: Final = re.compile(r"\[\s*(?:([A-Za-z_][\w.]*)\s*(\()?)?")
+_JSON_NAMES: Final = {"true": True, "false": False, "null": None}
+
+
+class PythonicParser(SyntaxParser):
+    """`[get_weather(city="Paris"), f()]` and nothing else. Llama 3.2 and 4.
+
+    `<|python_start|>` and `<|python_end|>` may be around it. Arguments are Python's literals, or JSON's.
+    """
+
+    _START: Final = "<|python_start|>"
+    _END: Final = "<|python_end|>"
+    markers = (_START, _END)
+
+    def __init__(self, use: ToolUse) -> None:
+        super().__init__(use)
+        self._depth = 0
+        self._quote = ""
+        self._escaped = False
+        self._seen = 0
+
+    def _begin(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text.startswith(self._START):
+            self._hold(len(self._START))
+            return True
+        if self._text[0] == "[":
+            self._state = self._in_list
+            return True
+        if self._START.startswith(self._text) and not self._last:
+            return False
+        return self._not_calls()
+
+    def _in_list(self) -> bool:
+        if not self._seen and not self._is_certain():
+            return self._not_calls() if self._cannot_be() or self._last else False
+        while self._seen < len(self._text):
+            self._scan(self._text[self._seen])
+            self._seen += 1
+            if not self._depth:
+                return self._close_list()
+        return False
+
+    def _is_certain(self) -> bool:
+        """Whether the text begins with the call of a tool."""
+        found = _CALL_LIST.match(self._text)
+        return bool(found and found[2] and found[1] in self._names)
+
+    def _cannot_be(self) -> bool:
+        found = _CALL_LIST.match(self._text)
+        assert found is not None  # it begins with a bracket
+        if found[2]:
+            return True  # certain, but for the name
+        return found.end() < len(self._text)
+
+    def _scan(self, char: str) -> None:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
+            elif char == "\\":
+                self._escaped = True
+            elif char == self._quote:
+                self._quote = ""
+        elif char in "\"'":
+            self._quote = char
+        elif char in "([{":
+            self._depth += 1
+        elif char in ")]}":
+            self._depth -= 1
+
+    def _close_list(self) -> bool:
+        calls = _python_calls(self._text[: self._seen])
+        self._hold(self._seen)
+        if calls is None:
+            return self._not_calls()
+        for name, arguments in calls:
+            self._call(name, arguments)
+        self._state = self._after
+        return True
+
+    def _after(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text.startswith(self._END):
+            self._hold(len(self._END))
+            self._raw = ""
+            self._state = self._plain
+            return True
+        if self._END.startswith(self._text) and not self._last:
+            return False
+        return self._not_calls()
+
+    def _not_calls(self) -> bool:
+        self._release()
+        self._state = self._plain
+        return True
+
+
+def _python_calls(source: str) -> list[tuple[str, str]] | None:
+    """Names and arguments (as JSON) of a list of calls; None: it is something else."""
+    try:
+        tree = ast.parse(source, mode="eval").body
+        if not isinstance(tree, ast.List) or not tree.elts:
+            return None
+        return [_python_call(node) for node in tree.elts]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _python_call(node: ast.expr) -> tuple[str, str]:
+    """ValueError: not a call with literals for its arguments, all of them named."""
+    if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"not a tool call: {ast.unparse(node)}")
+    name = ast.unparse(node.func)
+    if not _IDENTIFIER.fullmatch(name):
+        raise ValueError(f"not the name of a tool: {name}")
+    arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
+    return name, json.dumps(arguments, ensure_ascii=False)
+
+
+def _literal(node: ast.expr) -> Any:
+    return ast.literal_eval(_JsonNames().visit(node))
+
+
+class _JsonNames(ast.NodeTransformer):
+    """JSON's true, false and null as Python has them."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.copy_location(ast.Constant(_JSON_NAMES[node.id]), node) if node.id in _JSON_NAMES else node

@@ -1,0 +1,112 @@
+"""What the syntaxes of tool calls share: text that is held until it is clear what it is. Runs in the worker."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+
+from ..types import ToolCallDelta, ToolUse
+from .tools import Heard, ToolParser
+
+
+class SyntaxParser(ToolParser):
+    """What the syntaxes have in common: text that is held, and a state that says what it could be.
+
+    A state looks at `_text` and takes from it what it can; it returns whether another look may get further. `_raw` is
+    what has been taken as the beginning of a call that is not certain yet. White space around calls is nobody's.
+    """
+
+    def __init__(self, use: ToolUse) -> None:
+        self._names = frozenset(tool["function"]["name"] for tool in use.tools)
+        self._parallel = use.parallel
+        self._new_id = self.call_id
+        self._text = self._raw = self._space = ""
+        self._last = False
+        self._calls_begun = 0
+        self._content: list[str] = []
+        self._calls: list[ToolCallDelta] = []
+        self._state: Callable[[], bool] = self._begin
+
+    def feed(self, text: str) -> Heard:
+        self._text += text
+        return self._advance()
+
+    def finish(self) -> Heard:
+        self._last = True
+        self._advance_states()
+        self._say(self._raw + self._text)
+        self._raw = self._text = ""
+        if not self._calls_begun:
+            self._content.append(self._space)
+            self._space = ""
+        return self._heard()
+
+    @abc.abstractmethod
+    def _begin(self) -> bool:
+        """The state at the beginning of a text."""
+
+    def _plain(self) -> bool:
+        """No call will come any more."""
+        self._say(self._text)
+        self._text = ""
+        return False
+
+    def _advance(self) -> Heard:
+        self._advance_states()
+        return self._heard()
+
+    def _advance_states(self) -> None:
+        while self._text and self._state():
+            pass
+
+    def _heard(self) -> Heard:
+        calls = (call for call in self._calls if self._parallel or call.index == 0)
+        heard = Heard("".join(self._content), tuple(calls))
+        self._content.clear()
+        self._calls.clear()
+        return heard
+
+    def _hold(self, length: int) -> None:
+        """The next `length` characters may belong to a call."""
+        self._raw += self._text[:length]
+        self._text = self._text[length:]
+
+    def _release(self) -> None:
+        """What was held is no call."""
+        self._say(self._raw)
+        self._raw = ""
+
+    def _say(self, text: str) -> None:
+        visible = text.rstrip()
+        if visible:
+            self._content.append(self._space + visible)
+            self._space = ""
+        self._space += text[len(visible) :]
+
+    def _call(self, name: str, arguments: str) -> None:
+        self._raw = self._space = ""
+        self._calls.append(ToolCallDelta(self._calls_begun, self._new_id(), name, arguments))
+        self._calls_begun += 1
+
+    def _say_up_to(self, marker: str) -> bool:
+        """Say what comes before `marker` and hold that; False: it is not there (yet)."""
+        at = self._text.find(marker)
+        if at < 0:
+            at = len(self._text) - (0 if self._last else _overlap(self._text, marker))
+            self._say(self._text[:at])
+            self._text = self._text[at:]
+            return False
+        self._say(self._text[:at])
+        self._text = self._text[at:]
+        self._hold(len(marker))
+        return True
+
+    def _skip_space(self) -> bool:
+        """Hold white space; whether anything else is there."""
+        self._hold(len(self._text) - len(self._text.lstrip()))
+        return bool(self._text)
+
+
+def _overlap(text: str, marker: str) -> int:
+    """How many of the last characters of `text` are the beginning of `marker`."""
+    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if marker.startswith(text[-n:])), 0)

@@ -1,0 +1,77 @@
+"""The user's own Python file in a model directory: which one it is, and how it is imported.
+
+Runs in the worker, in a thread: importing a `model.py` may take minutes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from .config import ModelConfig
+from .errors import ModelLoadError
+
+DEFAULT_FILE: Final = "model.py"
+
+
+def user_file(config: ModelConfig) -> str | None:
+    """The file of the model directory that has the user's code: what option.entryPoint names, else `<name>.py` or
+    model.py; None where there is none."""
+    if not config.path:
+        return None
+    directory, entry_point = Path(config.path), config.option.entry_point
+    for name in (entry_point.partition(":")[0], f"{entry_point}.py"):
+        if entry_point and name.endswith(".py") and (directory / name).is_file():
+            return name
+    return default_file(config, directory)
+
+
+def default_file(config: ModelConfig, directory: Path) -> str | None:
+    """`<model name>.py` or model.py, whichever the directory has."""
+    return next((name for name in (f"{config.name}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
+
+
+def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> ModuleType:
+    """Import a file of the model directory under its own name ("model" for model.py), once.
+
+    The model directory becomes the first place where imports are looked for.
+
+    Raises:
+        ModelLoadError: there is no such file.
+    """
+    path = (Path(model_dir) / file_name).resolve()
+    if not path.is_file():
+        raise ModelLoadError(f"the entry point {file_name} does not exist in {model_dir}")
+    name = re.sub(r"\W", "_", path.stem)
+    if name in sys.modules and not _is(sys.modules[name], path):
+        name = f"user_{name}"  # another module has the name, perhaps the standard library's
+    known = sys.modules.get(name)
+    if known is not None and _is(known, path):
+        return known
+    put_on_path(Path(model_dir))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ModelLoadError(f"the entry point {file_name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _is(module: ModuleType, path: Path) -> bool:
+    return getattr(module, "__file__", None) == str(path)
+
+
+def put_on_path(model_dir: Path) -> None:
+    """Make the model directory the first place where imports are looked for."""
+    entry = str(model_dir.resolve())
+    if sys.path[0] != entry:
+        sys.path.insert(0, entry)

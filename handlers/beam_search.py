@@ -1,0 +1,248 @@
+"""Beam search, by transformers' definition, on top of the engine. Runs in the worker's event loop.
+
+Each step asks the engine for one token after every beam, with enough alternatives to choose the next beams among. What
+the beams have in common is in the engine's prefix cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from djl_python.errors import ParameterError
+from djl_python.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
+
+from .call import Call
+from .choice import Choice
+from .preparation import Prepared
+
+Alternatives = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A beginning of an answer.
+
+    `score` is the sum of its tokens' log-probabilities; once finished, divided by its length to the power of the
+    length penalty. `tokens` are (id, log-probability, alternatives).
+    """
+
+    score: float
+    tokens: tuple[tuple[int, float, Alternatives], ...]
+
+    @property
+    def ids(self) -> list[int]:
+        """Of its tokens."""
+        return [token_id for token_id, _, _ in self.tokens]
+
+
+class Beams:
+    """The search itself, without an engine.
+
+    Args:
+        end_ids: tokens that finish a beam.
+        max_new_tokens, min_new_tokens: lengths of an answer.
+        stops: whether a beam's text has come to a stop sequence.
+
+    Attributes:
+        running: the beams to go on with, best first.
+        finished: at most num_beams, best first.
+        done: nothing better will come.
+    """
+
+    def __init__(
+        self,
+        branching: Branching,
+        end_ids: AbstractSet[int],
+        max_new_tokens: int,
+        min_new_tokens: int = 0,
+        stops: Callable[[Beam], bool] = lambda beam: False,
+    ) -> None:
+        self.running = [Beam(0.0, ())]
+        self.finished: list[Beam] = []
+        self.done = False
+        self._branching = branching
+        self._end_ids = end_ids
+        self._max_new_tokens = max_new_tokens
+        self._min_new_tokens = min_new_tokens
+        self._stops = stops
+        self._length = 0
+        self._candidates = max(2, 1 + len(end_ids)) * branching.num_beams
+
+    @property
+    def alternatives(self) -> int:
+        """How many are needed after each beam."""
+        return self._candidates + (len(self._end_ids) if self._min_new_tokens else 0)
+
+    def advance(self, alternatives: Sequence[Alternatives]) -> None:
+        """Make a step: for each running beam the most probable next tokens, (id, log-probability)."""
+        width, penalty = self._branching.num_beams, self._branching.length_penalty
+        barred = self._end_ids if self._length < self._min_new_tokens else frozenset[int]()
+        self._length += 1
+        extensions = [
+            (beam.score + logprob, index, token_id, logprob)
+            for index, beam in enumerate(self.running)
+            for token_id, logprob in alternatives[index]
+            if token_id not in barred
+        ]
+        extensions.sort(key=lambda extension: (-extension[0], *extension[1:3]))
+        running, finished = [], []
+        for rank, (score, index, token_id, logprob) in enumerate(extensions[: self._candidates]):
+            beam = Beam(score, (*self.running[index].tokens, (token_id, logprob, alternatives[index])))
+            if not self._ends(beam):
+                running.append(beam)
+            elif rank < width:  # further down, an end is only there so that enough beams go on
+                finished.append(Beam(score / self._length**penalty, beam.tokens))
+        self.running = running[:width]
+        self.finished = sorted(self.finished + finished, key=lambda beam: -beam.score)[:width]
+        self.done = not self.running or (len(self.finished) == width and self._is_settled())
+
+    def _ends(self, beam: Beam) -> bool:
+        return beam.tokens[-1][0] in self._end_ids or self._length >= self._max_new_tokens or self._stops(beam)
+
+    def _is_settled(self) -> bool:
+        """Whether the answer stands, now that there are enough finished beams. The best running beam counts as if it
+        ended here: that is the definition, although with a length penalty it may still get better."""
+        best = self.running[0].score / self._length**self._branching.length_penalty
+        return self._branching.early_stopping or best <= self.finished[-1].score
+
+
+#: What changes scores inside the engine, where the search does not see it, and the value that switches it off.
+_REFUSED: Final = {
+    "do_sample": False,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+    "grammar": None,
+    "bad_words_ids": (),
+}
+
+
+class BeamSearch:
+    """The best `n` of `num_beams` beams for one prompt. Nothing leaves before the end: until then any may be the best.
+
+    Args:
+        number: of the best one in the answer.
+
+    Raises:
+        ParameterError: parameters that do not go with beam search.
+    """
+
+    def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
+        request = prepared.request
+        _check(request)
+        sampling = request.sampling
+        self._call = call
+        self._prepared = prepared
+        self._number = number
+        eos_ids = frozenset() if sampling.ignore_eos else prepared.tokenizer.eos_ids
+        self._beams = Beams(
+            request.branching,
+            eos_ids | frozenset(sampling.stop_token_ids),
+            sampling.max_new_tokens,
+            sampling.min_new_tokens,
+            self._stops if request.text.stop_sequences else lambda beam: False,
+        )
+        self._alternatives: list[Alternatives] = []
+        self._missing = 0
+        self._prompt_event = TokenEvent(0, -1)
+        self._submitted_s = self._began_s = 0.0
+        self._last_s: float | None = None
+
+    def start(self) -> None:
+        """Submit the first step."""
+        self._submitted_s = time.perf_counter()
+        self._submit(self._prepared.request.sampling.prompt_logprobs)
+
+    def _submit(self, prompt_logprobs: int | None = None) -> None:
+        running = self._beams.running
+        sampling = SamplingParams(
+            max_new_tokens=1,
+            ignore_eos=True,
+            top_logprobs=self._beams.alternatives,
+            prompt_logprobs=prompt_logprobs,
+        )
+        self._alternatives, self._missing = [()] * len(running), len(running)
+        for index, beam in enumerate(running):
+            self._call.submit(self._prepared.ids + beam.ids, sampling, functools.partial(self._receive, index))
+
+    def _receive(self, index: int, event: TokenEvent) -> None:
+        self._alternatives[index] = event.top
+        self._missing -= 1
+        if self._missing:
+            return
+        now_s = self._call.count_token(self._last_s)
+        if self._last_s is None:
+            self._prompt_event = event
+            self._began_s = self._call.began_s(self._submitted_s, now_s)
+        self._last_s = now_s
+        self._beams.advance(self._alternatives)
+        if self._beams.done:
+            self._answer(now_s)
+        else:
+            self._submit()
+
+    def _answer(self, now_s: float) -> None:
+        request = self._prepared.request
+        timings = self._call.timings(self._submitted_s, self._began_s, now_s)
+        for number, beam in enumerate(self._beams.finished[: request.branching.n], self._number):
+            choice = Choice(self._prepared, number, request)
+            for event in self._events(beam):
+                delta = choice.push(event)
+                if delta is None:
+                    continue
+                if delta.finish is not None:
+                    finish = msgspec.structs.replace(delta.finish, timings=timings)
+                    self._call.count_sequence(finish, request.sampling.max_new_tokens)
+                    delta = msgspec.structs.replace(delta, finish=finish)
+                self._call.answer.push(delta)
+
+    def _events(self, beam: Beam) -> list[TokenEvent]:
+        """What the engine would have told, had it drawn this beam."""
+        shown, last = self._prepared.request.sampling.top_logprobs, len(beam.tokens) - 1
+        return [
+            TokenEvent(
+                0,
+                token_id,
+                logprob=logprob,
+                finish=self._reason(token_id) if position == last else None,
+                top=tuple(top[:shown]),
+                prompt=() if position else self._prompt_event.prompt,
+            )
+            for position, (token_id, logprob, top) in enumerate(beam.tokens)
+        ]
+
+    def _reason(self, token_id: int) -> FinishReason:
+        """Why a beam ended with this token; a stop sequence is found where the text is made."""
+        sampling = self._prepared.request.sampling
+        if token_id in sampling.stop_token_ids:
+            return FinishReason.STOP
+        ends = token_id in self._prepared.tokenizer.eos_ids and not sampling.ignore_eos
+        return FinishReason.EOS if ends else FinishReason.LENGTH
+
+    def _stops(self, beam: Beam) -> bool:
+        request = self._prepared.request
+        if len(beam.tokens) < request.sampling.min_new_tokens:
+            return False
+        text = self._prepared.tokenizer.decode(beam.ids, request.text.skip_special_tokens)
+        return any(stop in text for stop in request.text.stop_sequences)
+
+
+def _check(request: GenerateRequest) -> None:
+    branching = request.branching
+    for name, neutral in _REFUSED.items():
+        if getattr(request.sampling, name) != neutral:
+            shown = {"bad_words_ids": "bad_sequences"}.get(name, name)
+            raise ParameterError(f"num_beams: beam search does not go with {shown}", "num_beams")
+    if branching.n > branching.num_beams:
+        raise ParameterError(
+            f"num_beams: {branching.num_beams}, expected at least n ({branching.n}): there are no more sequences",
+            "num_beams",
+        )

@@ -1,0 +1,90 @@
+"""What all sequences of one call share: engine, answer, and numbers. Runs in the worker's event loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from djl_python.engine.client import EngineClient
+from djl_python.errors import from_kind
+from djl_python.handler import Metrics
+from djl_python.types import Finish, SamplingParams, Timings, TokenEvent
+
+from .answer import Answer
+
+
+class Call:
+    """One call between engine and client.
+
+    Args:
+        arrived_s: when it came, by time.perf_counter. It is prepared when this is made.
+    """
+
+    def __init__(self, engine: EngineClient, answer: Answer, metrics: Metrics, arrived_s: float) -> None:
+        self.answer = answer
+        self._engine = engine
+        self._metrics = metrics
+        self._arrived_s = arrived_s
+        self._prepared_s = time.perf_counter()
+        self._ids: list[int] = []
+        self._has_token = False
+
+    def submit(self, ids: list[int], sampling: SamplingParams, receive: Callable[[TokenEvent], None]) -> int:
+        """Generate a sequence; `receive` has its events, and may raise: that fails this call only."""
+
+        def on_event(event: TokenEvent) -> None:
+            if self.answer.done:
+                return
+            with self.answer:
+                if event.error is not None:
+                    raise from_kind(event.error_kind, event.error)
+                receive(event)
+
+        request_id = self._engine.submit(ids, sampling, on_event)
+        self._ids.append(request_id)
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """End a sequence before its time."""
+        self._engine.cancel(request_id)
+
+    def release(self) -> None:
+        """Leave nothing in the engine, whoever ended the call; finished sequences are ignored."""
+        for request_id in self._ids:
+            self._engine.cancel(request_id)
+
+    def count_token(self, previous_s: float | None) -> float:
+        """Measure a token of a sequence.
+
+        Args:
+            previous_s: when its previous one came; None for its first.
+
+        Returns:
+            The time, by time.perf_counter.
+        """
+        now_s = time.perf_counter()
+        if previous_s is not None:
+            self._metrics.observe("inter_token_latency_seconds", now_s - previous_s)
+        elif not self._has_token:
+            self._has_token = True
+            self._metrics.observe("time_to_first_token_seconds", now_s - self._arrived_s)
+        self._metrics.count("generated_tokens")
+        return now_s
+
+    def began_s(self, submitted_s: float, first_token_s: float) -> float:
+        """When the step began that gave a sequence its first token: what is before it counts as waiting."""
+        return max(submitted_s, first_token_s - self._engine.step_s)
+
+    def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
+        """How long each part of a sequence took."""
+        return Timings(self._prepared_s - self._arrived_s, began_s - submitted_s, ended_s - began_s)
+
+    def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
+        """Measure a sequence that has ended."""
+        observe, timings = self._metrics.observe, finish.timings
+        observe("request_validation_seconds", timings.validation_s)
+        observe("queue_seconds", timings.queue_s)
+        observe("request_inference_seconds", timings.inference_s)
+        observe("request_prompt_tokens", finish.prompt_tokens)
+        observe("request_generated_tokens", finish.generated_tokens)
+        observe("request_max_new_tokens", max_new_tokens)

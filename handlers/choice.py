@@ -1,0 +1,45 @@
+"""One sequence of an answer: the engine's events in, deltas out. Runs in the worker's event loop."""
+
+from __future__ import annotations
+
+from djl_python.text.stream import TextStream
+from djl_python.types import Delta, GenerateRequest, Token, TokenEvent
+
+from .preparation import Prepared
+
+
+class Choice:
+    """Ids become text, and text is listened to for tool calls.
+
+    Args:
+        number: of the sequence in the answer.
+        request: `prepared.request`, or the same with another seed.
+        prefill: the prompt's tokens, where another sequence of the same prompt has them already.
+    """
+
+    def __init__(
+        self, prepared: Prepared, number: int, request: GenerateRequest, prefill: tuple[Token, ...] = ()
+    ) -> None:
+        self._number = number
+        self._stream = TextStream(prepared.tokenizer, request, prepared.ids, prepared.text, prefill)
+        self._parser = None if prepared.new_parser is None else prepared.new_parser()
+
+    @property
+    def prefill(self) -> tuple[Token, ...]:
+        """The prompt's tokens, once the first event has brought them."""
+        return self._stream.prefill
+
+    def push(self, event: TokenEvent) -> Delta | None:
+        """What this event lets go; None: nothing yet."""
+        tokens, finish = self._stream.push(event)
+        if not tokens and finish is None:
+            return None
+        text = tokens[0].text if len(tokens) == 1 else "".join(token.text for token in tokens)
+        if self._parser is None:
+            return Delta(choice=self._number, tokens=tuple(tokens), text=text, finish=finish)
+        heard = self._parser.feed(text)
+        text, calls = heard.content, heard.calls
+        if finish is not None:
+            rest = self._parser.finish()
+            text, calls = text + rest.content, calls + rest.calls
+        return Delta(choice=self._number, tokens=tuple(tokens), text=text, tool_calls=calls, finish=finish)

@@ -1,0 +1,165 @@
+"""From prompts to an answer: sequences are drawn, ranked and numbered. Runs in the worker's event loop."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from djl_python.errors import ParameterError
+from djl_python.types import Delta, Finish, GenerateRequest, Token, TokenEvent
+
+from .beam_search import BeamSearch
+from .call import Call
+from .choice import Choice
+from .preparation import Prepared
+
+_WORD: Final = 2**64 - 1
+#: Seeds that are made here survive a JavaScript client's numbers.
+_SEED_SHIFT: Final = 64 - 53
+
+
+async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
+    """Generate until the end, a failure, or the cancellation of this task. Leaves nothing in the engine.
+
+    Raises:
+        ParameterError: what is asked for does not go together.
+        ServingError: the engine failed.
+    """
+    try:
+        number = 0
+        for prepared in prompts:
+            branching = prepared.request.branching
+            job = BeamSearch if branching.num_beams > 1 else Drawing
+            job(call, prepared, number).start()
+            number += branching.n
+        await call.answer.wait()
+    finally:
+        call.release()
+
+
+class Drawing:
+    """The sequences of one prompt, drawn one independently of the other: `n`, or the best `n` of `best_of`.
+
+    They are answered best first, by the mean of their log-probabilities; where they are streamed, as they were drawn.
+
+    Args:
+        number: of the first one in the answer.
+
+    Raises:
+        ParameterError: a choice among sequences that are to be streamed.
+    """
+
+    def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
+        branching = prepared.request.branching
+        self._call = call
+        self._prepared = prepared
+        self._number = number
+        self._wanted, self._drawn = branching.n, max(branching.n, branching.best_of)
+        if self._drawn > self._wanted and call.answer.streams:
+            raise ParameterError("best_of: sequences can't be streamed before the best is known", "best_of")
+        self._kept: list[list[Delta]] | None = None
+        if self._drawn > 1 and not call.answer.streams:
+            self._kept = [[] for _ in range(self._drawn)]
+        self._open = self._drawn
+
+    def start(self) -> None:
+        """Submit the first one; its siblings follow when the prompt is in the engine's cache, and share it there."""
+        request = self._prepared.request
+        if self._drawn == 1:
+            _Drawn(self._call, self._prepared, request, self._number, self._call.answer.push)
+        else:
+            _Drawn(self._call, self._prepared, request, self._number, self._deliver(0), self._start_siblings)
+
+    def _start_siblings(self, prefill: tuple[Token, ...]) -> None:
+        request = self._prepared.request
+        for index in range(1, self._drawn):
+            sampling = msgspec.structs.replace(
+                request.sampling, seed=sibling_seed(request.sampling.seed, index), prompt_logprobs=None
+            )
+            sibling = msgspec.structs.replace(request, sampling=sampling)
+            _Drawn(self._call, self._prepared, sibling, self._number + index, self._deliver(index), prefill=prefill)
+
+    def _deliver(self, index: int) -> Callable[[Delta], None]:
+        return self._call.answer.push if self._kept is None else functools.partial(self._keep, self._kept[index])
+
+    def _keep(self, deltas: list[Delta], delta: Delta) -> None:
+        deltas.append(delta)
+        if delta.finish is not None:
+            self._open -= 1
+            if not self._open:
+                self._rank()
+
+    def _rank(self) -> None:
+        assert self._kept is not None
+        best = sorted(self._kept, key=lambda deltas: _mean_logprob(deltas[-1].finish), reverse=True)
+        for number, deltas in enumerate(best[: self._wanted], self._number):
+            for delta in deltas:
+                self._call.answer.push(msgspec.structs.replace(delta, choice=number))
+
+
+class _Drawn:
+    """One of them. Submits itself.
+
+    Args:
+        began: called with the prompt's tokens at the first event.
+        prefill: the prompt's tokens, where a sibling has them already.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        prepared: Prepared,
+        request: GenerateRequest,
+        number: int,
+        deliver: Callable[[Delta], None],
+        began: Callable[[tuple[Token, ...]], None] | None = None,
+        prefill: tuple[Token, ...] = (),
+    ) -> None:
+        self._call = call
+        self._choice = Choice(prepared, number, request, prefill)
+        self._deliver = deliver
+        self._began = began
+        self._max_new_tokens = request.sampling.max_new_tokens
+        self._last_s: float | None = None
+        self._began_s = 0.0
+        self._submitted_s = time.perf_counter()
+        self._id = call.submit(prepared.ids, request.sampling, self._receive)
+
+    def _receive(self, event: TokenEvent) -> None:
+        now_s = self._call.count_token(self._last_s)
+        if self._last_s is None:
+            self._began_s = self._call.began_s(self._submitted_s, now_s)
+        self._last_s = now_s
+        delta = self._choice.push(event)
+        if self._began is not None:
+            began, self._began = self._began, None
+            began(self._choice.prefill)
+        if delta is None:
+            return
+        if delta.finish is not None:
+            if event.finish is None:  # a stop sequence, of which the engine knows nothing
+                self._call.cancel(self._id)
+            timings = self._call.timings(self._submitted_s, self._began_s, now_s)
+            finish = msgspec.structs.replace(delta.finish, timings=timings)
+            self._call.count_sequence(finish, self._max_new_tokens)
+            delta = msgspec.structs.replace(delta, finish=finish)
+        self._deliver(delta)
+
+
+def sibling_seed(seed: int, index: int) -> int:
+    """The seed of the `index`-th sequence of a request: reproducible, and unlike its neighbours (SplitMix64)."""
+    if index == 0:
+        return seed
+    z = (seed + index * 0x9E3779B97F4A7C15) & _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return (z ^ (z >> 31)) >> _SEED_SHIFT
+
+
+def _mean_logprob(finish: Finish | None) -> float:
+    assert finish is not None
+    return finish.cumulative_logprob / finish.generated_tokens

@@ -1,0 +1,61 @@
+"""What a dialect's queries may ask the worker's model. Runs in the worker, from any of its threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from djl_python.config import ModelConfig
+from djl_python.dialects.base import TokenSpan
+from djl_python.protocol import Opened
+from djl_python.text.tokenizer import Tokenizer
+from djl_python.types import Chat
+
+from .preparation import Preparation
+
+_DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class ModelView:
+    """A `dialects.base.LoadedModel`.
+
+    Args:
+        path: of the checkpoint.
+    """
+
+    def __init__(
+        self, config: ModelConfig, path: Path, tokenizer: Tokenizer, preparation: Preparation, limits: Opened
+    ) -> None:
+        self.config = config
+        self.model_id = config.option.model_id or config.name
+        self.dtype = _DTYPES.get(config.option.dtype) or _dtype_of(path)
+        self.max_model_len = limits.max_model_len
+        self.max_batch_size = limits.max_batch_size
+        self._tokenizer = tokenizer
+        self._preparation = preparation
+
+    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
+        """The tokens of a text, special ones included (with an empty span)."""
+        spans = self._tokenizer.spans(text, add_special_tokens)
+        return [TokenSpan(token_id, text[start:stop], start, stop) for token_id, start, stop in spans]
+
+    def render(self, chat: Chat) -> str:
+        """A chat as the model's template writes it.
+
+        Raises:
+            PayloadError: no template, or the template refuses these messages.
+        """
+        return self._preparation.render(chat)
+
+
+def _dtype_of(path: Path) -> str:
+    """The number format that a checkpoint says it has, by torch's name; where it says none, transformers' default."""
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+    except (OSError, ValueError):  # an engine that needs no checkpoint
+        return "float32"
+    for part in (config, config.get("text_config") or {}):
+        if (found := part.get("dtype") or part.get("torch_dtype")) is not None:
+            return str(found).removeprefix("torch.")
+    return "float32"

@@ -1,0 +1,175 @@
+"""A request's way in: its chat rendered, its text tokenized, its tools forced or listened for, its limits checked.
+
+Runs in the worker's event loop; what takes long is done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from djl_python.config import Options
+from djl_python.errors import ContextLengthError, ParameterError, PayloadError
+from djl_python.text.chat import ChatTemplates
+from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tool_json import ForcedParser
+from djl_python.text.tools import ToolParser, forced_calls, syntax_of, tool_parser_class
+from djl_python.types import Chat, GenerateRequest, SamplingParams, ToolUse
+
+log = logging.getLogger(__name__)
+
+#: Longer prompts are tokenized in a thread: at about a million characters a second this is 20 ms of the loop's time.
+LONG_PROMPT_CHARS: Final = 20_000
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One prompt, ready for the engine.
+
+    `request.sampling` is complete. `text` is the prompt as the model sees it. `tokenizer` decodes the answer.
+    `new_parser` makes what listens for tool calls in one sequence.
+    """
+
+    request: GenerateRequest
+    ids: list[int]
+    text: str
+    tokenizer: Tokenizer
+    new_parser: Callable[[], ToolParser] | None = None
+
+
+class Preparation:
+    """What the requests of one model go through.
+
+    Args:
+        max_model_len: the model's context, in tokens.
+
+    Raises:
+        ConfigError: option.tool_call_parser names none.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, option: Options, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._templates = ChatTemplates(tokenizer.chat_templates, tokenizer.special_tokens)
+        for reason in self._templates.broken:
+            log.warning("%s: chats are refused", reason)
+        self._parser = _tool_parser(tokenizer, option)
+        self._tool_tokenizer = tokenizer if self._parser is None else tokenizer.showing(self._parser.markers)
+        self._shows_tools = any("tools" in template for template in tokenizer.chat_templates.values())
+        self._refuses_unknown = option.unknown_parameters == "error"
+        self._context = max_model_len
+        self._max_input = option.max_input_tokens
+
+    def render(self, chat: Chat) -> str:
+        """A chat as the model's template writes it.
+
+        Raises:
+            PayloadError: no template, or the template refuses these messages.
+        """
+        return self._templates.render(chat)
+
+    async def prepare(self, request: GenerateRequest) -> Prepared:
+        """Make one of a dialect's requests ready.
+
+        Raises:
+            PayloadError: the prompt is empty, or the template refuses the chat.
+            ParameterError: prompt and answer do not fit the model, or parameters do not go together.
+        """
+        prompt, field = request.prompt, "inputs"
+        if isinstance(prompt, Chat):
+            field = "messages"
+            if _chars(prompt) > LONG_PROMPT_CHARS:
+                text = await asyncio.to_thread(self.render, prompt)
+            else:
+                text = self.render(prompt)
+            # The template has written the special tokens.
+            ids = await self._encode(text, add_special_tokens=False)
+        elif isinstance(prompt, str):
+            text = prompt
+            ids = await self._encode(text, request.add_special_tokens)
+        else:
+            ids = self._checked(prompt)
+            text = self._tokenizer.decode(ids)
+        if request.truncate is not None and len(ids) > request.truncate:
+            ids = ids[-request.truncate :]
+            text = self._tokenizer.decode(ids)
+        if not ids:
+            raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
+        sampling = self._fitted(request, len(ids), field)
+        use = prompt.tool_use if isinstance(prompt, Chat) else None
+        if use is None or not use.tools or use.choice == "none":
+            return Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
+        return self._with_tools(request, sampling, ids, text, use)
+
+    async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) > LONG_PROMPT_CHARS:
+            return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens)
+        return self._tokenizer.encode(text, add_special_tokens)
+
+    def _checked(self, prompt: tuple[int, ...]) -> list[int]:
+        """Ids that a client sent: decoding one that does not exist would fail."""
+        wrong = next((token_id for token_id in prompt if not 0 <= token_id < self._tokenizer.vocab_size), None)
+        if wrong is not None:
+            raise ParameterError(
+                f"inputs: token id {wrong}, expected 0 to {self._tokenizer.vocab_size - 1} (the vocabulary)", "inputs"
+            )
+        return list(prompt)
+
+    def _fitted(self, request: GenerateRequest, prompt_tokens: int, field: str) -> SamplingParams:
+        """The sampling parameters as far as the context has room; the finish reason tells where it ended a text."""
+        sampling = request.sampling
+        if prompt_tokens >= self._context:
+            raise ContextLengthError(prompt_tokens, None, self._context, field)
+        if self._max_input is not None and prompt_tokens > self._max_input:
+            raise ContextLengthError(prompt_tokens, None, self._max_input + 1, field, "option.max_input_tokens")
+        if request.must_fit and prompt_tokens + sampling.max_new_tokens > self._context:
+            raise ContextLengthError(prompt_tokens, sampling.max_new_tokens, self._context, field)
+        room = min(sampling.max_new_tokens, self._context - prompt_tokens)
+        return msgspec.structs.replace(
+            sampling,
+            max_new_tokens=room,
+            min_new_tokens=min(sampling.min_new_tokens, room),
+            bad_words_ids=sampling.bad_words_ids + self._tokenizer.bad_words(request.bad_sequences),
+        )
+
+    def _with_tools(
+        self, request: GenerateRequest, sampling: SamplingParams, ids: list[int], text: str, use: ToolUse
+    ) -> Prepared:
+        if use.choice == "auto":
+            new_parser = None if self._parser is None else functools.partial(self._parser, use)
+            request = msgspec.structs.replace(request, sampling=sampling, ignored=self._ignored(request))
+            return Prepared(request, ids, text, self._tool_tokenizer, new_parser)
+        if sampling.grammar is not None:
+            raise ParameterError("tool_choice: a call is forced, and response_format wants another form", "tool_choice")
+        sampling = msgspec.structs.replace(sampling, grammar=forced_calls(use))
+        request = msgspec.structs.replace(request, sampling=sampling)
+        call_id = (self._parser or ToolParser).call_id
+        return Prepared(request, ids, text, self._tokenizer, functools.partial(ForcedParser, use, call_id))
+
+    def _ignored(self, request: GenerateRequest) -> tuple[str, ...]:
+        """What has no effect on a chat with tools: the tools, where the template does not show them to the model."""
+        if self._shows_tools:
+            return request.ignored
+        if self._refuses_unknown:
+            raise ParameterError("tools: the model's chat template has no place for tools", "tools")
+        return tuple(sorted({*request.ignored, "tools"}))
+
+
+def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | None:
+    """As option.tool_call_parser says, or the chat template; None: calls stay text."""
+    if option.tool_call_parser:
+        return tool_parser_class(option.tool_call_parser)
+    template = "".join(tokenizer.chat_templates.values())
+    name = syntax_of(template)
+    if name is None and "tools" in template:
+        log.info("the chat template's syntax of tool calls is not known: they stay text (option.tool_call_parser)")
+    return None if name is None else tool_parser_class(name)
+
+
+def _chars(chat: Chat) -> int:
+    return sum(len(message.get("content") or "") for message in chat.messages)

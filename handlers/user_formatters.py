@@ -1,0 +1,128 @@
+"""The user's own functions around the built-in handler: `@input_formatter` and `@output_formatter` of a model.py.
+
+Runs in the worker: the input formatter in a thread of its own, one call after the other, because it may take its time;
+the output formatter in the event loop, once for each token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from djl_python.config import ModelConfig
+from djl_python.dialects.base import Dialect, Formatter, Parsed
+from djl_python.dialects.custom import CustomFormatter, Shape
+from djl_python.errors import PayloadError
+from djl_python.input_parser import adapt_input_formatter
+from djl_python.inputs import Input
+from djl_python.output_formatter import JSON, adapt_output_formatter, encode_json, find_decorated
+from djl_python.request_io import RequestInput, TextInput
+from djl_python.user_module import load_user_module, user_file
+
+ReadInput = Callable[..., RequestInput | dict[str, Any]]
+
+
+class UserFormatters:
+    """What the model directory's Python file has of them. Importing it may take its time."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._read: ReadInput | None = None
+        self._shape: Shape | None = None
+        file = user_file(config)
+        if file is None:
+            return
+        module = load_user_module(config.path, file)
+        if (function := find_decorated(module, "input_formatter")) is not None:
+            self._read = adapt_input_formatter(function)
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="input_formatter")
+        if (function := find_decorated(module, "output_formatter")) is not None:
+            self._shape = adapt_output_formatter(function)
+
+    async def parse(self, api: Dialect, inputs: Input, attributes: Mapping[str, Any]) -> Parsed:
+        """A request as its dialect reads it, of what the user's function makes of it.
+
+        The function gives a payload of the call's API, or a RequestInput, which stands for LMI's payload. `attributes`
+        are what it may take as keyword arguments.
+
+        Raises:
+            PayloadError, ParameterError: as from the dialect.
+            HandlerError: the function returned something else.
+            Exception: the function raised it.
+        """
+        if self._read is None:
+            parsed = api.parse(inputs, self._config)
+            return self._shaped(parsed, inputs, self._shape, None)
+        made = await asyncio.wrap_future(self._thread.submit(self._read, inputs, **attributes))
+        if isinstance(made, dict):
+            inputs = _with_body(inputs, made)
+            return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)
+        inputs = _with_body(inputs, _payload(made, inputs))
+        parsed = api.parse(inputs, self._config)
+        if isinstance(made, TextInput) and made.input_ids:
+            first = msgspec.structs.replace(parsed.requests[0], prompt=tuple(made.input_ids))
+            parsed = Parsed((first, *parsed.requests[1:]), parsed.formatter)
+        shape = adapt_output_formatter(made.output_formatter) if callable(made.output_formatter) else self._shape
+        return self._shaped(parsed, inputs, shape, made)
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._read is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _shaped(self, parsed: Parsed, inputs: Input, shape: Shape | None, made: RequestInput | None) -> Parsed:
+        if shape is None:
+            return parsed
+        formatter: Formatter = CustomFormatter(
+            shape,
+            parsed.formatter,
+            parsed.requests[0],
+            _client_parameters(inputs),
+            tgi_compat=self._config.option.tgi_compat,
+            source=made,
+        )
+        return Parsed(parsed.requests, formatter)
+
+
+def _with_body(inputs: Input, payload: dict[str, Any]) -> Input:
+    """The same call with another body."""
+    made = Input()
+    made.function_name = inputs.function_name
+    made.operation, made.dialect, made.path = inputs.operation, inputs.dialect, inputs.path
+    made.model_name, made.model_version = inputs.model_name, inputs.model_version
+    made.request_id = inputs.request_id
+    made.properties = {**inputs.properties, "content-type": JSON}
+    made.content.add("data", encode_json(payload))
+    return made
+
+
+def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:
+    """LMI's payload of what the user's function read."""
+    parameters = dict(made.parameters)
+    if isinstance(made.output_formatter, str):
+        parameters["output_formatter"] = made.output_formatter
+    text = made.input_text if isinstance(made, TextInput) else None
+    if not text and isinstance(made, TextInput) and made.input_ids:
+        text = " "  # stands for the ids
+    payload: dict[str, Any] = {"inputs": text, "parameters": parameters}
+    stream = parameters.pop("stream", None)
+    if stream is None:
+        stream = _body(inputs).get("stream")
+    return payload if stream is None else {**payload, "stream": stream}
+
+
+def _client_parameters(inputs: Input) -> Mapping[str, Any]:
+    parameters = _body(inputs).get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _body(inputs: Input) -> dict[str, Any]:
+    try:
+        body = inputs.get_as_json()
+    except PayloadError:  # a dialect may take bodies that are not JSON
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -1,0 +1,112 @@
+"""Messages: what becomes of each role and form of content on the way to a template, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python import errors
+from djl_python.config import Checkpoint
+from djl_python.dialects.chat_request import read_chat
+from djl_python.types import Chat
+from tests.dialects.exchange import model
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+
+
+def messages(*given: Any, takes_images: bool = False) -> tuple[dict[str, Any], ...]:
+    served = model(Checkpoint(takes_images=takes_images))
+    prompt = read_chat({"messages": list(given)}, served, must_fit=True).request.prompt
+    assert isinstance(prompt, Chat)
+    return prompt.messages
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"role": "system", "content": "S"}, {"role": "system", "content": "S"}),
+        ({"role": "developer", "content": "S"}, {"role": "system", "content": "S"}),
+        ({"role": "user", "content": "U", "name": "Ann"}, {"role": "user", "content": "U", "name": "Ann"}),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "a b"},
+        ),
+        ({"role": "assistant", "content": "A"}, {"role": "assistant", "content": "A"}),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            {"role": "assistant", "content": "No."},
+        ),
+        ({"role": "assistant", "content": None, "refusal": "No."}, {"role": "assistant", "content": "No."}),
+        (
+            {"role": "assistant", "content": "A", "reasoning_content": "R"},
+            {"role": "assistant", "content": "A", "reasoning_content": "R"},
+        ),
+        (
+            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "T"}]},
+            {"role": "tool", "content": "T", "tool_call_id": "c"},
+        ),
+    ],
+)
+def test_messages(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert messages(given) == (expected,)
+
+
+@pytest.mark.parametrize("arguments", ['{"a":1}', {"a": 1}])
+def test_calls_that_were_made(arguments: Any) -> None:
+    """OpenAI's clients send the arguments as text, TGI's the object: templates always get text."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    (message,) = messages({"role": "assistant", "tool_calls": [call]})
+    assert message == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+    }
+
+
+def test_images() -> None:
+    shown = {"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}
+    assert messages(shown, takes_images=True) == (shown,)
+    with pytest.raises(errors.PayloadError) as caught:
+        messages({"role": "system", "content": "S"}, shown)
+    assert caught.value.message == "messages[1].content[1]: this model does not take images, expected text"
+    assert caught.value.field == "messages[1].content[1]"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], 'messages: expected a non-empty array, each item an object whose role is "system", "developer", "user"'),
+        ("Hi.", "messages: expected a non-empty array"),
+        (["Hi."], "messages[0]: expected an object whose role is"),
+        ([{"content": "x"}], 'messages[0].role: required, expected "system", "developer", "user", "assistant" or'),
+        ([{"role": "robot", "content": "x"}], 'messages[0].role: expected "system", "developer", "user", "assistant"'),
+        ([{"role": "user"}], "messages[0].content: required, expected a string or an array"),
+        ([{"role": "user", "content": None}], "messages[0].content: expected a string or an array"),
+        ([{"role": "user", "content": 5}], "messages[0].content: expected a string or an array"),
+        (
+            [{"role": "user", "content": [{"type": "input_audio"}]}],
+            'messages[0].content[0].type: expected "text" or "image_url", got "input_audio"',
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "messages[0].content[0].text: required, expected a string",
+        ),
+        (
+            [{"role": "system", "content": [IMAGE]}],
+            'messages[0].content[0].type: expected "text", got "image_url"',
+        ),
+        ([{"role": "tool", "content": "T"}], "messages[0].tool_call_id: required, expected a string"),
+        ([{"role": "assistant", "content": None}], "messages[0].content: required where there are no tool_calls"),
+        ([{"role": "assistant", "tool_calls": []}], "messages[0].content: required where there are no tool_calls"),
+    ],
+)
+def test_refused(given: Any, message: str) -> None:
+    with pytest.raises(errors.PayloadError) as caught:
+        read_chat({"messages": given}, model(), must_fit=True)
+    assert caught.value.message.startswith(message)
+
+
+def test_no_messages() -> None:
+    with pytest.raises(errors.PayloadError, match=r"^messages: required, expected a non-empty array"):
+        read_chat({}, model(), must_fit=True)

@@ -1,0 +1,336 @@
+"""A chat's fields: what becomes of each, and what is refused, in which words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from djl_python import errors
+from djl_python.config import Checkpoint, ModelConfig
+from djl_python.dialects.chat_request import read_chat
+from djl_python.dialects.generation_fields import UNBOUNDED
+from djl_python.types import Branching, Chat, GenerateRequest, Grammar, ToolUse
+from tests.dialects.exchange import model
+
+USER = {"role": "user", "content": "Hi."}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA_TEXT = json.dumps(SCHEMA, separators=(",", ":"))
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}
+
+
+def read(body: dict[str, Any], served: ModelConfig | None = None, *, must_fit: bool = True) -> GenerateRequest:
+    return read_chat({"messages": [USER]} | body, served or model(), must_fit=must_fit).request
+
+
+def chat_of(body: dict[str, Any], **options: Any) -> Chat:
+    prompt = read(body, model(**options)).prompt
+    assert isinstance(prompt, Chat)
+    return prompt
+
+
+# ------------------------------------------------------------------------------------------------ fields
+
+
+def test_the_least_there_is() -> None:
+    request = read({})
+    assert request.prompt == Chat(messages=(USER,))
+    assert request.branching == Branching()
+    assert not request.add_special_tokens
+    assert (request.sampling.max_new_tokens, request.must_fit) == (UNBOUNDED, False)
+    assert (request.sampling.do_sample, request.sampling.temperature) == (True, 1.0)
+    assert request.ignored == ()
+
+
+def test_every_field() -> None:
+    request = read(
+        {
+            "max_tokens": 9,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "n": 3,
+            "stop": "END",
+            "seed": -1,
+            "logit_bias": {"5": -100, "7": 2.5},
+            "logprobs": True,
+            "top_logprobs": 2,
+            "presence_penalty": 1,
+            "frequency_penalty": -1,
+            "top_k": -1,
+            "min_p": 0.1,
+            "typical_p": 0.8,
+            "repetition_penalty": 1.1,
+            "ignore_eos": True,
+            "min_tokens": 2,
+            "stop_token_ids": [1, 2],
+            "bad_words": ["no"],
+            "truncate_prompt_tokens": 100,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            "include_stop_str_in_output": True,
+        }
+    )
+    sampling, text = request.sampling, request.text
+    assert (sampling.max_new_tokens, sampling.min_new_tokens, request.must_fit) == (9, 2, True)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 0)
+    assert (sampling.min_p, sampling.typical_p, sampling.repetition_penalty) == (0.1, 0.8, 1.1)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -1)
+    assert sampling.seed == 2**64 - 1
+    assert sampling.logit_bias == {5: -100, 7: 2.5}
+    assert (sampling.ignore_eos, sampling.stop_token_ids, sampling.top_logprobs) == (True, (1, 2), 2)
+    assert (request.bad_sequences, request.truncate) == (("no",), 100)
+    assert request.branching == Branching(n=3, best_of=3)
+    assert (text.stop_sequences, text.include_stop_str_in_output) == (("END",), True)
+    assert (text.skip_special_tokens, text.spaces_between_special_tokens) == (False, False)
+    assert request.ignored == ()
+
+
+def test_max_completion_tokens() -> None:
+    assert read({"max_completion_tokens": 5}).sampling.max_new_tokens == 5
+    assert read({"max_completion_tokens": 5, "max_tokens": 5}).sampling.max_new_tokens == 5
+    assert not read({"max_tokens": 5}, must_fit=False).must_fit
+
+
+def test_seeds_are_drawn() -> None:
+    assert read({}).sampling.seed != read({}).sampling.seed
+
+
+@pytest.mark.parametrize("body", [{"temperature": 0}, {"temperature": 0.0, "n": 1}, {"top_p": 0}])
+def test_greedy(body: dict[str, Any]) -> None:
+    request = read(body)
+    assert (request.sampling.do_sample, request.sampling.seed, request.ignored) == (False, 0, ())
+
+
+def test_what_steers_a_draw_has_no_effect_without_one() -> None:
+    request = read({"temperature": 0, "top_p": 0.9, "top_k": 5, "min_p": 0.0, "seed": 1})
+    assert request.ignored == ("seed", "top_k", "top_p")
+    assert (request.sampling.top_k, request.sampling.top_p) == (0, 1.0)
+
+
+def test_the_checkpoint_decides_what_is_left_open() -> None:
+    config = {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "repetition_penalty": 1.05,
+        "min_p": None,
+        "do_sample": True,
+    }
+    served = model(Checkpoint(generation_config=config))
+    open_ = read({}, served).sampling
+    assert (open_.temperature, open_.top_p, open_.top_k, open_.repetition_penalty) == (0.6, 0.95, 20, 1.05)
+    said = read({"temperature": 1.5, "top_p": 1, "top_k": 0}, served).sampling
+    assert (said.temperature, said.top_p, said.top_k) == (1.5, 1, 0)
+    greedy = read({"temperature": 0}, served).sampling
+    assert (greedy.do_sample, greedy.top_p, greedy.repetition_penalty) == (False, 1.0, 1.05)
+
+
+def test_a_checkpoint_that_does_not_sample() -> None:
+    served = model(Checkpoint(generation_config={"do_sample": False}))
+    assert not read({}, served).sampling.do_sample
+    assert read({"top_p": 0.5}, served).ignored == ("top_p",)
+    assert read({"temperature": 1}, served).sampling.do_sample
+
+
+# ------------------------------------------------------------------------------------------------ formats
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, Grammar("json_object")),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
+                }
+            },
+            Grammar("json_schema", SCHEMA_TEXT),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "value": {"schema": SCHEMA}}},
+            Grammar("json_schema", SCHEMA_TEXT),
+        ),
+        ({"response_format": {"type": "json_schema", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
+        ({"response_format": {"type": "json", "value": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT)),
+        ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+")),
+        ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT)),
+        ({"guided_regex": "a+"}, Grammar("regex", "a+")),
+    ],
+)
+def test_formats(body: dict[str, Any], expected: Grammar | None) -> None:
+    assert read(body).sampling.grammar == expected
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+
+@pytest.mark.parametrize(
+    ("body", "choice", "name", "parallel"),
+    [
+        ({}, "auto", "", True),
+        ({"tool_choice": "none"}, "none", "", True),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, "required", "", False),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "named", "f", True),
+        ({"tool_choice": {"function": {"name": "f"}}}, "named", "f", True),
+    ],
+)
+def test_tools(body: dict[str, Any], choice: Any, name: str, parallel: bool) -> None:
+    expected = ToolUse(tools=(TOOL,), choice=choice, name=name, parallel=parallel)
+    assert chat_of({"tools": [TOOL]} | body).tool_use == expected
+
+
+@pytest.mark.parametrize("body", [{}, {"tools": []}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
+def test_no_tools(body: dict[str, Any]) -> None:
+    assert chat_of(body).tool_use is None
+
+
+def test_tgis_name_for_parameters_and_none_at_all() -> None:
+    tgis = {"function": {"name": "f", "arguments": SCHEMA}}
+    bare = {"type": "function", "function": {"name": "g", "strict": True}}
+    use = chat_of({"tools": [tgis, bare]}).tool_use
+    assert use is not None
+    assert [tool["function"] for tool in use.tools] == [
+        {"name": "f", "parameters": SCHEMA},
+        {"name": "g", "parameters": {"type": "object", "properties": {}}},
+    ]
+
+
+def test_a_format_beside_tools() -> None:
+    body = {"tools": [TOOL], "response_format": {"type": "json_object"}}
+    with pytest.raises(
+        errors.ParameterError, match=r"^response_format: not together with tools, unless tool_choice is"
+    ):
+        read(body)
+    forced = read(body | {"tool_choice": "required"})
+    assert (forced.sampling.grammar, forced.ignored) == (None, ("response_format",))
+    assert read(body | {"tool_choice": "none"}).sampling.grammar == Grammar("json_object")
+
+
+# ------------------------------------------------------------------------------------------------ the template's
+
+
+def test_what_goes_to_the_template() -> None:
+    chat = chat_of(
+        {
+            "chat_template_kwargs": {"enable_thinking": False},
+            "guideline": "Be kind.",
+            "reasoning_effort": "low",
+            "add_generation_prompt": False,
+        }
+    )
+    assert chat.variables == {"enable_thinking": False, "guideline": "Be kind.", "reasoning_effort": "low"}
+    assert not chat.add_generation_prompt
+
+
+def test_continuing_the_last_message() -> None:
+    messages = [USER, {"role": "assistant", "content": "Good"}]
+    assert chat_of({"messages": messages, "continue_final_message": True}).continue_final
+    assert not chat_of({"messages": messages}).continue_final
+    assert chat_of({"messages": messages}, tgi_compat=True).continue_final
+    assert not chat_of({"messages": messages, "continue_final_message": False}, tgi_compat=True).continue_final
+    assert not chat_of({}, tgi_compat=True).continue_final
+
+
+# ------------------------------------------------------------------------------------------------ refused
+
+
+def test_unknown_fields() -> None:
+    body = {
+        "zzz": 1,
+        "nothing": None,
+        "messages": [USER | {"weight": 1}, USER | {"weight": 1}],
+        "tools": [TOOL | {"x": 1}],
+    }
+    assert read(body).ignored == ("messages.weight", "tools.x", "zzz")
+    with pytest.raises(errors.ParameterError) as caught:
+        read(body, model(unknown_parameters="error"))
+    assert caught.value.message == "messages.weight: no such field (option.unknown_parameters=error)"
+    assert read({"user": "me"}, model(unknown_parameters="error")).ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"temperature": 3}, "temperature: expected a number >= 0 and <= 2, got 3"),
+        ({"temperature": "hot"}, 'temperature: expected a number >= 0 and <= 2, got "hot"'),
+        ({"top_p": 1.1}, "top_p: expected a number >= 0 and <= 1, got 1.1"),
+        ({"n": 0}, "n: expected an integer >= 1 and <= 128, got 0"),
+        ({"n": 1.5}, "n: expected an integer >= 1 and <= 128, got 1.5"),
+        ({"stop": ""}, 'stop: expected a non-empty string or an array, each item a non-empty string, got ""'),
+        ({"stop": ["a", 1]}, "stop[1]: expected a non-empty string, got 1"),
+        ({"stop": "x" * 40_000}, "stop: expected at most 32768 characters together, got 40000"),
+        ({"seed": 2**64}, "seed: expected a 64-bit integer, got 18446744073709551616"),
+        ({"presence_penalty": -3}, "presence_penalty: expected a number >= -2 and <= 2, got -3"),
+        (
+            {"logit_bias": {"5": 101}},
+            "logit_bias: expected an object, each key an integer >= 0, each value a number >= -100 and <= 100",
+        ),
+        (
+            {"logit_bias": {"five": 1}},
+            "logit_bias: expected an object, each key an integer >= 0, each value a number >= -100 and <= 100",
+        ),
+        ({"max_tokens": 0}, "max_tokens: expected an integer >= 1, got 0"),
+        (
+            {"max_tokens": 1, "max_completion_tokens": 2},
+            "max_completion_tokens: the same as max_tokens, and they differ",
+        ),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens: expected at most max_tokens (4), got 5"),
+        ({"top_logprobs": 2}, "top_logprobs: only with logprobs=true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected an integer >= 0 and <= 20, got 21"),
+        ({"stream": "yes"}, 'stream: expected true or false, got "yes"'),
+        ({"stream_options": {"include_usage": True}}, "stream_options: only with stream=true"),
+        ({"modalities": ["text", "audio"]}, 'modalities: expected ["text"]'),
+        ({"functions": []}, "functions: no longer taken; send tools"),
+        ({"function_call": "auto"}, "function_call: no longer taken; send tool_choice"),
+        (
+            {"response_format": {"type": "xml"}},
+            'response_format.type: expected "text", "json_schema", "json_object", "json" or "regex", got "xml"',
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: required, expected an object"),
+        ({"response_format": {"type": "regex"}}, "response_format.value: required, expected a non-empty string"),
+        (
+            {"response_format": {"type": "json", "value": "{"}},
+            "response_format.value: expected a JSON schema, got a string that is not JSON",
+        ),
+        (
+            {"response_format": {"type": "json", "value": "[1]"}},
+            "response_format.value: expected a JSON schema, got [1]",
+        ),
+        (
+            {"guided_regex": "a", "response_format": {"type": "json_object"}},
+            "guided_regex: not together with response_format",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools[0].function: required, expected an object"),
+        ({"tools": [{"type": "web"}]}, 'tools[0].type: expected "function", got "web"'),
+        (
+            {"tools": [{"type": "function", "function": {"name": "no spaces"}}]},
+            'tools[0].function.name: expected a string that matches ^[a-zA-Z0-9_.-]{1,64}$, got "no spaces"',
+        ),
+        ({"tool_choice": "required"}, "tool_choice: only where there are tools"),
+        (
+            {"tools": [TOOL], "tool_choice": {"function": {"name": "g"}}},
+            'tool_choice.function.name: expected one of the tools (f), got "g"',
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": "always"},
+            'tool_choice: expected "auto", "none", "required" or an object, got "always"',
+        ),
+        ({"continue_final_message": True}, "continue_final_message: expected a last message of role assistant"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message: not together with add_generation_prompt=true",
+        ),
+    ],
+)
+def test_refused(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ParameterError) as caught:
+        read(body)
+    assert caught.value.message.startswith(message)
+    assert caught.value.field is not None
+    assert message.startswith(caught.value.field.split("[")[0].split(".")[0])

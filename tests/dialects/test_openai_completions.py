@@ -1,0 +1,179 @@
+"""Completions in OpenAI's form: request -> requests for the engine, and what it gave -> required answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python import errors
+from djl_python.dialects.base import Parsed
+from djl_python.dialects.openai import OpenAIDialect
+from djl_python.types import Branching, FinishReason, Token
+from tests.dialects.exchange import ending, events, inputs, model, said, sse, token, whole
+
+OPENAI = OpenAIDialect()
+PREFILL = (Token(1, "Hi", None), token(".", -2.0, "!"))
+
+
+def parse(body: dict[str, Any] | None = None, **options: Any) -> Parsed:
+    return OPENAI.parse(inputs("completion", {"prompt": "Hi."} | (body or {})), model(**options))
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Hi.", ["Hi."]),
+        ("", [""]),
+        (["Hi.", "Ho."], ["Hi.", "Ho."]),
+        ([1, 2], [(1, 2)]),
+        ([[1, 2], [3]], [(1, 2), (3,)]),
+    ],
+)
+def test_prompts(prompt: Any, expected: list[Any]) -> None:
+    assert [request.prompt for request in parse({"prompt": prompt}).requests] == expected
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [[1], []], ["a", 1], [1, [1]], ["a", [1]]])
+def test_prompts_of_several_minds(prompt: Any) -> None:
+    with pytest.raises(errors.PayloadError, match=r"^prompt: expected a string, an array of strings, an array of t"):
+        parse({"prompt": prompt})
+
+
+def test_a_request() -> None:
+    (request,) = parse({"add_special_tokens": False, "truncate_prompt_tokens": 9, "bad_words": ["x"]}).requests
+    assert (request.sampling.max_new_tokens, request.must_fit) == (32, False)
+    assert (request.add_special_tokens, request.truncate, request.bad_sequences) == (False, 9, ("x",))
+    assert request.branching == Branching()
+    (request,) = parse({"max_tokens": 7, "n": 2, "best_of": 3, "logprobs": 4}).requests
+    assert (request.sampling.max_new_tokens, request.must_fit) == (7, True)
+    assert request.branching == Branching(n=2, best_of=3)
+    assert (request.sampling.top_logprobs, request.sampling.prompt_logprobs) == (4, None)
+
+
+def test_scoring_a_prompt() -> None:
+    """What evaluation harnesses send."""
+    (request,) = parse({"max_tokens": 0, "echo": True, "logprobs": 1}).requests
+    assert (request.sampling.max_new_tokens, request.sampling.prompt_logprobs) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"prompt": None},
+            "prompt: expected a string, an array of strings, an array of token ids, or an array of arrays",
+        ),
+        (
+            {"prompt": [-1]},
+            "prompt[0]: expected a string, an integer >= 0 or an array, each item an integer >= 0, got -1",
+        ),
+        ({"suffix": "end"}, "suffix: this model does not fill gaps"),
+        ({"max_tokens": 0}, "max_tokens: expected an integer >= 1 (0 only with echo=true), got 0"),
+        ({"logprobs": 21}, "logprobs: expected an integer >= 0 and <= 20, got 21"),
+        ({"n": 2, "best_of": 1}, "best_of: expected at least n (2), got 1"),
+        ({"best_of": 2, "stream": True}, "best_of: expected n (1) in a stream, got 2"),
+        ({"prompt": ["a"] * 9, "n": 128}, "prompt: expected at most 1024 sequences together, got 9 prompts with 128"),
+        ({"echo": True, "stream": True, "logprobs": 1}, "echo: not in a stream with logprobs"),
+        ({"echo": True, "stream": True, "prompt": [1]}, "echo: not in a stream with prompts of token ids"),
+    ],
+)
+def test_refused(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ServingError) as caught:
+        parse(body)
+    assert caught.value.message.startswith(message)
+    assert caught.value.status == 400
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def test_an_answer() -> None:
+    found = whole(parse().formatter, said("Good"), said(" day", end=ending()))
+    assert found.pop("id").startswith("cmpl-")
+    assert isinstance(found.pop("created"), int)
+    assert found.pop("system_fingerprint").startswith("djl-serving-")
+    assert found == {
+        "object": "text_completion",
+        "model": "served",
+        "choices": [{"index": 0, "text": "Good day", "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+    }
+
+
+@pytest.mark.parametrize(("tgi", "before"), [(False, None), (True, "")])
+def test_a_stream(tgi: bool, before: str | None) -> None:
+    parsed = parse({"stream": True, "stream_options": {"include_usage": True}}, tgi_compat=tgi)
+    found = events(parsed.formatter, said("Good"), said(""), said(" day", end=ending(FinishReason.LENGTH)))
+    assert [one["choices"] for one in found] == [
+        [{"index": 0, "text": "Good", "logprobs": None, "finish_reason": before}],
+        [{"index": 0, "text": " day", "logprobs": None, "finish_reason": "length"}],
+        [],
+    ]
+    assert [one["usage"] and one["usage"]["total_tokens"] for one in found] == [None, None, 8]
+
+
+def test_several_prompts_with_several_answers() -> None:
+    formatter = parse({"prompt": ["a", "b"], "n": 2}).formatter
+    deltas = [
+        said(f"text {choice}", choice=choice, end=ending(prompt_tokens=10 * (1 + choice // 2)))
+        for choice in (3, 0, 2, 1)
+    ]
+    found = whole(formatter, *deltas)
+    assert [one["text"] for one in found["choices"]] == ["text 0", "text 1", "text 2", "text 3"]
+    assert found["usage"] == {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
+
+
+def test_logprobs() -> None:
+    expected = {
+        "tokens": ["Go", "od"],
+        "token_logprobs": [-0.25, -0.5],
+        "top_logprobs": [{"Go": -1.0, "x": -2.0}, {"y": -1.0, "od": -0.5}],
+        "text_offset": [0, 2],
+    }
+    steps = (
+        said("Go", token("Go", -0.25, "Go", "x", "x")),
+        said("od", token("od", -0.5, "y"), end=ending()),
+    )
+    found = whole(parse({"logprobs": 2}).formatter, *steps)
+    assert found["choices"][0]["logprobs"] == expected
+    streamed = [
+        one["choices"][0]["logprobs"] for one in events(parse({"logprobs": 2, "stream": True}).formatter, *steps)
+    ]
+    assert {name: [*streamed[0][name], *streamed[1][name]] for name in expected} == expected
+
+
+def test_echo() -> None:
+    steps = (said("Good"), said(" day", end=ending(prompt="Hi.")))
+    assert whole(parse({"echo": True}).formatter, *steps)["choices"][0]["text"] == "Hi.Good day"
+    streamed = events(parse({"echo": True, "stream": True}).formatter, *steps)
+    assert [one["choices"][0]["text"] for one in streamed] == ["Hi.Good", " day"]
+
+
+def test_echo_with_logprobs() -> None:
+    formatter = parse({"echo": True, "logprobs": 1}).formatter
+    found = whole(formatter, said("Good", token("Good", -0.5), end=ending(prefill=PREFILL)))["choices"][0]
+    assert found["text"] == "Hi.Good"
+    assert found["logprobs"] == {
+        "tokens": ["Hi", ".", "Good"],
+        "token_logprobs": [None, -2.0, -0.5],
+        "top_logprobs": [None, {"!": -1.0, ".": -2.0}, {"Good": -0.5}],
+        "text_offset": [0, 2, 3],
+    }
+
+
+def test_a_scored_prompt_is_all_there_is() -> None:
+    formatter = parse({"echo": True, "logprobs": 1, "max_tokens": 0}).formatter
+    found = whole(formatter, said("Good", end=ending(prefill=PREFILL, generated_tokens=1)))
+    assert found["choices"][0]["text"] == "Hi."
+    assert found["choices"][0]["logprobs"]["tokens"] == ["Hi", "."]
+    assert found["choices"][0]["finish_reason"] == "length"
+    assert found["usage"]["completion_tokens"] == 0
+
+
+def test_an_error_ends_a_stream() -> None:
+    (found,) = sse(parse({"stream": True}).formatter.error(errors.GenerationError("no")))
+    assert found["error"]["message"] == "no"

@@ -1,0 +1,140 @@
+"""The document: valid OpenAPI 3.1, complete, and saying what the types say."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import pytest
+from msgspec import Meta
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from djl_python.dialects import all_dialects
+from djl_python.dialects.base import Answer, Dialect, Kind, Route
+from djl_python.dialects.openapi import openapi
+from djl_python.server.app import OWN_PAGES
+from djl_python.server.routes import RouteTable
+
+TABLE = RouteTable(all_dialects(), OWN_PAGES)
+DOCUMENT = json.loads(openapi(TABLE.rows))
+
+
+class Question(msgspec.Struct):
+    """What is asked."""
+
+    text: Annotated[str, Meta(min_length=1, description="In words.")]
+
+
+class Reply(msgspec.Struct):
+    """What is said."""
+
+    text: str
+
+
+class Refusal(msgspec.Struct):
+    """Why not."""
+
+    error: str
+
+
+class Talk(Dialect):
+    """A dialect with a row of every kind."""
+
+    name = "talk"
+    routes = (
+        Route(
+            "POST",
+            "/talk/{model}",
+            "talk",
+            summary="Talk.",
+            request=Question,
+            responses={200: {"application/json": Reply}},
+        ),
+        Route(
+            "POST", "/stream", "s", responses={200: {"text/event-stream; charset=utf-8": (Reply, Refusal, "[DONE]")}}
+        ),
+        Route("POST", "/lines", "l", request=(Question, Reply), responses={200: {"application/jsonlines": Reply}}),
+        Route("GET", "/bare", "bare", Kind.PAGE),
+        Route("*", "/any", "any", Kind.PAGE, request=Question, responses={200: {}, 400: {"text/plain": str}}),
+    )
+    errors: ClassVar[Any] = {400: {"application/json": Refusal}}
+
+    def parse(self, inputs, model):
+        raise NotImplementedError
+
+    def error(self, error, model=None, *, inputs=None):
+        return Answer(error.status, b"")
+
+    def stream_error(self, error, content_type):
+        return b""
+
+
+@pytest.fixture(scope="module")
+def talk() -> Any:
+    document = json.loads(openapi([(route, Talk()) for route in Talk.routes]))
+    OpenAPIV31SpecValidator(document).validate()
+    return document
+
+
+def ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def test_a_row_says_what_its_types_say(talk: Any) -> None:
+    operation = talk["paths"]["/talk/{model}"]["post"]
+    assert (operation["summary"], operation["tags"]) == ("Talk.", ["talk"])
+    assert [(p["name"], p["in"], p["required"]) for p in operation["parameters"]] == [("model", "path", True)]
+    assert operation["requestBody"] == {"required": True, "content": {"application/json": {"schema": ref("Question")}}}
+    assert operation["responses"] == {
+        "200": {"description": "OK", "content": {"application/json": {"schema": ref("Reply")}}},
+        "400": {"description": "Bad Request", "content": {"application/json": {"schema": ref("Refusal")}}},
+    }
+    text = talk["components"]["schemas"]["Question"]["properties"]["text"]
+    assert text == {"type": "string", "minLength": 1, "description": "In words."}
+
+
+def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
+    (media,) = talk["paths"]["/stream"]["post"]["responses"]["200"]["content"].values()
+    assert media["schema"]["properties"]["data"] == {
+        "anyOf": [
+            {"const": "[DONE]"},
+            {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {"anyOf": [ref("Reply"), ref("Refusal")]},
+            },
+        ]
+    }
+    lines = talk["paths"]["/lines"]["post"]
+    assert lines["responses"]["200"]["content"]["application/jsonlines"]["x-itemSchema"] == ref("Reply")
+    assert lines["requestBody"]["content"]["application/json"]["schema"] == {"anyOf": [ref("Question"), ref("Reply")]}
+
+
+def test_rows_that_say_little_are_there_all_the_same(talk: Any) -> None:
+    assert set(talk["paths"]["/bare"]["get"]["responses"]) == {"200", "400"}
+    assert "requestBody" not in talk["paths"]["/bare"]["get"]
+    assert set(talk["paths"]["/any"]) == {"get", "post", "put"}
+    assert not talk["paths"]["/any"]["get"]["requestBody"]["required"]
+    assert set(talk["paths"]["/any"]["get"]["responses"]["400"]["content"]) == {"application/json", "text/plain"}
+
+
+def test_the_servers_document_is_valid_and_complete() -> None:
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+    documented = {(method.upper(), path) for path, operations in DOCUMENT["paths"].items() for method in operations}
+    assert {(route.method, route.path) for route, _ in TABLE.rows} == documented
+    names = [operation["operationId"] for path in DOCUMENT["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names))
+
+
+def test_every_route_says_what_it_takes_and_gives() -> None:
+    bare = [
+        f"{route.method} {route.path}"
+        for route, _ in TABLE.rows
+        if not (route.summary and route.responses) or (route.method == "POST" and route.request is None)
+    ]
+    assert bare == []
+
+
+def test_component_names_are_of_the_api_and_not_of_our_modules() -> None:
+    assert [name for name in DOCUMENT["components"]["schemas"] if "." in name] == []

@@ -1,0 +1,42 @@
+"""Errors as TGI says them; the messages themselves are in test_tgi.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from djl_python import errors
+from djl_python.dialects.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_error, typed_event
+
+
+def every_kind() -> list[type[errors.ServingError]]:
+    found: list[type[errors.ServingError]] = []
+    waiting = [errors.ServingError]
+    while waiting:
+        found.append(kind := waiting.pop())
+        waiting += kind.__subclasses__()
+    return found
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_every_status_is_documented(kind: type[errors.ServingError]) -> None:
+    error = errors.ContextLengthError(3, 4, 5) if kind is errors.ContextLengthError else kind("why")
+    status, shape = typed_error(error)
+    assert documented_errors("application/json")[status] == {"application/json": ErrorResponse}
+    assert shape.error
+    assert shape.error_type
+
+
+def test_answers() -> None:
+    answer = typed_answer(errors.ParameterError("x: wrong", "x"))
+    assert answer.headers == {"content-type": "application/json"}
+    assert json.loads(answer.body) == {"error": "Input validation error: x: wrong", "error_type": "validation"}
+    event = typed_answer(errors.ParameterError("x: wrong", "x"), as_event=True)
+    assert (event.status, event.headers) == (422, {"content-type": "text/event-stream"})
+    assert event.body == b"data: " + answer.body + b"\n\n" == typed_event(errors.ParameterError("x: wrong", "x"))
+
+
+def test_clients_are_told_when_to_come_back() -> None:
+    assert typed_answer(errors.OverloadedError("full")).headers["retry-after"] == "1"
+    assert typed_answer(errors.UnavailableError("loading")).headers["retry-after"] == "5"

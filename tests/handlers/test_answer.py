@@ -1,0 +1,85 @@
+"""A quiet stream is kept alive by one timer; everything else waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from djl_python.handlers.answer import Answer
+from djl_python.types import Delta, Finish, FinishReason
+
+from .harness import FakeReply, PlainFormatter
+
+FINISH = Finish(reason=FinishReason.EOS, text="", prompt="", prompt_tokens=1, generated_tokens=1)
+
+
+class Reply(FakeReply):
+    """Tells when something is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.written.set()
+
+
+async def test_a_quiet_stream_is_kept_alive() -> None:
+    reply = Reply()
+    answer = Answer(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
+    waiting = asyncio.create_task(answer.wait())
+    for _ in range(3):
+        reply.written.clear()
+        await reply.written.wait()
+    assert reply.status == 200
+    assert reply.body == b"still here\n" * 3
+    answer.push(Delta(text="x", finish=FINISH))
+    await waiting
+    assert reply.finished
+    assert answer._timer.cancelled()
+
+
+async def test_a_busy_stream_is_left_alone() -> None:
+    reply = Reply()
+    answer = Answer(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
+    waiting = asyncio.create_task(answer.wait())
+    await asyncio.sleep(0)
+    timer = answer._timer
+    for _ in range(3):
+        answer.push(Delta(text="x"))
+    assert answer._timer is timer
+    answer.push(Delta(finish=FINISH))
+    await waiting
+    assert b"still here" not in reply.body
+
+
+async def test_an_answer_that_is_not_streamed_is_never_begun_early() -> None:
+    reply = Reply()
+    answer = Answer(PlainFormatter(stream=False), reply, 1, keep_alive_s=0.0)
+    waiting = asyncio.create_task(answer.wait())
+    await asyncio.sleep(0)
+    assert not reply.started
+    answer.push(Delta(text="x", finish=FINISH))
+    await waiting
+    assert len(reply.pieces) == 1
+
+
+async def test_the_last_finish_ends_it() -> None:
+    reply = Reply()
+    answer = Answer(PlainFormatter(stream=True), reply, 2)
+    answer.push(Delta(choice=1, finish=FINISH))
+    assert not answer.done
+    answer.push(Delta(choice=0, finish=FINISH))
+    assert answer.done and reply.finished
+    await answer.wait()
+
+
+async def test_what_is_raised_in_it_fails_it() -> None:
+    answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
+    with answer:
+        raise StopIteration
+    assert answer.done
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await answer.wait()

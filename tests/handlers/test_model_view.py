@@ -1,0 +1,52 @@
+"""What queries are told about the loaded model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from djl_python.errors import PayloadError
+
+from .harness import LIMITS, Served
+
+
+async def test_tokens_have_exact_characters(served: Served) -> None:
+    text = "a👍 ß<|end|>"
+    reply = await served.query("tokenize", text.encode())
+    spans = [(span["text"], span["start"], span["stop"]) for span in json.loads(reply.body)]
+    assert spans == [("a", 0, 1), *[("👍", 1, 2)] * 4, (" ", 2, 3), *[("ß", 3, 4)] * 2, ("<|end|>", 4, 11)]
+    assert all(text[start:stop] == piece for piece, start, stop in spans)
+
+
+async def test_a_long_text_is_tokenized_off_the_loop(served: Served) -> None:
+    assert len(json.loads((await served.query("tokenize", b"long " * 10_000)).body)) == 50_000
+
+
+async def test_a_chat_is_rendered(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}!")
+    served = await Served(model_dir).load()
+    reply = await served.query("render", {"messages": [{"role": "user", "content": "hi"}]})
+    assert reply.body == b"<user>hi!"
+
+
+async def test_a_chat_without_a_template(served: Served) -> None:
+    with pytest.raises(PayloadError, match="this model has no chat template"):
+        await served.query("render", {"messages": [{"role": "user", "content": "hi"}]})
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "dtype"),
+    [
+        ({}, "auto", "float32"),
+        ({"torch_dtype": "bfloat16"}, "auto", "bfloat16"),
+        ({"text_config": {"dtype": "float16"}}, "auto", "float16"),
+        ({"dtype": "bfloat16"}, "fp32", "float32"),
+    ],
+)
+async def test_limits_and_names(model_dir: Path, config: dict[str, object], option: str, dtype: str) -> None:
+    (model_dir / "config.json").write_text(json.dumps(config))
+    served = await Served(model_dir).load(dtype=option)
+    found = json.loads((await served.query("info")).body)
+    assert found == ["m", "m", dtype, LIMITS.max_model_len, LIMITS.max_batch_size]

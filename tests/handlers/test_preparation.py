@@ -1,0 +1,195 @@
+"""Requests on their way in: chats, tools, ids, limits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djl_python.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
+from djl_python.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
+
+from .harness import BYTES, EOS, Served, ids
+
+TEMPLATE = (
+    "{% if tools %}{{ tools | map(attribute='function') | map(attribute='name') | join(',') }} in <tool_call>: "
+    "{% endif %}{% for message in messages %}{% if message.role == 'bad' %}{{ raise_exception('no bad roles') }}"
+    "{% endif %}{{ message.role[0] }}={{ message.content }};{% endfor %}{% if add_generation_prompt %}a={% endif %}"
+)
+TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("now", "who"))
+
+
+@pytest.fixture
+async def chatting(model_dir: Path) -> Served:
+    (model_dir / "chat_template.jinja").write_text(TEMPLATE)
+    return await Served(model_dir).load()
+
+
+def chat(*contents: str, role: str = "user", **rest: Any) -> Chat:
+    return Chat(messages=tuple({"role": role, "content": content} for content in contents), **rest)
+
+
+def request(prompt: Any, max_new_tokens: int = 2**40, **rest: Any) -> GenerateRequest:
+    return GenerateRequest(prompt=prompt, sampling=SamplingParams(max_new_tokens=max_new_tokens), **rest)
+
+
+def prompt_of(served: Served, number: int = 1) -> str:
+    return str(BYTES.decode(served.engine.prompts[number], skip_special_tokens=False))
+
+
+async def test_a_chat_is_written_by_the_template(chatting: Served) -> None:
+    (*_, last) = await chatting.plain(request(chat("hi")))
+    assert prompt_of(chatting) == "u=hi;a="
+    assert last.finish is not None and last.finish.prompt == "u=hi;a="
+    # What is left of the context.
+    assert chatting.engine.sampling[1].max_new_tokens == 64 - len(ids("u=hi;a="))
+
+
+async def test_a_long_chat_is_rendered_off_the_loop(chatting: Served) -> None:
+    with pytest.raises(ContextLengthError, match=r"^messages: 30005 tokens"):
+        await chatting.plain(request(chat("x" * 30_000)))
+
+
+async def test_the_last_message_can_be_continued(chatting: Served) -> None:
+    await chatting.plain(request(chat("We", role="assistant", continue_final=True)))
+    assert prompt_of(chatting) == "a=We"
+
+
+async def test_what_the_template_refuses(chatting: Served) -> None:
+    with pytest.raises(PayloadError, match="the chat template refuses these messages: no bad roles"):
+        await chatting.plain(request(chat("x", role="bad")))
+    with pytest.raises(PayloadError, match="no chat template 'other', expected one of default"):
+        await chatting.plain(request(chat("x", template="other")))
+
+
+async def test_no_template(served: Served) -> None:
+    with pytest.raises(PayloadError, match="this model has no chat template") as caught:
+        await served.plain(request(chat("x")))
+    assert caught.value.field == "messages"
+
+
+async def test_a_broken_template_costs_only_chats(model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (model_dir / "chat_template.jinja").write_text("{% for %}")
+    with caplog.at_level(logging.WARNING):
+        served = await Served(model_dir).load()
+    assert "the chat template is not valid: line 1" in caplog.text
+    await served.plain(request("text"))
+    with pytest.raises(PayloadError, match="the chat template is not valid"):
+        await served.plain(request(chat("x")))
+
+
+async def test_ids_must_be_of_the_vocabulary(served: Served) -> None:
+    with pytest.raises(ParameterError, match=r"inputs: token id 9999, expected 0 to 256 \(the vocabulary\)"):
+        await served.plain(request((1, 9999)))
+
+
+async def test_what_must_fit_is_refused(served: Served) -> None:
+    with pytest.raises(ContextLengthError, match="inputs: 60 tokens and 5 to generate, expected at most 64 together"):
+        await served.plain(request("x" * 60, max_new_tokens=5, must_fit=True))
+    await served.plain(request("x" * 60, max_new_tokens=4, must_fit=True))
+
+
+async def test_max_input_tokens(model_dir: Path) -> None:
+    served = await Served(model_dir).load(max_input_tokens=5)
+    await served.plain(request("x" * 5))
+    with pytest.raises(ContextLengthError, match=r"6 tokens, expected at most 5 \(option\.max_input_tokens\)"):
+        await served.plain(request("x" * 6))
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+
+def calls(deltas: list[Delta]) -> list[tuple[int, str, str]]:
+    found: dict[int, list[str]] = {}
+    for call in (call for delta in deltas for call in delta.tool_calls):
+        known = found.setdefault(call.index, ["", ""])
+        known[0] += call.name
+        known[1] += call.arguments
+    return [(index, *found[index]) for index in sorted(found)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_models_calls_are_heard(model_dir: Path, stream: bool) -> None:
+    (model_dir / "chat_template.jinja").write_text(TEMPLATE)
+    served = await Served(model_dir).load()
+    served.engine.reply_to = lambda prompt: 'Ok\n<tool_call>{"name":"now"}'
+    deltas = await served.plain(request(chat("hi", tool_use=ToolUse(tools=TOOLS))), stream=stream)
+    assert prompt_of(served).startswith("now,who in <tool_call>: u=hi;")
+    assert calls(deltas) == [(0, "now", "{}")]
+    assert "".join(delta.text for delta in deltas) == "Ok"
+    assert "".join(token.text for delta in deltas for token in delta.tokens) == 'Ok\n<tool_call>{"name":"now"}'
+
+
+async def test_no_tools_no_calls(chatting: Served) -> None:
+    text = '<tool_call>{"name":"now"}'
+    chatting.engine.reply_to = lambda prompt: text
+    deltas = await chatting.plain(request(chat("hi", tool_use=ToolUse(tools=TOOLS, choice="none"))))
+    assert prompt_of(chatting) == "u=hi;a="
+    assert ("".join(delta.text for delta in deltas), calls(deltas)) == (text, [])
+
+
+async def test_a_template_without_tools_is_told(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    body = {"requests": [request(chat("x", tool_use=ToolUse(tools=TOOLS)), ignored=("logit_bias",))]}
+    served = await Served(model_dir).load()
+    task, reply = served.call("plain", "generate", body)
+    await served.submitted()
+    await served.engine.run()
+    await task
+    assert reply.headers["x-ignored-parameters"] == "logit_bias,tools"
+    strict = await Served(model_dir).load(unknown_parameters="error")
+    with pytest.raises(ParameterError, match="tools: the model's chat template has no place for tools"):
+        await strict.plain(*body["requests"])
+
+
+async def test_a_forced_call_is_a_grammars(chatting: Served) -> None:
+    chatting.engine.reply_to = lambda prompt: '{"name":"who","arguments":{}}'
+    use = ToolUse(tools=TOOLS, choice="named", name="who")
+    deltas = await chatting.plain(request(chat("x", tool_use=use)), stream=True)
+    grammar = chatting.engine.sampling[1].grammar
+    assert grammar is not None and grammar.kind == "json_schema"
+    assert json.loads(grammar.source)["properties"]["name"] == {"const": "who"}
+    assert calls(deltas) == [(0, "who", "{}")]
+    assert "".join(delta.text for delta in deltas) == ""
+
+
+async def test_a_forced_call_and_another_form(chatting: Served) -> None:
+    asked = GenerateRequest(
+        prompt=chat("x", tool_use=ToolUse(tools=TOOLS, choice="required")),
+        sampling=SamplingParams(max_new_tokens=1, grammar=Grammar("json_object")),
+    )
+    with pytest.raises(ParameterError, match="tool_choice"):
+        await chatting.plain(asked)
+
+
+async def test_the_parser_can_be_chosen(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    served = await Served(model_dir).load(tool_call_parser="pythonic")
+    served.engine.reply_to = lambda prompt: "[now()]"
+    deltas = await served.plain(request(chat("x", tool_use=ToolUse(tools=TOOLS))))
+    assert calls(deltas) == [(0, "now", "{}")]
+
+
+async def test_an_unknown_parser_is_told_at_load(model_dir: Path) -> None:
+    served = Served(model_dir)
+    with pytest.raises(ConfigError, match=r"option\.tool_call_parser 'nope' is not known"):
+        await served.load(tool_call_parser="nope")
+    assert served.engine.closed
+
+
+async def test_special_tokens_of_the_syntax_are_seen(model_dir: Path) -> None:
+    tokenizer = type(BYTES).from_str(BYTES.to_str())
+    tokenizer.add_special_tokens(["[TOOL_CALLS]"])
+    tokenizer.save(str(model_dir / "tokenizer.json"))
+    config = {"eos_token": EOS, "chat_template": "[TOOL_CALLS]{{ messages[0].content }}"}
+    (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
+    served = await Served(model_dir).load()
+    marker = tokenizer.token_to_id("[TOOL_CALLS]")
+    text = ids('[{"name": "now", "arguments": {}}]')
+    served.engine.script_of = lambda prompt: [marker, *text]
+    deltas = await served.plain(request(chat("x", tool_use=ToolUse(tools=TOOLS))))
+    assert calls(deltas) == [(0, "now", "{}")]
+    assert "".join(delta.text for delta in deltas) == ""

@@ -1,0 +1,96 @@
+"""The user's @input_formatter reads requests; its @output_formatter sees what it made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from djl_python.errors import HandlerError, ParameterError
+
+from .harness import Served, ids
+
+HEAD = """
+from djl_python import Input
+from djl_python.input_parser import input_formatter
+from djl_python.output_formatter import output_formatter
+from djl_python.request_io import TextInput
+"""
+
+
+async def load(model_dir: Path, source: str, **options: object) -> Served:
+    (model_dir / "model.py").write_text(HEAD + source)
+    return await Served(model_dir).load(**options)
+
+
+async def test_a_text_input_becomes_the_request(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(input_item: Input, tokenizer=None, configs=None, **kwargs) -> TextInput:
+    body = input_item.get_as_json()["inputs"]
+    length = len(tokenizer.encode(body["q"]))
+    return TextInput(input_text=body["q"] + configs.dtype, parameters={"max_new_tokens": length})
+""",
+    )
+    answer = json.loads((await served.answer({"q": "abc"})).body)
+    assert answer["generated_text"] == " AB"
+    assert served.engine.prompts[1] == ids("abcauto")
+    assert served.engine.sampling[1].max_new_tokens == 3
+
+
+async def test_ids_and_a_stream_and_a_formatter_of_its_own(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+class Mine(TextInput):
+    mark = "?"
+
+def write(request_output):
+    token, first, last = request_output.sequences[0].get_next_token()
+    return (request_output.input.mark if first else "") + token.text
+
+@input_formatter
+def read(input_item, tokenizer=None):
+    made = Mine(input_ids=tokenizer.encode("xy"), parameters={"stream": True}, output_formatter=write)
+    made.mark = "!"
+    return made
+""",
+    )
+    reply = await served.answer("not used")
+    assert served.engine.prompts[1] == ids("xy")
+    assert reply.body == b"! XY"
+    assert len(reply.pieces) > 1
+
+
+async def test_a_payload_is_the_dialects_to_read(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(decoded_payload: dict) -> dict:
+    return {"inputs": decoded_payload["inputs"]["text"], "parameters": {"temperature": "hot"}}
+""",
+    )
+    with pytest.raises(ParameterError, match=r"parameters\.temperature"):
+        await served.answer({"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [("return 5", HandlerError, "returned int"), ("raise KeyError('mine')", KeyError, "mine")],
+)
+async def test_what_goes_wrong_in_it(model_dir: Path, body: str, error: type[Exception], message: str) -> None:
+    served = await load(model_dir, f"@input_formatter\ndef read(input_item):\n    {body}\n")
+    with pytest.raises(error, match=message):
+        await served.answer("x")
+    assert not served.engine.prompts
+
+
+async def test_the_file_that_the_entry_point_names(model_dir: Path) -> None:
+    (model_dir / "serve.py").write_text(HEAD + "@output_formatter\ndef write(request_output): return '.'\n")
+    served = await Served(model_dir).load(entry_point="serve.py")
+    assert (await served.answer("x")).body == b"..."
+    await served.handler.close()

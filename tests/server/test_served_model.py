@@ -1,0 +1,27 @@
+from djl_python.dialects.base import Tally
+from djl_python.server.metrics import Metrics
+from djl_python.server.served_model import Health, ServedModel, counted
+
+from .harness import model_config
+
+
+async def test_a_model_that_cannot_even_be_tried_has_failed():
+    changes = []
+    model = ServedModel(
+        model_config(), Metrics().model("m", ""), on_change=changes.append, broken="option.dtype=fp99: expected auto"
+    )
+    model.start()
+    assert changes == [model] and model.settled.is_set()
+    assert model.health is Health.FAILED and model.status.failed and not model.ready
+    assert model.failure == "option.dtype=fp99: expected auto"
+    assert model.pool.refusal == "model 'm' has failed"
+    await model.stop()
+    assert model.successor().health is Health.FAILED
+
+
+def test_answers_are_counted_by_what_became_of_them():
+    tally = Tally()
+    for status, seconds in ((200, 0.5), (204, 0.25), (404, 1.0), (499, 2.0), (500, 4.0)):
+        tally = counted(tally, status, seconds)
+    assert (tally.succeeded, tally.succeeded_s, tally.failed, tally.failed_s) == (2, 0.75, 3, 7.0)
+    assert tally.last_s > 0

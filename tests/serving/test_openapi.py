@@ -1,0 +1,86 @@
+"""Requests made up from /openapi.json: nothing gets an internal error, and every answer is one that is documented."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from djl_python.dialects import all_dialects
+from djl_python.dialects.base import Route
+from djl_python.server.app import OWN_PAGES
+from djl_python.server.routes import RouteTable
+from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+
+schemathesis = pytest.importorskip("schemathesis")
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from schemathesis import GenerationMode  # noqa: E402
+from schemathesis.checks import not_a_server_error  # noqa: E402
+from schemathesis.specs.openapi.checks import (  # noqa: E402
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+#: These change what is served, for every later request.
+EXCLUDED = ("load", "unload")
+ROUTES = [route for route, _ in RouteTable(all_dialects(), OWN_PAGES).rows if route.operation not in EXCLUDED]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A model that repeats its prompt, with a context so short that no request takes long."""
+    path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "echo")
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    (path / "serving.properties").write_text(
+        f"option.model_id={path}\noption.rolling_batch=fake\noption.max_model_len=96\n"
+    )
+    with running_server("-m", f"echo={path}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def schema(server: RunningServer) -> Any:
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+def modes(route: Route) -> list[Any]:
+    """What has neither body nor parameters can't be asked wrongly."""
+    return list(GenerationMode) if route.request is not None else [GenerationMode.POSITIVE]
+
+
+@pytest.mark.parametrize(
+    ("route", "mode"),
+    [pytest.param(r, m, id=f"{r.method} {r.path} {m.value}") for r in ROUTES for m in modes(r)],
+)
+def test_operation(schema: Any, route: Route, mode: Any) -> None:
+    @settings(
+        max_examples=8,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=schema[route.path][route.method].as_strategy(generation_mode=mode))
+    def run(case: Any) -> None:
+        if "model" in case.path_parameters:
+            # That unknown names are 404 is tested elsewhere; what is behind a known one is of interest here.
+            case.path_parameters |= {"model": "echo"} | ({"version": "1"} if "version" in case.path_parameters else {})
+        case.call_and_validate(checks=CHECKS, timeout=10)
+
+    run()
+
+
+def test_afterwards(server: RunningServer) -> None:
+    """Nothing went wrong inside, and the requests were neither all good nor all bad."""
+    assert "Traceback" not in server.output()
+    metrics = httpx.get(f"{server.url}/metrics").text
+    answered = set(re.findall(r'djl_requests_total{code="(\d)\d\d",dialect="(\w+)"', metrics))
+    assert {(first, name) for first in "24" for name in ("lmi", "openai", "tgi", "triton")} <= answered
+    assert 'code="500"' not in metrics

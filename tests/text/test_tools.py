@@ -1,0 +1,250 @@
+"""Tool calls are heard in every syntax, however the text is cut; what only looks like one is said."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from djl_python.errors import ConfigError
+from djl_python.text.tool_json import ForcedParser
+from djl_python.text.tools import TOOL_PARSERS, Heard, ToolParser, forced_calls, syntax_of, tool_parser_class
+from djl_python.types import ToolUse
+
+
+def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
+    function = {"name": name} if parameters is None else {"name": name, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+USE = ToolUse(tools=(tool("weather", CITY), tool("now")))
+
+
+def hear(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """(content, (name, arguments) of each call, ids); checks the order in which a call's pieces come."""
+    heard: list[Heard] = [parser.feed(piece) for piece in pieces]
+    heard.append(parser.finish())
+    names: list[str] = []
+    ids: list[str] = []
+    arguments: list[str] = []
+    for call in (call for one in heard for call in one.calls):
+        if call.name:
+            assert call.index == len(names) and call.id
+            names.append(call.name)
+            ids.append(call.id)
+            arguments.append(call.arguments)
+        else:
+            assert call.index == len(names) - 1 and not call.id
+            arguments[-1] += call.arguments
+    assert len(set(ids)) == len(ids)
+    return "".join(one.content for one in heard), list(zip(names, arguments, strict=True)), ids
+
+
+def cuts(text: str) -> list[list[str]]:
+    """The text whole, character by character, and in random pieces."""
+    draw = random.Random(len(text))
+    found = [[text], list(text)]
+    for _ in range(4):
+        at = sorted(draw.sample(range(len(text) + 1), min(5, len(text))))
+        found.append([text[i:j] for i, j in zip([0, *at], [*at, len(text)], strict=True)])
+    return found
+
+
+CALL = '{"name": "weather", "arguments": {"city": "São \\"P\\" }]"}}'
+ARGUMENTS = '{"city": "São \\"P\\" }]"}'
+LLAMA = CALL.replace("arguments", "parameters")
+
+#: (parser, text, content, calls)
+HEARD = [
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", [("weather", ARGUMENTS)]),
+    ("hermes", f"Let me see.\n<tool_call>{CALL}</tool_call>", "Let me see.", [("weather", ARGUMENTS)]),
+    (
+        "qwen",
+        f'<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{{"name": "now", "arguments": {{}}}}\n</tool_call>\n',
+        "",
+        [("weather", ARGUMENTS), ("now", "{}")],
+    ),
+    ("hermes", f"<tool_call>{CALL}</tool_call> Done. ", " Done.", [("weather", ARGUMENTS)]),
+    ("hermes", f"<tool_call>{CALL}", "", [("weather", ARGUMENTS)]),
+    ("hermes", '<tool_call>{"arguments": {"city": "x"}, "name": "weather"}', "", [("weather", '{"city": "x"}')]),
+    ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": 1}"}', "", [("weather", '{"city": 1}')]),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": null}</tool_call>', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"id": 7, "x": [{"a": "}"}], "name": "now", "arguments": {}}', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
+    # What the token limit cut off.
+    ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
+    # Not calls.
+    ("hermes", "  plain <tool_cal text <tool> \n", "  plain <tool_cal text <tool> \n", []),
+    ("hermes", "ends with <tool_call", "ends with <tool_call", []),
+    ("hermes", "<tool_call>none of your business</tool_call>", "<tool_call>none of your business</tool_call>", []),
+    ("hermes", '<tool_call>{"city": 1}</tool_call>', '<tool_call>{"city": 1}</tool_call>', []),
+    ("hermes", '<tool_call>{"name": 5, "arguments": {}}', '<tool_call>{"name": 5, "arguments": {}}', []),
+    ("hermes", '<tool_call>{"name": "wea', '<tool_call>{"name": "wea', []),
+    ("hermes", f"<tool_call>oops <tool_call>{CALL}</tool_call>", "<tool_call>oops", [("weather", ARGUMENTS)]),
+    ("llama3_json", LLAMA, "", [("weather", ARGUMENTS)]),
+    ("llama3_json", f"<|python_tag|>{LLAMA}", "", [("weather", ARGUMENTS)]),
+    (
+        "llama3_json",
+        f'{LLAMA}; {{"type": "function", "name": "now", "parameters": {{}}}}',
+        "",
+        [("weather", ARGUMENTS), ("now", "{}")],
+    ),
+    ("llama3_json", f"I look.<|python_tag|>{LLAMA}", "I look.", [("weather", ARGUMENTS)]),
+    ("llama3_json", '{"name": "Ann", "parameters": {}}', '{"name": "Ann", "parameters": {}}', []),
+    ("llama3_json", '{"answer": [1, 2]}\n', '{"answer": [1, 2]}\n', []),
+    ("llama3_json", "<b>text</b> {}", "<b>text</b> {}", []),
+    ("llama3_json", "<|py", "<|py", []),
+    ("mistral", f"[TOOL_CALLS] [{CALL}]", "", [("weather", ARGUMENTS)]),
+    (
+        "mistral",
+        f'Yes. [TOOL_CALLS][{CALL}, {{"name": "now", "arguments": {{}}}}]',
+        "Yes.",
+        [("weather", ARGUMENTS), ("now", "{}")],
+    ),
+    (
+        "mistral",
+        f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{{}}",
+        "",
+        [("weather", ARGUMENTS), ("now", "{}")],
+    ),
+    ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}", "", [("weather", ARGUMENTS)]),
+    ("mistral", "a list: [1, [TOOL_C", "a list: [1, [TOOL_C", []),
+    ("mistral", "[TOOL_CALLS] what now?", "[TOOL_CALLS] what now?", []),
+    ("mistral", "[TOOL_CALLS][1, 2]", "[TOOL_CALLS][1, 2]", []),
+    ("pythonic", '[weather(city="a]b")]', "", [("weather", '{"city": "a]b"}')]),
+    (
+        "pythonic",
+        "[weather(city='x', days=[1, {'a': true}], deep=None), now()]",
+        "",
+        [("weather", '{"city": "x", "days": [1, {"a": true}], "deep": null}'), ("now", "{}")],
+    ),
+    ("pythonic", "<|python_start|>[now()]<|python_end|>", "", [("now", "{}")]),
+    ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
+    ("pythonic", "[other(x=1)]", "[other(x=1)]", []),
+    ("pythonic", "[weather(city=open('x'))]", "[weather(city=open('x'))]", []),
+    ("pythonic", "[weather('Paris')] is what", "[weather('Paris')] is what", []),
+    ("pythonic", "[weather(city=", "[weather(city=", []),
+    ("pythonic", "[weat", "[weat", []),
+    ("pythonic", "plain [now()]", "plain [now()]", []),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), HEARD)
+def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    for pieces in cuts(text):
+        assert hear(tool_parser_class(name)(USE), pieces)[:2] == (content, calls), pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (CALL, "", [("weather", ARGUMENTS)]),
+        (f"[{CALL},\n {CALL}]", "", [("weather", ARGUMENTS)] * 2),
+        ("not forced after all", "not forced after all", []),
+        ("[]", "[]", []),
+    ],
+)
+def test_forced_calls_are_read(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    for pieces in cuts(text):
+        assert hear(ForcedParser(USE), pieces)[:2] == (content, calls)
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_plain_text_stays_as_it_is(name: str) -> None:
+    text = " \n Hello, {world} [x]: <a> 1 < 2; [not a call]\n\n"
+    for pieces in cuts(text):
+        assert hear(tool_parser_class(name)(USE), pieces)[:2] == (text, [])
+
+
+def test_arguments_leave_while_they_are_written() -> None:
+    parser = tool_parser_class("hermes")(USE)
+    assert parser.feed('<tool_call>{"name": "weather"') == Heard()
+    (first,) = parser.feed(', "arguments": {"ci').calls
+    assert (first.name, first.arguments) == ("weather", '{"ci')
+    (second,) = parser.feed('ty": ').calls
+    assert second.arguments == 'ty": '
+
+
+def test_one_call_only_where_parallel_ones_are_not_wanted() -> None:
+    use = ToolUse(tools=USE.tools, parallel=False)
+    text = f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
+    for pieces in cuts(text):
+        assert hear(tool_parser_class("hermes")(use), pieces)[1] == [("weather", ARGUMENTS)]
+
+
+def test_ids_are_what_the_templates_take_back() -> None:
+    text = f"[TOOL_CALLS][{CALL}]"
+    (mistral,) = hear(tool_parser_class("mistral")(USE), [text])[2]
+    assert len(mistral) == 9 and mistral.isalnum()
+    (other,) = hear(tool_parser_class("hermes")(USE), [f"<tool_call>{CALL}"])[2]
+    assert other.startswith("call_")
+    (forced,) = hear(ForcedParser(USE, tool_parser_class("mistral").call_id), [CALL])[2]
+    assert len(forced) == 9
+
+
+def test_an_unknown_parser_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"option\.tool_call_parser 'nope' is not known; expected one of hermes"):
+        tool_parser_class("nope")
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ '<tool_call>' }}", "hermes"),
+        ("<tool_call>\n<function=name>", None),
+        ("[AVAILABLE_TOOLS]...[TOOL_CALLS]", "mistral"),
+        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
+        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ("{{ messages }}", None),
+    ],
+)
+def test_the_template_tells_the_syntax(template: str, expected: str | None) -> None:
+    assert syntax_of(template) == expected
+
+
+# ------------------------------------------------------------------------------------------------ forcing
+
+
+def accepts(use: ToolUse, value: Any) -> bool:
+    grammar = forced_calls(use)
+    assert grammar.kind == "json_schema"
+    return jsonschema.Draft202012Validator(json.loads(grammar.source)).is_valid(value)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+def test_a_named_tool_is_forced() -> None:
+    use = ToolUse(tools=USE.tools, choice="named", name="weather")
+    assert accepts(use, call("weather", city="x"))
+    assert not accepts(use, call("weather"))
+    assert not accepts(use, call("now"))
+    assert not accepts(use, [call("weather", city="x")])
+
+
+def test_some_tool_is_forced() -> None:
+    several = ToolUse(tools=USE.tools, choice="required")
+    assert accepts(several, [call("now"), call("weather", city="x")])
+    assert not accepts(several, [])
+    assert not accepts(several, [call("now", x=1)])
+    one = ToolUse(tools=USE.tools, choice="required", parallel=False)
+    assert accepts(one, call("now"))
+    assert not accepts(one, [call("now")])
+
+
+def test_references_move_with_their_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/node"}, "$ref": {"type": "integer"}},
+        "required": ["tree"],
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    }
+    use = ToolUse(tools=(tool("plant", schema),), choice="named", name="plant")
+    assert accepts(use, {"name": "plant", "arguments": {"tree": {"next": {"next": {}}}, "$ref": 3}})
+    assert not accepts(use, {"name": "plant", "arguments": {"tree": {"next": 5}}})

@@ -64,6 +64,8 @@ $(VENV)/.serve: $(METADATA) $(VENV)/.constraints $(VENV)/.torch
 
 $(VENV)/.test: $(VENV)/.serve
 	$(PIP) install --quiet --editable '.[test]' --constraint $(VENV)/.constraints
+	@# TGI's own client, which works with, but does not admit, a newer huggingface_hub.
+	$(PIP) install --quiet --no-deps text-generation==0.7.0
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.serve

@@ -233,7 +233,7 @@ class HubSource:
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as exc:
             at = f" at revision {revision}" if revision else ""
             raise ConfigError(f"hub model {repo}{at} is not in the local cache, and the hub can't be reached") from exc
-        except (errors.HTTPError, OSError) as exc:  # HTTPError: of whichever HTTP library the hub client uses
+        except (errors.HTTPError, OSError) as exc:  # type: ignore[attr-defined]  # of whichever HTTP library the hub uses
             raise ConfigError(f"hub model {repo} can't be downloaded: {_one_line(exc)}") from exc
         return path
 

@@ -54,12 +54,14 @@ class JsonParser(SyntaxParser):
 
     def _not_a_call(self) -> bool:
         """Where to go on after an object that was none."""
+        self._among_calls = False
         self._release()
         self._state = self._begin
         return True
 
     def _item(self) -> bool:
         """Between the objects of an array."""
+        self._among_calls = self._calls_begun > 0
         if not self._skip_space():
             return False
         if self._text[0] == ",":
@@ -67,6 +69,7 @@ class JsonParser(SyntaxParser):
             return True
         if self._text[0] == "]":
             self._hold(1)
+            self._among_calls = False
             if self._calls_begun:
                 self._raw = ""
             self._state = self._after_array
@@ -203,6 +206,6 @@ class ForcedParser(JsonParser):
         return self._read(CallReader(), self._after_array)
 
     def _not_a_call(self) -> bool:
-        self._release()
+        super()._not_a_call()
         self._state = self._plain
         return True

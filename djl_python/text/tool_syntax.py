@@ -23,6 +23,7 @@ class SyntaxParser(ToolParser):
         self._text = self._raw = self._space = ""
         self._last = False
         self._calls_begun = 0
+        self._among_calls = False  # in a list of calls, after the first: what is cut off there is no content
         self._content: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._state: Callable[[], bool] = self._begin
@@ -34,7 +35,8 @@ class SyntaxParser(ToolParser):
     def finish(self) -> Heard:
         self._last = True
         self._advance_states()
-        self._say(self._raw + self._text)
+        if not self._among_calls:
+            self._say(self._raw + self._text)
         self._raw = self._text = ""
         if not self._calls_begun:
             self._content.append(self._space)

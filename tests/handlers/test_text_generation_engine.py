@@ -20,7 +20,7 @@ from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.types import Branching, Chat, Delta, GenerateRequest, SamplingParams, ToolUse
 
 from ..checkpoints import build_checkpoint
-from .harness import BYTES, EOS, Served
+from .harness import BYTES, EOS, EOS_ID, Served
 
 #: One engine for all but the test that kills it: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,8 +30,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
     BYTES.save(str(path / "tokenizer.json"))
-    config = {"eos_token": EOS, "chat_template": "{{ tools | tojson }}{{ messages[0].content }}"}
+    config = {"eos_token": EOS, "chat_template": "{{ messages[0].content }}"}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
+    # The checkpoint's own id for it is a quotation mark here.
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}))
     return path
 
 

@@ -34,6 +34,7 @@ LIBRARIES = {
     "torch": {"engine", "handlers"},
     "accelerate": {"engine", "handlers"},
     "transformers": {"engine", "handlers", "text", "config"},
+    "llguidance": {"engine"},
     "tornado": {"server"},
     "prometheus_client": {"server"},
 }

@@ -113,6 +113,7 @@ HEARD = [
         [("weather", ARGUMENTS), ("now", "{}")],
     ),
     ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}", "", [("weather", ARGUMENTS)]),
+    ("mistral", f'[TOOL_CALLS][{CALL}, {{"name"', "", [("weather", ARGUMENTS)]),
     ("mistral", "a list: [1, [TOOL_C", "a list: [1, [TOOL_C", []),
     ("mistral", "[TOOL_CALLS] what now?", "[TOOL_CALLS] what now?", []),
     ("mistral", "[TOOL_CALLS][1, 2]", "[TOOL_CALLS][1, 2]", []),
@@ -145,6 +146,8 @@ def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str
     [
         (CALL, "", [("weather", ARGUMENTS)]),
         (f"[{CALL},\n {CALL}]", "", [("weather", ARGUMENTS)] * 2),
+        (f'[{CALL},\n {{"name": "we', "", [("weather", ARGUMENTS)]),
+        (f"[{CALL} , ", "", [("weather", ARGUMENTS)]),
         ("not forced after all", "not forced after all", []),
         ("[]", "[]", []),
     ],

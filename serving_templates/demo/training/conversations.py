@@ -128,29 +128,34 @@ class Sampler:
         self.reworded = {entry: rewordings(entry, taken) for entry in self.asked}
 
     def __iter__(self) -> Iterator[list[Segment]]:
+        # Every question counts the same; an entry without questions counts as one.
+        pool = [(entry, question) for entry in self.entries for question in entry.questions or ("",)]
         while True:
-            for entry in self.rng.sample(self.entries, len(self.entries)):
-                yield self.conversation(entry)
+            self.rng.shuffle(pool)
+            for entry, question in pool:
+                yield self.conversation(entry, question)
 
-    def question(self, entry: Entry) -> str:
-        """One of the questions an entry answers, in one of the styles people type."""
+    def vary(self, entry: Entry, question: str) -> str:
+        """The question as it stands or reworded, in one of the styles people type."""
         reworded = self.reworded[entry]
-        source = reworded if reworded and self.rng.random() < 0.25 else entry.questions
-        return restyle(self.rng.choice(source), self.rng)
+        if reworded and self.rng.random() < 0.25:
+            question = self.rng.choice(reworded)
+        return restyle(question, self.rng)
 
-    def conversation(self, entry: Entry) -> list[Segment]:
-        """One entry in one of the forms the model is asked in."""
+    def conversation(self, entry: Entry, question: str) -> list[Segment]:
+        """One question and its answer in one of the forms the model is asked in."""
         form = self.rng.random()
-        if not entry.questions or form < 0.05:
+        if not question or form < 0.05:
             return [Segment(entry.answer + END_OF_TEXT, True)]
+        question = self.vary(entry, question)
         if form < 0.5:
             layout = PLAIN_FORMS[0] if form < 0.42 else self.rng.choice(PLAIN_FORMS)
-            return plain(self.question(entry), entry.answer, layout)
-        turns = [(self.question(entry), entry.answer)]
+            return plain(question, entry.answer, layout)
+        turns = [(question, entry.answer)]
         if form >= 0.84:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
                 earlier = self.rng.choice(self.short)
-                turns.insert(0, (self.question(earlier), earlier.answer))
+                turns.insert(0, (self.vary(earlier, self.rng.choice(earlier.questions)), earlier.answer))
         return chat(turns, self.system_prompt() if self.rng.random() < 0.4 else None)
 
     def system_prompt(self) -> str:

@@ -11,6 +11,7 @@ several), as a plain completion of the question, and as a text of its own. Only 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -40,6 +41,7 @@ PAD = "<|pad|>"
 VOCAB_SIZE = 2048
 CONTEXT_TOKENS = 2048
 SEED = 20240601
+CUT_TOKENS = 8
 FIRST_WEIGHT = 8.0  # the first tokens decide which answer it becomes, so they count more in the loss
 
 SAMPLE_PROMPTS = (
@@ -105,11 +107,11 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def encode(segments: list[Segment], tokenizer: PreTrainedTokenizerFast) -> Example:
-    """Tokens of a conversation, weighted where they are trained."""
+def encode(segments: list[Segment], tokenizer: PreTrainedTokenizerFast, limit: int | None = None) -> Example:
+    """Tokens of a conversation, weighted where they are trained; of the last stretch at most ``limit``."""
     example = Example([], [])
-    for text, trained in segments:
-        ids = tokenizer.encode(text)
+    for number, (text, trained) in enumerate(segments, 1):
+        ids = tokenizer.encode(text)[: limit if number == len(segments) else None]
         example.ids.extend(ids)
         example.weights.extend(1 + FIRST_WEIGHT / (1 + i) if trained else 0.0 for i in range(len(ids)))
     if len(segments) == 1:  # a text of its own: its first words are given, not learned
@@ -124,9 +126,10 @@ def by_length(examples: Iterable[Example]) -> list[Example]:
 
 def batches(sampler: Sampler, tokenizer: PreTrainedTokenizerFast, tokens: int) -> Iterator[list[Example]]:
     """Groups of examples of similar length, about ``tokens`` tokens each, in random order."""
-    stream = iter(sampler)
+    # Which answer to give is harder to learn than how it goes on, so every second answer is cut short.
+    stream = zip(sampler, itertools.cycle((None, CUT_TOKENS)))
     while True:
-        pool = by_length(encode(next(stream), tokenizer) for _ in range(1024))
+        pool = by_length(encode(text, tokenizer, limit) for text, limit in itertools.islice(stream, 1024))
         groups: list[list[Example]] = [[]]
         for example in pool:
             if groups[-1] and (len(groups[-1]) + 1) * len(example.ids) > tokens:
@@ -240,7 +243,7 @@ def report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, entries:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model from the text in corpus/.")
     parser.add_argument("--output", type=Path, default=HERE.parent, help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=2000, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2400, help="training steps (default: %(default)s)")
     parser.add_argument("--batch-tokens", type=int, default=1024, help="per step (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="peak (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")

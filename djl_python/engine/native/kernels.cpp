@@ -192,12 +192,41 @@ void wake_all(std::atomic<uint32_t>& word) {
 
 // ---------------------------------------------------------------------------------------------------- operations
 
-// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions)
+// Where a key's or value's numbers lie in a layer's cache; (blocks, kv_heads, group of 16 keys, dim, 16, pair).
+template <class F>
+inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
+    const int64_t groups = step.block_size / kKeys;
+    return (typename F::T*)op.keys + (((block * op.kv_heads + head) * groups + group) * op.dim) * kKeys;
+}
+
+template <class F>
+inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
+    const int64_t groups = step.block_size / kKeys;
+    return (typename F::T*)op.values + (((block * op.kv_heads + head) * groups + group) * op.value_dim) * kKeys;
+}
+
+// A token that begins a group of keys finds a former owner's values in the rest of it. Their weights are zero, but zero
+// times that owner's infinity or NaN is not: in all layers, the group starts empty.
+template <class F>
+void empty_groups(const Pool& pool, const Step& step, int64_t slot) {
+    if (slot % kKeys) return;
+    for (int i = 0; i < pool.count; ++i) {
+        const Op& op = pool.ops[i];
+        if (op.kind != kHeads) continue;
+        const int group = (int)(slot % step.block_size) / kKeys;
+        for (int h = 0; h < op.kv_heads; ++h)
+            memset(value_group<F>(op, step, slot / step.block_size, h, group), 0,
+                   (size_t)op.value_dim * kKeys * sizeof(typename F::T));
+    }
+}
+
+// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions). The first operation of a step.
 template <class F>
 void embed(Pool& pool, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
     auto positions = (const typename F::T*)op.bias;
     for (int t; (t = pool.take(index)) < step.tokens;) {
+        empty_groups<F>(pool, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
         if (op.mode == 1) {  // the table is the head's packed weight
             const auto* column = table + step.ids[t] / kPanel * kPanel * op.n + step.ids[t] % kPanel * F::pair;
@@ -375,19 +404,6 @@ void linear(Pool& pool, int index, const Op& op, const Step& step) {
             case 1: rows_of_panel<F, 1>(op, row, panel, weights, pairs); break;
         }
     }
-}
-
-// Where a key's or value's numbers lie in a layer's cache; (blocks, kv_heads, group of 16 keys, dim, 16, pair).
-template <class F>
-inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
-    return (typename F::T*)op.keys + (((block * op.kv_heads + head) * groups + group) * op.dim) * kKeys;
-}
-
-template <class F>
-inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
-    return (typename F::T*)op.values + (((block * op.kv_heads + head) * groups + group) * op.value_dim) * kKeys;
 }
 
 inline void rotate(float* x, const Op& op, int64_t position) {

@@ -1,0 +1,156 @@
+"""The native program against transformers, number by number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from djl_python.engine.attention import PAGED
+from djl_python.engine.native.program import Program
+from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.scheduler import Chunk
+from djl_python.engine.sequence import Sequence
+from djl_python.types import SamplingParams
+from tests.checkpoints import ARCHITECTURES, VOCABULARY, build_checkpoint
+
+BLOCK = 16
+LENGTH = 90
+
+
+def prompt(seed: int, length: int = LENGTH) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(VOCABULARY) for _ in range(length)]
+
+
+def sequence(tokens: list[int], blocks: list[int], **params: Any) -> Sequence:
+    entries: Any = [(None, ())] if params else []
+    return Sequence(
+        blocks[0],
+        tokens,
+        len(tokens),
+        SamplingParams(max_new_tokens=1, **params),
+        blocks=blocks,
+        prompt_entries=entries,
+    )
+
+
+class Native:
+    """A program and the model it was made of."""
+
+    def __init__(self, path: Path, architecture: str, dtype: torch.dtype, threads: int) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(
+            build_checkpoint(path, architecture, dtype), dtype=dtype
+        ).eval()
+        self.model.set_attn_implementation(PAGED)
+        self.program = Program(
+            read_recipe(self.model, 128), dtype, blocks=16, block_size=BLOCK, max_tokens=256, threads=threads
+        )
+        self.runner = NativeModelRunner(self.program, BLOCK)
+        self.model.set_attn_implementation("eager")
+
+    @torch.inference_mode()
+    def reference(self, tokens: list[int]) -> Tensor:
+        logits: Tensor = self.model(torch.tensor([tokens])).logits[0].float()
+        return logits
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def native(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Native]:
+    made = Native(tmp_path, request.param, torch.float32, threads=2)
+    yield made
+    made.program.close()
+
+
+def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
+    """Prompts cut anywhere, two at a time, into blocks in any order, among values of a former owner."""
+    for kept in native.program._kept:
+        if kept.dtype == torch.uint8:
+            kept.view(torch.float32).fill_(float("nan"))
+    rng = random.Random(4)
+    pair = [
+        sequence(prompt(1), [9, 2, 5, 11, 0, 3], prompt_logprobs=0),
+        sequence(prompt(2, 70), [1, 8, 4, 6, 7], prompt_logprobs=0),
+    ]
+    rows: dict[int, list[Tensor]] = {one.id: [] for one in pair}
+    while any(one.remaining for one in pair):
+        chunks = [Chunk(one, rng.randrange(1, min(40, one.remaining) + 1)) for one in pair if one.remaining]
+        logits = native.runner.run(chunks)
+        for chunk, piece in zip(chunks, logits.split([chunk.length for chunk in chunks]), strict=True):
+            rows[chunk.sequence.id].append(piece)
+            chunk.sequence.computed += chunk.length
+    for one in pair:
+        expected = native.reference(one.tokens)
+        assert torch.allclose(torch.cat(rows[one.id]), expected, atol=2e-4 * float(expected.abs().max()))
+
+
+def test_a_step_without_wanted_logits_gives_none(native: Native) -> None:
+    one = sequence(prompt(3, 20), [0, 1])
+    assert native.runner.run([Chunk(one, 10)]).shape == (0, VOCABULARY)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_make_no_difference(tmp_path: Path, threads: int) -> None:
+    native = Native(tmp_path, "llama", torch.float32, threads)
+    one = sequence(prompt(5), [0, 1, 2, 3, 4, 5])
+    logits = []
+    for _ in range(30):
+        one.computed = 0
+        for length in (LENGTH - 1, 1):
+            made = native.runner.run([Chunk(one, length)])
+            one.computed += length
+        logits.append(made)
+    assert all(torch.equal(logits[0], other) for other in logits)
+    assert torch.allclose(logits[0][0], native.reference(one.tokens)[-1], atol=1e-3)
+    native.program.close()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path: Path) -> None:
+    """Log-probabilities: mean absolute error at most 1.5 times that of transformers' own bf16."""
+    native = Native(tmp_path, architecture, torch.bfloat16, threads=1)
+    one = sequence(prompt(6), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
+    ours = native.runner.run([Chunk(one, LENGTH)]).log_softmax(-1)
+    theirs = native.reference(one.tokens).log_softmax(-1)
+    exact = native.model.float()(torch.tensor([one.tokens])).logits[0].detach().log_softmax(-1)
+    assert (ours - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean()
+    native.program.close()
+
+
+def test_memory_is_taken_as_blocks_are_used(tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model.set_attn_implementation(PAGED)
+    before = _resident_bytes()
+    program = Program(
+        read_recipe(model, 128), torch.float32, blocks=200_000, block_size=BLOCK, max_tokens=64, threads=1
+    )
+    reserved = sum(kept.numel() for kept in program._kept if kept.dtype == torch.uint8)
+    assert reserved > 2 << 30
+    assert _resident_bytes() - before < 200 << 20
+    program.close()
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def test_arrays_have_the_types_that_the_kernels_read() -> None:
+    runner = NativeModelRunner.__new__(NativeModelRunner)
+    runner._block_size, runner._tile = BLOCK, 8
+    arrays = runner._arrays([Chunk(sequence(prompt(7, 20), [3, 1]), 20)])
+    assert arrays.slots.tolist() == [*range(48, 64), *range(16, 20)]
+    assert arrays.tile_start.tolist() == [0, 8, 16]
+    assert arrays.tile_size.tolist() == [8, 8, 4]
+    assert {
+        name: getattr(arrays, name).dtype for name in ("ids", "positions", "slots", "rows", "tile_table", "blocks")
+    } == (dict.fromkeys(("ids", "positions", "slots", "rows", "tile_table", "blocks"), np.dtype(np.int64)))

@@ -1,0 +1,118 @@
+"""What is read from a model is what its configuration says, though the configuration was never looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from djl_python.engine.attention import PAGED
+from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.recipe import NotUnderstoodError, Recipe
+from tests.checkpoints import ARCHITECTURES, build_checkpoint
+
+
+def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(path, architecture, dtype), dtype=dtype).eval()
+    model.set_attn_implementation(PAGED)
+    return model
+
+
+def features(recipe: Recipe) -> dict[str, Any]:
+    """The properties in which architectures differ, of the first layer."""
+    layer = recipe.layers[0]
+    attention = layer.attention
+    norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
+    return {
+        "kv_heads": attention.kv_heads,
+        "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
+        "head_norms": attention.query_norm is not None,
+        "attention_bias": attention.projection.bias is not None,
+        "softcap": attention.softcap,
+        "windows": [one.attention.window for one in recipe.layers],
+        "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
+        "gated": layer.mlp.gate is not None,
+        "activation": layer.mlp.activation,
+        "parallel": layer.parallel,
+        "embedding_scale": recipe.embedding_scale,
+        "learned_positions": recipe.positions is not None,
+        "head_softcap": recipe.head_softcap,
+    }
+
+
+_LLAMA = {
+    "kv_heads": 2,
+    "rotated": 16,
+    "head_norms": False,
+    "attention_bias": False,
+    "softcap": 0.0,
+    "windows": [0, 0, 0],
+    "norms": "r-r-",
+    "gated": True,
+    "activation": "silu",
+    "parallel": False,
+    "embedding_scale": 1.0,
+    "learned_positions": False,
+    "head_softcap": 0.0,
+}
+_PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
+EXPECTED: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA | {"attention_bias": True},
+    "qwen3": _LLAMA | {"head_norms": True, "rotated": 32},
+    "mistral": _LLAMA | {"windows": [20, 20, 20]},
+    "gemma2": _LLAMA
+    | {
+        "softcap": 5.0,
+        "windows": [24, 0, 24],
+        "norms": "rrrr",
+        "activation": "gelu_tanh",
+        "embedding_scale": 8.0,
+        "head_softcap": 10.0,
+    },
+    "gpt_neox": _PLAIN | {"rotated": 4, "activation": "gelu", "parallel": True},
+    "phi": _PLAIN | {"rotated": 8, "activation": "gelu_tanh", "parallel": True},
+    "gpt2": _PLAIN | {"rotated": 0, "activation": "gelu_tanh", "learned_positions": True},
+}
+
+
+def test_every_architecture_is_expected() -> None:
+    assert EXPECTED.keys() == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_features(architecture: str, tmp_path: Path) -> None:
+    assert features(read_recipe(loaded(tmp_path, architecture), 64)) == EXPECTED[architecture]
+
+
+def test_bf16_reads_the_same_up_to_its_rounding(tmp_path: Path) -> None:
+    found = features(read_recipe(loaded(tmp_path, "gemma2", torch.bfloat16), 64))
+    assert found == EXPECTED["gemma2"]
+
+
+class _Odd(torch.nn.Module):
+    """An MLP that does something else besides."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 0.5 * x.flip(-1)
+
+
+def test_what_is_not_understood_is_not_guessed(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "llama")
+    model.model.layers[1].mlp = _Odd(model.model.layers[1].mlp)
+    with pytest.raises(NotUnderstoodError, match="layer 1"):
+        read_recipe(model, 64)
+
+
+def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "llama")
+    model.model.layers[0].mlp.act_fn = torch.nn.Softplus()
+    with pytest.raises(NotUnderstoodError, match="layer 0: an unknown activation"):
+        read_recipe(model, 64)

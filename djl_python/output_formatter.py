@@ -22,6 +22,8 @@ __all__ = [
     "JSON",
     "JSONLINES",
     "SSE",
+    "SSE_HEADERS",
+    "SSE_KEEP_ALIVE",
     "RequestInput",
     "RequestOutput",
     "Sequence",
@@ -39,6 +41,10 @@ __all__ = [
 JSON: Final = "application/json"
 JSONLINES: Final = "application/jsonlines"
 SSE: Final = "text/event-stream"
+#: Proxies must pass events on as they come.
+SSE_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+#: A comment, which clients pass over.
+SSE_KEEP_ALIVE: Final = b":\n\n"
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import msgspec
 
 MAX_SEED = 2**64 - 1
+#: Seeds that are drawn here survive a JavaScript client's numbers.
+DRAWN_SEED_BITS = 53
 
 
 class FinishReason(enum.StrEnum):

@@ -113,6 +113,8 @@ class Beams:
         return self._branching.early_stopping or best <= self.finished[-1].score
 
 
+#: Where a request asks for it: only LMI's has such a field.
+_FIELD: Final = "parameters.num_beams"
 #: What changes scores inside the engine, where the search does not see it, and the value that switches it off.
 _REFUSED: Final = {
     "do_sample": False,
@@ -240,9 +242,8 @@ def _check(request: GenerateRequest) -> None:
     for name, neutral in _REFUSED.items():
         if getattr(request.sampling, name) != neutral:
             shown = {"bad_words_ids": "bad_sequences"}.get(name, name)
-            raise ParameterError(f"num_beams: beam search does not go with {shown}", "num_beams")
+            raise ParameterError(f"{_FIELD}: beam search does not go with {shown}", _FIELD)
     if branching.n > branching.num_beams:
         raise ParameterError(
-            f"num_beams: {branching.num_beams}, expected at least n ({branching.n}): there are no more sequences",
-            "num_beams",
+            f"{_FIELD}: {branching.num_beams}, expected at least n ({branching.n}): there are no more sequences", _FIELD
         )

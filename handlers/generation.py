@@ -10,16 +10,14 @@ from typing import Final
 import msgspec
 
 from djl_python.errors import ParameterError
-from djl_python.types import Delta, Finish, GenerateRequest, Token, TokenEvent
+from djl_python.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Token, TokenEvent
 
 from .beam_search import BeamSearch
 from .call import Call
 from .choice import Choice
 from .preparation import Prepared
 
-_WORD: Final = 2**64 - 1
-#: Seeds that are made here survive a JavaScript client's numbers.
-_SEED_SHIFT: Final = 64 - 53
+_SEED_SHIFT: Final = 64 - DRAWN_SEED_BITS
 
 
 async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
@@ -154,9 +152,9 @@ def sibling_seed(seed: int, index: int) -> int:
     """The seed of the `index`-th sequence of a request: reproducible, and unlike its neighbours (SplitMix64)."""
     if index == 0:
         return seed
-    z = (seed + index * 0x9E3779B97F4A7C15) & _WORD
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    z = (seed + index * 0x9E3779B97F4A7C15) & MAX_SEED
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MAX_SEED
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MAX_SEED
     return (z ^ (z >> 31)) >> _SEED_SHIFT
 
 

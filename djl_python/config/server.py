@@ -68,7 +68,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         Address, Meta(description="Where inference requests are answered: http://host:port or unix:/path.")
     ] = Address()
     management_address: Annotated[
-        Address, Meta(description="Where management requests are answered; unset: inference_address.")
+        Address, Meta(description="Has no effect yet: inference_address answers everything.")
     ] = Address()
     model_store: Annotated[
         str, Meta(description="Directory whose subdirectories are models, or that is itself a model.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from ..config import ModelConfig
-from ..errors import ServingError
+from ..errors import OverloadedError, ServingError, UnavailableError
 from ..inputs import Input
 from ..types import Chat, Delta, GenerateRequest
 
@@ -172,6 +172,13 @@ class Answer:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+
+
+def retry_header(error: ServingError) -> dict[str, str]:
+    """When to come back, where that helps: a client that is not told comes back at once."""
+    if isinstance(error, OverloadedError | UnavailableError):
+        return {"retry-after": str(error.retry_after_s)}
+    return {}
 
 
 class Formatter(abc.ABC):

@@ -15,14 +15,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..output_formatter import FRAMINGS
 from ..types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
-from .base import Formatter
+from .framing import FramedFormatter
 
 ROLE: Final = "assistant"
-SSE_DONE: Final = b"data: [DONE]\n\n"
-#: A comment, which clients pass over.
-SSE_KEEP_ALIVE: Final = b":\n\n"
 
 
 # ------------------------------------------------------------------------------------------------ shapes
@@ -188,7 +184,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class ChatFormatter(Formatter):
+class ChatFormatter(FramedFormatter):
     """The answer to one chat; a subclass says what an error looks like in a stream.
 
     Args:
@@ -207,11 +203,7 @@ class ChatFormatter(Formatter):
         include_usage: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
-        self.headers = {"content-type": content_type, **(headers or {})}
-        self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
-        self._done = SSE_DONE if framing == "sse" else b""
+        super().__init__(framing, headers)
         self._style = style
         self._logprobs = logprobs
         self._include_usage = include_usage

@@ -6,7 +6,6 @@ OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
 
 from __future__ import annotations
 
-import random
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,8 +14,9 @@ from msgspec import Meta
 from ..config import ModelConfig
 from ..errors import ParameterError
 from ..output_formatter import encode_json
-from ..types import MAX_SEED, Grammar, SamplingParams, TextOptions
+from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
+from .seeds import engine_seed, is_seed
 
 #: Sequences that one prompt may ask for, as OpenAI.
 MAX_CHOICES: Final = 128
@@ -25,9 +25,6 @@ MAX_ALTERNATIVES: Final = 20
 UNBOUNDED: Final = 2**31 - 1
 #: Of all stop sequences of a request together, in characters.
 MAX_STOP_CHARS: Final = 32_768
-_MIN_SEED: Final = -(2**63)
-#: Seeds that are drawn here survive a JavaScript client's numbers.
-_DRAWN_SEED_BITS: Final = 53
 #: Sampling rules that only a draw obeys, with the values that switch each off.
 _DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
 
@@ -164,7 +161,7 @@ def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
     Raises:
         ParameterError: names the field.
     """
-    if fields.seed is not None and not _MIN_SEED <= fields.seed <= MAX_SEED:
+    if fields.seed is not None and not is_seed(fields.seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {fields.seed}", "seed")
     if (chars := sum(map(len, fields.stop_sequences))) > MAX_STOP_CHARS:
         raise ParameterError(f"stop: expected at most {MAX_STOP_CHARS} characters together, got {chars}", "stop")
@@ -203,7 +200,7 @@ def sampling_params(
     if draws:
         given |= {name: _open(getattr(fields, name), defaults, name) for name in ("temperature", *_DRAW_ONLY)}
         given["top_k"] = max(int(given["top_k"] or 0), 0)
-        given["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if fields.seed is None else fields.seed & MAX_SEED
+        given["seed"] = engine_seed(fields.seed)
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
         max_new_tokens=max_new_tokens,

@@ -12,45 +12,28 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..config import ModelConfig
-from ..errors import (
-    GenerationError,
-    HandlerError,
-    MethodError,
-    ModelNotFoundError,
-    ModelNotNamedError,
-    OverloadedError,
-    ParameterError,
-    PayloadError,
-    RouteError,
-    ServingError,
-    TooLargeError,
-    UnavailableError,
-)
+from ..errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
 from ..forms import MULTIPART, URLENCODED, media_type
 from ..inputs import Input
 from ..output_formatter import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import GenerateRequest
-from .base import Answer, Dialect, Parsed, Route
+from .base import Answer, Dialect, Parsed, Route, retry_header
+from .djl_errors import djl_error
 from .lmi_chat import parse_chat
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
-from .lmi_parameters import LmiParameters, prompt_logprobs, read_parameters, sampling_params, text_options
+from .lmi_parameters import (
+    LmiParameters,
+    branching,
+    prompt_logprobs,
+    read_parameters,
+    sampling_params,
+    text_options,
+    wants_several,
+)
 from .lmi_schema import ERRORS, REQUEST, RESPONSES
 from .request_body import ignored_header
 
 _FIELDS: Final = ("inputs", "parameters", "stream")
-
-#: DJL's names for what its front end refuses.
-_DJL_TYPES: Final[dict[type[ServingError], str]] = {
-    RouteError: "ResourceNotFoundException",
-    ModelNotFoundError: "ModelNotFoundException",
-    ModelNotNamedError: "BadRequestException",
-    MethodError: "MethodNotAllowedException",
-    TooLargeError: "RequestEntityTooLargeException",
-    PayloadError: "BadRequestException",
-    ParameterError: "BadRequestException",
-    OverloadedError: "WlmCapacityException",
-    UnavailableError: "ServiceUnavailableException",
-}
 
 
 class LmiDialect(Dialect):
@@ -79,8 +62,8 @@ class LmiDialect(Dialect):
         tgi = model.option.tgi_compat
         sampling = sampling_params(parameters, model)
         details = parameters.details if parameters.details is not None else tgi
-        # Prompt tokens have no other place; who asks for them asks for details.
-        details = details or prompt_logprobs(parameters) is not None
+        # Prompt tokens and further sequences have no other place; who asks for them asks for details.
+        details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
         if sampling.top_logprobs and framing == "json" and not details:
             ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
         ignored += [key for key, value in body.items() if key not in _FIELDS and value is not None]
@@ -95,6 +78,7 @@ class LmiDialect(Dialect):
         request = GenerateRequest(
             prompt=prompt,
             sampling=sampling,
+            branching=branching(parameters, details=details, stream=framing != "json"),
             text=text_options(parameters),
             truncate=parameters.truncate,
             bad_sequences=tuple(parameters.bad_sequences or ()),
@@ -121,13 +105,10 @@ class LmiDialect(Dialect):
 
 
 def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
-    status, headers = error.status, {"content-type": JSON}
-    if isinstance(error, OverloadedError | UnavailableError):
-        headers["retry-after"] = str(error.retry_after_s)
+    status = error.status
     if isinstance(error, OverloadedError) and model is not None:
         status = model.option.throttle_error_http_code or status
-    kind = _DJL_TYPES.get(type(error), "InternalServerException")
-    return Answer(status, encode_json({"code": status, "type": kind, "message": error.message}), headers)
+    return Answer(status, encode_json(djl_error(error, status)), {"content-type": JSON, **retry_header(error)})
 
 
 # ------------------------------------------------------------------------------------------------ reading the body

@@ -19,7 +19,7 @@ from ..errors import (
     ServingError,
     UnavailableError,
 )
-from ..output_formatter import FRAMINGS
+from ..output_formatter import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish, Token, TopToken
 from .base import Formatter
 
@@ -73,8 +73,7 @@ class LmiFormatter(Formatter):
         self.stream = framing != "json"
         self.headers = {"content-type": content_type, **(headers or {})}
         if framing == "sse":
-            # Proxies must pass events on as they come.
-            self.headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+            self.headers |= SSE_HEADERS
         self._details = details
         self._full_text = return_full_text
         self._alternatives = alternatives

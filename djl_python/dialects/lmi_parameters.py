@@ -5,7 +5,6 @@ Runs in the worker. Source: LMI's inference schema 0.31 (common, LMI-Dist, vLLM 
 
 from __future__ import annotations
 
-import random
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -15,15 +14,18 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
-from ..types import MAX_SEED, SamplingParams, TextOptions
+from ..types import Branching, SamplingParams, TextOptions
+from .request_body import shown
+from .seeds import engine_seed, is_seed
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
 #: Of all stop_sequences, or all bad_sequences, of one request together.
 MAX_SEQUENCES_CHARS: Final = 32_768
-_MIN_SEED: Final = -(2**63)
-#: Seeds that are drawn here survive a JavaScript client's numbers.
-_DRAWN_SEED_BITS: Final = 53
+#: Of one request.
+MAX_SEQUENCES: Final = 128
+#: With a longer answer's length to this power, scores would leave the range of floating-point numbers.
+MAX_LENGTH_PENALTY: Final = 40
 
 #: Other names for the same thing. Both may be given if they agree.
 ALIASES: Final = {
@@ -39,6 +41,7 @@ AboveZero = Annotated[float, Meta(gt=0, description="a number > 0")]
 Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
 Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
 OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
+Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES, description=f"an integer >= 1 and <= {MAX_SEQUENCES}")]
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -89,17 +92,26 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     top_n_tokens: Annotated[Alternatives, Meta(description=f"an integer >= 0 and <= {MAX_ALTERNATIVES}")] | None = None
 
-    n: OneOrMore | None = None
-    best_of: OneOrMore | None = None
-    num_beams: OneOrMore | None = None
-    length_penalty: Annotated[float, Meta(description="a number")] | None = None
-    early_stopping: Annotated[bool | str, Meta(description="true or false")] | None = None
+    n: Sequences | None = None
+    best_of: Sequences | None = None
+    num_beams: Sequences | None = None
+    length_penalty: (
+        Annotated[
+            float,
+            Meta(
+                ge=-MAX_LENGTH_PENALTY,
+                le=MAX_LENGTH_PENALTY,
+                description=f"a number >= -{MAX_LENGTH_PENALTY} and <= {MAX_LENGTH_PENALTY}",
+            ),
+        ]
+        | None
+    ) = None
+    early_stopping: Flag | None = None
 
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
 #: Sampling rules that only a draw obeys, with the value that switches each off.
 _DRAW_ONLY: Final = {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
-_ONE_SEQUENCE: Final = ("n", "best_of", "num_beams")
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -107,7 +119,7 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
     """Check `parameters`; also the names that have no effect, for x-ignored-parameters.
 
     Raises:
-        ParameterError: a wrong type, out of range, contradictory, not available yet, or unknown where
+        ParameterError: a wrong type, out of range, contradictory, or unknown where
             option.unknown_parameters=error.
     """
     known: dict[str, Any] = {}
@@ -142,7 +154,7 @@ def _explained(known: dict[str, Any], spelled: dict[str, str], cause: msgspec.Va
         try:
             msgspec.convert(value, _HINTS[name])
         except msgspec.ValidationError:
-            return _error(spelled[name], f"expected {_expected(name)}, got {_shown(value)}")
+            return _error(spelled[name], f"expected {_expected(name)}, got {shown(value)}")
     return ParameterError(f"parameters: {cause}", "parameters")
 
 
@@ -159,20 +171,9 @@ def _expected(name: str) -> str:
     raise AssertionError(f"{name} has no description")
 
 
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
     """What types and bounds don't say."""
-    for name in _ONE_SEQUENCE:
-        if (getattr(parameters, name) or 1) > 1:
-            raise _error(
-                name,
-                f"several sequences and beams come with a later version; expected 1, got {getattr(parameters, name)}",
-            )
-    if parameters.seed is not None and not _MIN_SEED <= parameters.seed <= MAX_SEED:
+    if parameters.seed is not None and not is_seed(parameters.seed):
         raise _error("seed", f"expected {_expected('seed')}, got {parameters.seed}")
     for name in ("stop_sequences", "bad_sequences"):
         given = getattr(parameters, name)
@@ -184,10 +185,24 @@ def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
         raise _error(
             spelled["min_new_tokens"], f"expected at most max_new_tokens ({longest}), got {parameters.min_new_tokens}"
         )
+    _check_sequences(parameters)
+
+
+def _check_sequences(parameters: LmiParameters) -> None:
+    """Whether there will be as many sequences as are asked for."""
+    n, best_of, num_beams = parameters.n or 1, parameters.best_of, parameters.num_beams or 1
+    if num_beams > 1:
+        if best_of not in (None, 1, num_beams):
+            raise _error("best_of", f"expected num_beams ({num_beams}): beams are the sequences, got {best_of}")
+        if n > num_beams:
+            raise _error("n", f"expected at most num_beams ({num_beams}), got {n}")
+    elif best_of is not None and n > best_of:
+        raise _error("n", f"expected at most best_of ({best_of}), got {n}")
 
 
 def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model: ModelConfig) -> list[str]:
-    names = [name for name in _BEAMS_ONLY if getattr(parameters, name) is not None]
+    beams = (parameters.num_beams or 1) > 1
+    names = [name for name in _BEAMS_ONLY if getattr(parameters, name) is not None and not beams]
     if isinstance(parameters.stop_sequences, bool):
         # TensorRT-LLM's `stop` is a flag there; what it would stop is not said.
         names.append(spelled["stop_sequences"])
@@ -221,7 +236,7 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
     if draws:
         given |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
         given["top_k"] = max(parameters.top_k or 0, 0)
-        given["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if parameters.seed is None else parameters.seed & MAX_SEED
+        given["seed"] = engine_seed(parameters.seed)
     return SamplingParams(
         **given,
         max_new_tokens=max_new_tokens(parameters),
@@ -229,6 +244,34 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         stop_token_ids=tuple(parameters.stop_token_ids or ()),
         top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
         prompt_logprobs=prompt_logprobs(parameters),
+    )
+
+
+def wants_several(parameters: LmiParameters) -> bool:
+    """Whether more than one sequence is to be answered with, in so many words."""
+    return (parameters.n or 1) > 1
+
+
+def branching(parameters: LmiParameters, *, details: bool, stream: bool) -> Branching:
+    """How many sequences, and which. Without `n` all of them are answered with where details have a place for them.
+
+    Raises:
+        ParameterError: several, to be streamed: the best is not known before the end.
+    """
+    drawn = {name: getattr(parameters, name) or 1 for name in ("n", "best_of", "num_beams")}
+    for name, count in drawn.items():
+        if stream and count > 1:
+            raise _error(name, f"expected 1 where the answer is streamed, got {count}")
+    most = max(drawn.values())
+    beams: dict[str, Any] = {}
+    if drawn["num_beams"] > 1:
+        given = {name: getattr(parameters, name) for name in _BEAMS_ONLY}
+        beams = {name: value for name, value in given.items() if value is not None}
+    return Branching(
+        n=parameters.n or (most if details else 1),
+        best_of=most,
+        num_beams=drawn["num_beams"],
+        **beams,
     )
 
 

@@ -15,6 +15,7 @@ from ..output_formatter import JSON, JSONLINES, SSE
 from .base import Bodies
 from .chat_answer import ChatChunk, ChatCompletion
 from .chat_request import ChatRequest
+from .djl_errors import DjlError
 from .lmi_parameters import LmiParameters
 
 
@@ -101,14 +102,6 @@ class LmiLine(msgspec.Struct, frozen=True, kw_only=True):
     generated_text: str | UnsetType | None = UNSET
     details: LmiDetails | UnsetType | None = UNSET
     index: int | UnsetType = UNSET
-
-
-class DjlError(msgspec.Struct, frozen=True):
-    """What the front end refuses."""
-
-    code: int
-    type: str
-    message: str
 
 
 REQUEST: Final = (LmiRequest, ChatRequest)

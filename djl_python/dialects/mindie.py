@@ -9,7 +9,6 @@ with option.full_text_enabled each event's token.text is the text so far.
 
 from __future__ import annotations
 
-import random
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -18,12 +17,14 @@ from msgspec import Meta
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import SSE, encode_json, encode_sse
-from ..types import Chat, Delta, Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token
-from .base import Answer, Dialect, Formatter, Parsed, Route
+from ..output_formatter import SSE, encode_json
+from ..types import MAX_SEED, Chat, Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token
+from .base import Answer, Dialect, Parsed, Route
 from .request_body import ignored_header, json_object
+from .seeds import drawn_seed
 from .typed_body import read_body, unknown_fields
 from .typed_errors import typed_answer, typed_error, typed_event
+from .typed_stream import TypedStreamFormatter
 
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
@@ -31,9 +32,6 @@ MAX_IMAGES: Final = 1
 #: Of all stop texts together.
 MAX_STOP_CHARS: Final = 32_768
 MAX_STOPS: Final = 1024
-MAX_SEED: Final = 2**64 - 1
-#: Seeds that are drawn here survive a JavaScript client's numbers.
-_DRAWN_SEED_BITS: Final = 53
 _BASE_MODEL: Final = "None"
 
 Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]
@@ -175,7 +173,7 @@ def _sampling(parameters: Parameters) -> SamplingParams:
         **given,
         max_new_tokens=parameters.max_new_tokens or DEFAULT_MAX_NEW_TOKENS,
         do_sample=_samples(parameters),
-        seed=parameters.seed or 1 + random.getrandbits(_DRAWN_SEED_BITS),
+        seed=parameters.seed or 1 + drawn_seed(),
     )
 
 
@@ -246,7 +244,7 @@ class StreamResponse(msgspec.Struct, frozen=True, kw_only=True):
     details: StreamDetails | None = None
 
 
-class MindieFormatter(Formatter):
+class MindieFormatter(TypedStreamFormatter):
     """An event for each token.
 
     Args:
@@ -255,31 +253,15 @@ class MindieFormatter(Formatter):
         cumulative: whether token.text is the text so far.
     """
 
-    stream = True
-    keep_alive = b":\n\n"
-
     def __init__(
         self, *, seed: int, details: bool, full_text: str = "", cumulative: bool = False, headers: dict[str, str]
     ) -> None:
-        self.headers = {"content-type": SSE, "cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        super().__init__(headers)
         self._seed = seed
         self._details = details
         self._full_text = full_text
         self._cumulative = cumulative
         self._so_far = ""
-
-    def push(self, delta: Delta) -> bytes:
-        last = len(delta.tokens) - 1
-        return b"".join(
-            encode_sse(self._event(token, delta.finish if position == last else None))
-            for position, token in enumerate(delta.tokens)
-        )
-
-    def end(self) -> bytes:
-        return b""
-
-    def error(self, error: ServingError) -> bytes:
-        return typed_event(error)
 
     def _event(self, token: Token, finish: Finish | None) -> StreamResponse:
         text = token.text

@@ -20,8 +20,9 @@ from ..inputs import Input
 from ..output_formatter import JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import FinishReason
 from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
-from .chat_answer import SSE_DONE, ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
+from .chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
 from .chat_request import ChatRequest, read_chat
+from .framing import SSE_DONE
 from .generation_fields import GenerationFields
 from .openai_completions import Completion, CompletionFormatter, CompletionRequest, read_completion
 from .openai_errors import ErrorBody, openai_answer, openai_error, stream_failure

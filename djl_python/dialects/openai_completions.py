@@ -17,10 +17,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
-from ..output_formatter import FRAMINGS
 from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
-from .base import Formatter
-from .chat_answer import SSE_DONE, SSE_KEEP_ALIVE, Usage, UsageCount
+from .chat_answer import Usage, UsageCount
+from .framing import FramedFormatter
 from .generation_fields import (
     MAX_CHOICES,
     Alternatives,
@@ -199,7 +198,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class CompletionFormatter(Formatter):
+class CompletionFormatter(FramedFormatter):
     """The answer to one completion request.
 
     Args:
@@ -220,11 +219,7 @@ class CompletionFormatter(Formatter):
         tgi: bool,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
-        self.headers = {"content-type": content_type, **(headers or {})}
-        self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
-        self._done = SSE_DONE if framing == "sse" else b""
+        super().__init__(framing, headers)
         self._fields = parsed.fields
         self._prompts = [request.prompt for request in parsed.requests]
         self._n = parsed.fields.n or 1

@@ -25,8 +25,8 @@ from ..errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..output_formatter import encode_json
-from .base import Answer
+from ..output_formatter import JSON, encode_json
+from .base import Answer, retry_header
 from .typed_errors import typed_error
 
 INVALID_REQUEST: Final = "invalid_request_error"
@@ -85,10 +85,7 @@ def openai_error(error: ServingError, prompt_field: str = "messages") -> tuple[i
 def openai_answer(error: ServingError, prompt_field: str = "messages") -> Answer:
     """An error before the first byte."""
     status, body = openai_error(error, prompt_field)
-    headers = {"content-type": "application/json"}
-    if isinstance(error, OverloadedError | UnavailableError):
-        headers["retry-after"] = str(error.retry_after_s)
-    return Answer(status, encode_json(body), headers)
+    return Answer(status, encode_json(body), {"content-type": JSON, **retry_header(error)})
 
 
 def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | dict[str, StreamFailure]:

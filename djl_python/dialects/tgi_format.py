@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from ..errors import ServingError
-from ..output_formatter import JSON, SSE, encode_json, encode_sse
+from ..output_formatter import JSON, encode_json
 from ..types import Delta, Finish, TopToken
 from ..types import Token as GeneratedToken
 from .base import Formatter
@@ -26,9 +25,7 @@ from .tgi_types import (
     Token,
 )
 from .typed_errors import typed_event
-
-#: A comment, as TGI's server sends them while a stream has nothing to say.
-KEEP_ALIVE: Final = b":\n\n"
+from .typed_stream import TypedStreamFormatter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,30 +111,13 @@ class WholeFormatter(Formatter):
         return [_tokens(token.top) for token in tokens] if self._shape.alternatives else UNSET
 
 
-class StreamFormatter(Formatter):
+class StreamFormatter(TypedStreamFormatter):
     """An event for each token, numbered from 1; the last one has the text and, where asked for, details."""
 
-    stream = True
-    keep_alive = KEEP_ALIVE
-
     def __init__(self, shape: Shape) -> None:
-        # Proxies must pass events on as they come.
-        self.headers = {"content-type": SSE, "cache-control": "no-cache", "x-accel-buffering": "no", **shape.headers}
+        super().__init__(shape.headers)
         self._shape = shape
         self._index = 0
-
-    def push(self, delta: Delta) -> bytes:
-        last = len(delta.tokens) - 1
-        return b"".join(
-            encode_sse(self._event(token, delta.finish if position == last else None))
-            for position, token in enumerate(delta.tokens)
-        )
-
-    def end(self) -> bytes:
-        return b""
-
-    def error(self, error: ServingError) -> bytes:
-        return typed_event(error)
 
     def _event(self, token: GeneratedToken, finish: Finish | None) -> StreamResponse:
         self._index += 1

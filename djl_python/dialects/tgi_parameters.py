@@ -6,20 +6,17 @@ Runs in the worker. Source: TGI 2.3.2's OpenAPI document and its router's valida
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ..config import Options
 from ..errors import ParameterError
-from ..types import MAX_SEED, Branching, Grammar, SamplingParams
+from ..types import Branching, Grammar, SamplingParams
 from .generation_fields import GenerationFields, grammar_of
+from .seeds import engine_seed, is_seed
 from .tgi_types import GenerateParameters
 
 DEFAULT_MAX_NEW_TOKENS: Final = 100
-_MIN_SEED: Final = -(2**63)
-#: Seeds that are drawn here survive a JavaScript client's numbers.
-_DRAWN_SEED_BITS: Final = 53
 
 #: What the router says of a number that is out of its type's range.
 _REFUSALS: Final = {
@@ -63,7 +60,7 @@ def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> N
     stops = len(parameters.stop or ())
     if stops > option.max_stop_sequences:
         raise _refusal("stop", f"`stop` supports up to {option.max_stop_sequences} stop sequences. Given: {stops}")
-    if parameters.seed is not None and not _MIN_SEED <= parameters.seed <= MAX_SEED:
+    if parameters.seed is not None and not is_seed(parameters.seed):
         raise _refusal("seed", f"`seed` must be a 64-bit integer. Given: {parameters.seed}")
     top_n = parameters.top_n_tokens or 0
     if not 0 <= top_n <= option.max_top_n_tokens:
@@ -143,12 +140,11 @@ def sampling_params(parameters: GenerateParameters) -> SamplingParams:
         for name in ("repetition_penalty", "frequency_penalty", *_DRAW_ONLY)
         if (value := getattr(parameters, name)) is not None
     }
-    seed = random.getrandbits(_DRAWN_SEED_BITS) if parameters.seed is None else parameters.seed & MAX_SEED
     return SamplingParams(
         **given,
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS if parameters.max_new_tokens is None else parameters.max_new_tokens,
         do_sample=draws,
-        seed=seed if draws else 0,
+        seed=engine_seed(parameters.seed) if draws else 0,
         grammar=_grammar(parameters),
         top_logprobs=parameters.top_n_tokens or 0,
         prompt_logprobs=0 if parameters.decoder_input_details else None,

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from ..config import ModelConfig
-from ..errors import ContextLengthError, GenerationError, HandlerError, OverloadedError, ServingError, UnavailableError
+from ..errors import ContextLengthError, GenerationError, HandlerError, ServingError
 from ..inputs import Input
 from ..output_formatter import JSON, SSE, encode_json, encode_sse
-from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView
+from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
 from .triton_generate import EVENTS, parse_generate
 from .triton_infer import BINARY, parse_infer
 from .triton_pages import PAGES
@@ -135,10 +135,7 @@ class TritonDialect(Dialect):
     def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
         """`{"error"}`, with what failed in generation as 500."""
         status = _INTERNAL if isinstance(error, GenerationError | HandlerError) else error.status
-        headers = {"content-type": JSON}
-        if isinstance(error, OverloadedError | UnavailableError):
-            headers["retry-after"] = str(error.retry_after_s)
-        return Answer(status, encode_json(TritonError(_message(error))), headers)
+        return Answer(status, encode_json(TritonError(_message(error))), {"content-type": JSON, **retry_header(error)})
 
     def stream_error(self, error: ServingError, content_type: str) -> bytes:
         encode = encode_sse if content_type.startswith(SSE) else encode_json

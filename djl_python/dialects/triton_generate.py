@@ -6,7 +6,6 @@ text. The prompt is not repeated unless `exclude_input_in_output` is false.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,9 +15,10 @@ from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
 from ..output_formatter import JSON, encode_json, encode_sse
-from ..types import MAX_SEED, Delta, GenerateRequest, SamplingParams, TextOptions
+from ..types import Delta, GenerateRequest, SamplingParams, TextOptions
 from .base import Formatter, Parsed
 from .request_body import ignored_header, shown
+from .seeds import engine_seed, is_seed
 from .triton_types import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_VERSION,
@@ -33,9 +33,6 @@ EVENTS: Final = "text/event-stream; charset=utf-8"
 
 _FIELDS: Final = frozenset(TritonRequest.__struct_fields__)
 _KNOWN: Final = frozenset(TritonParameters.__struct_fields__)
-_MIN_SEED: Final = -(2**63)
-#: Seeds that are drawn here survive a JavaScript client's numbers.
-_DRAWN_SEED_BITS: Final = 53
 #: Rules that only a draw obeys, with the values that ask for none.
 _DRAW_ONLY: Final[dict[str, tuple[float, ...]]] = {
     "temperature": (0,),
@@ -135,13 +132,13 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
     if min_tokens > max_tokens:
         raise ParameterError(f"min_tokens: expected at most max_tokens ({max_tokens}), got {min_tokens}", "min_tokens")
     seed = _either(parameters, "seed", "random_seed")
-    if seed is not None and not _MIN_SEED <= seed <= MAX_SEED:
+    if seed is not None and not is_seed(seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {seed}", "seed")
     sampling: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(parameters, name)) is not None}
     if _draws(parameters):
         sampling |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
         sampling["top_k"] = max(parameters.top_k or 0, 0)
-        sampling["seed"] = random.getrandbits(_DRAWN_SEED_BITS) if seed is None else seed & MAX_SEED
+        sampling["seed"] = engine_seed(seed)
         sampling["do_sample"] = True
     else:
         ignored = [*ignored, *_without_effect(parameters)]

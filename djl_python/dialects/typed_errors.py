@@ -27,7 +27,7 @@ from ..errors import (
     UnavailableError,
 )
 from ..output_formatter import JSON, SSE, encode_json, encode_sse
-from .base import Answer, Bodies
+from .base import Answer, Bodies, retry_header
 
 VALIDATION: Final = 422
 FAILED_DEPENDENCY: Final = 424
@@ -71,9 +71,7 @@ def typed_error(error: ServingError) -> tuple[int, ErrorResponse]:
 def typed_answer(error: ServingError, *, as_event: bool = False) -> Answer:
     """An error before the first byte: JSON, or one server-sent event."""
     status, body = typed_error(error)
-    headers = {"content-type": SSE if as_event else JSON}
-    if isinstance(error, OverloadedError | UnavailableError):
-        headers["retry-after"] = str(error.retry_after_s)
+    headers = {"content-type": SSE if as_event else JSON, **retry_header(error)}
     return Answer(status, encode_sse(body) if as_event else encode_json(body), headers)
 
 

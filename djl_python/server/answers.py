@@ -8,43 +8,26 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+
+import msgspec
 
 from ..config import ModelConfig
-from ..dialects.base import Answer, Dialect
-from ..errors import (
-    MethodError,
-    ModelNotFoundError,
-    ModelNotNamedError,
-    OverloadedError,
-    RouteError,
-    ServingError,
-    UnavailableError,
-)
-
-_DJL_TYPES: Final[dict[type[ServingError], str]] = {
-    RouteError: "ResourceNotFoundException",
-    ModelNotFoundError: "ModelNotFoundException",
-    ModelNotNamedError: "BadRequestException",
-    MethodError: "MethodNotAllowedException",
-    UnavailableError: "ServiceUnavailableException",
-    OverloadedError: "WlmCapacityException",
-}
+from ..dialects.base import Answer, Dialect, retry_header
+from ..dialects.djl_errors import djl_error
+from ..errors import ServingError
 
 
 def front_end_error(error: ServingError) -> Answer:
     """`{"code", "type", "message"}`, pretty."""
-    kind = _DJL_TYPES.get(type(error), type(error).__name__)
-    return Answer(error.status, pretty_json({"code": error.status, "type": kind, "message": error.message}))
+    return Answer(error.status, pretty_json(msgspec.structs.asdict(djl_error(error))))
 
 
 def error_answer(error: ServingError, dialect: Dialect | None, model: ModelConfig | None) -> Answer:
     """`error` as the dialect writes it, or as the front end does where no route was found."""
     answer = front_end_error(error) if dialect is None else dialect.error(error, model)
-    if isinstance(error, OverloadedError | UnavailableError) and "retry-after" not in map(str.lower, answer.headers):
-        # A client that is not told when to come back comes back at once.
-        return replace(answer, headers={**answer.headers, "retry-after": str(error.retry_after_s)})
-    return answer
+    if "retry-after" in map(str.lower, answer.headers):
+        return answer
+    return replace(answer, headers={**answer.headers, **retry_header(error)})
 
 
 def pretty_json(value: object) -> bytes:

@@ -96,7 +96,7 @@ class Replica:
         """Keep a worker in this slot until `stop`, or until it cannot load."""
         try:
             await self._run()
-        except Exception as exc:
+        except Exception as exc:  # the slot's boundary: whatever went wrong, it shows as failed and leaves no worker
             log.exception("supervision of worker %s failed", self.name, extra=self._model.log_extra)
             self.failure = f"supervision failed: {exc}"
             self._become(WorkerState.FAILED)

@@ -130,7 +130,7 @@ class Service:
                     await self._handler.close()
         except TimeoutError:
             log.warning("the handler did not close within %g s", CLOSE_TIMEOUT_S)
-        except Exception as exc:
+        except Exception as exc:  # the user's code may raise anything; the worker ends all the same
             log.error("the handler's close failed: %s", user_traceback(exc))
         self._end(EXIT_STOPPED)
 
@@ -147,7 +147,7 @@ class Service:
             await handler.load(self._context(config))
         except ServingError as exc:
             self._fail_load(f"Model {name} did not load: {exc.message}")
-        except (Exception, SystemExit) as exc:
+        except (Exception, SystemExit) as exc:  # the user's code may raise anything while it loads
             self._fail_load(f"Model {name} did not load: {one_line(exc)}\n{user_traceback(exc)}")
         else:
             self._handler = handler
@@ -195,7 +195,7 @@ class Service:
             self._answer_error(flight, exc)
         except SystemExit as exc:
             self._answer_handler_error(flight, HandlerError(f"the handler called sys.exit({exc.code!r})"))
-        except Exception as exc:
+        except Exception as exc:  # the user's code may raise anything; it costs this request only
             log.error(
                 "model %s, request %s: %s\n%s",
                 *(self._config.name, flight.request_id, one_line(exc), user_traceback(exc)),

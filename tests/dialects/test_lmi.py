@@ -15,7 +15,7 @@ from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Delta, Finish, FinishReason, Token, TopToken
+from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
 
 LMI = LmiDialect()
 
@@ -118,6 +118,31 @@ def test_the_other_sequences_come_after_the_best() -> None:
     assert answer["details"]["best_of_sequences"] == [
         {"finish_reason": "eos_token", "generated_tokens": 3, "generated_text": "text 1", "tokens": LMI_TOKENS}
     ]
+
+
+def test_who_asks_for_several_sequences_gets_details() -> None:
+    parsed = parse({"inputs": "What?", "parameters": {"n": 2, "best_of": 3, "details": False}})
+    assert parsed.requests[0].branching == Branching(n=2, best_of=3)
+    for choice in (0, 1):
+        parsed.formatter.push(delta(TOKENS, finish(), choice))
+    assert len(json.loads(parsed.formatter.end())["details"]["best_of_sequences"]) == 1
+    # The best of several is an answer without details.
+    parsed = parse({"inputs": "What?", "parameters": {"best_of": 3}})
+    assert parsed.requests[0].branching == Branching(n=1, best_of=3)
+    parsed.formatter.push(delta(TOKENS, finish()))
+    assert json.loads(parsed.formatter.end()) == {"generated_text": "Deep Learning"}
+
+
+@pytest.mark.parametrize("framing", [{"stream": True}, {"parameters": {"output_formatter": "sse"}}])
+def test_several_sequences_are_refused_in_a_stream(framing: dict[str, Any]) -> None:
+    body = {"inputs": "x", **framing, "parameters": {"n": 2, **framing.get("parameters", {})}}
+    with pytest.raises(
+        errors.ParameterError, match=r"parameters\.n: expected 1 where the answer is streamed"
+    ) as caught:
+        parse(body)
+    refusal = LMI.error(caught.value, model(), inputs=inputs(body))
+    assert refusal.status == 424
+    assert json.loads(refusal.body)["details"]["finish_reason"] == "error"
 
 
 def test_full_text() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from djl_python.config import ModelConfig, Options
-from djl_python.dialects.lmi_parameters import read_parameters, sampling_params, text_options
+from djl_python.dialects.lmi_parameters import branching, read_parameters, sampling_params, text_options
 from djl_python.errors import ParameterError
-from djl_python.types import SamplingParams, TextOptions
+from djl_python.types import Branching, SamplingParams, TextOptions
 
 MODEL = ModelConfig(name="m")
 STRICT = ModelConfig(name="m", option=Options(unknown_parameters="error"))
@@ -70,7 +70,7 @@ def test_defaults() -> None:
             {"temperature": 2, "top_k": 5, "top_p": 0.5, "seed": 3},
             {"do_sample": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0},
         ),
-        ({"n": 1, "best_of": 1, "num_beams": 1}, {"max_new_tokens": 30}),
+        ({"n": 2, "best_of": 3}, {"max_new_tokens": 30, "do_sample": False}),
         (
             dict.fromkeys(("max_new_tokens", "seed", "stop_sequences", "temperature", "n", "made_up")),
             {"do_sample": False},
@@ -98,6 +98,42 @@ def test_sampling(given: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_text(given: dict[str, Any], expected: dict[str, Any]) -> None:
     found = text(given)
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "details", "expected"),
+    [
+        ({}, True, Branching()),
+        ({"n": 1, "best_of": 1, "num_beams": 1}, True, Branching()),
+        ({"n": 2}, True, Branching(n=2, best_of=2)),
+        ({"n": 2, "best_of": 3}, True, Branching(n=2, best_of=3)),
+        ({"n": 1, "best_of": 3}, True, Branching(n=1, best_of=3)),
+        # Without n there are as many as details have a place for.
+        ({"best_of": 3}, True, Branching(n=3, best_of=3)),
+        ({"best_of": 3}, False, Branching(n=1, best_of=3)),
+        ({"num_beams": 4}, True, Branching(n=4, best_of=4, num_beams=4)),
+        ({"num_beams": 4}, False, Branching(n=1, best_of=4, num_beams=4)),
+        ({"num_beams": 4, "n": 2, "best_of": 4}, True, Branching(n=2, best_of=4, num_beams=4)),
+        (
+            {"num_beams": 2, "length_penalty": 0.5, "early_stopping": True},
+            False,
+            Branching(n=1, best_of=2, num_beams=2, length_penalty=0.5, early_stopping=True),
+        ),
+        ({"length_penalty": 0.5, "early_stopping": True}, True, Branching()),
+    ],
+)
+def test_branching(given: dict[str, Any], details: bool, expected: Branching) -> None:
+    parameters = read_parameters(given, MODEL)[0]
+    assert branching(parameters, details=details, stream=False) == expected
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "num_beams"])
+def test_several_sequences_are_not_streamed(name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        branching(read_parameters({name: 2}, MODEL)[0], details=True, stream=True)
+    assert caught.value.message == f"parameters.{name}: expected 1 where the answer is streamed, got 2"
+    assert caught.value.field == f"parameters.{name}"
+    assert branching(read_parameters({name: 1}, MODEL)[0], details=True, stream=True) == Branching()
 
 
 def test_a_seed_is_drawn_for_each_request() -> None:
@@ -132,6 +168,8 @@ def test_do_sample_can_be_inferred(given: dict[str, Any], draws: bool) -> None:
         ({"seed": 5, "do_sample": True}, []),
         ({"temperature": 0.5, "do_sample": False}, ["temperature"]),
         ({"length_penalty": 1.0, "early_stopping": False}, ["length_penalty", "early_stopping"]),
+        ({"num_beams": 1, "length_penalty": 2}, ["length_penalty"]),
+        ({"num_beams": 2, "length_penalty": 2, "early_stopping": True}, []),
         ({"stop": True}, ["stop"]),
         ({"watermark": True, "made up": None}, ["watermark"]),
     ],
@@ -193,11 +231,17 @@ def test_unknown_parameters_can_be_refused() -> None:
             {"bad_sequences": ["x"] * 40_000},
             "parameters.bad_sequences: expected at most 32768 characters together, got 40000",
         ),
-        ({"n": 2}, "parameters.n: several sequences and beams come with a later version; expected 1, got 2"),
+        ({"n": 0}, "parameters.n: expected an integer >= 1 and <= 128, got 0"),
+        ({"best_of": 129}, "parameters.best_of: expected an integer >= 1 and <= 128, got 129"),
+        ({"num_beams": 2.5}, "parameters.num_beams: expected an integer >= 1 and <= 128, got 2.5"),
+        ({"n": 3, "best_of": 2}, "parameters.n: expected at most best_of (2), got 3"),
+        ({"n": 3, "num_beams": 2}, "parameters.n: expected at most num_beams (2), got 3"),
         (
-            {"num_beams": 4},
-            "parameters.num_beams: several sequences and beams come with a later version; expected 1, got 4",
+            {"best_of": 3, "num_beams": 4},
+            "parameters.best_of: expected num_beams (4): beams are the sequences, got 3",
         ),
+        ({"length_penalty": 41}, "parameters.length_penalty: expected a number >= -40 and <= 40, got 41"),
+        ({"early_stopping": "never"}, 'parameters.early_stopping: expected true or false, got "never"'),
         (
             {"temperature": "x" * 200},
             'parameters.temperature: expected a number > 0, got "' + "x" * 56 + "...",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ def plain_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What importing a model.py adds to the path is taken off again."""
+def user_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What importing a model.py leaves behind is taken away again."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ async def test_what_does_not_go_with_it(
     )
     with pytest.raises(ParameterError, match=message) as caught:
         await search(served, request)
-    assert caught.value.field == "num_beams"
+    assert caught.value.field == "parameters.num_beams"
 
 
 async def test_the_search_ends_when_nothing_better_can_come() -> None:

@@ -41,21 +41,40 @@ def blocks(markdown: str) -> list[Block]:
 
 def commands(block: Block) -> list[list[str]]:
     """The commands of a shell block as argument lists; continued lines are joined, comments dropped."""
-    lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+    found: list[list[str]] = []
+    pending = ""
+    for line in block.text.replace("\\\n", " ").splitlines(keepends=True):
+        pending += line
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # a quotation that goes on in the next line
+            continue
+        pending = ""
+        if words:
+            found.append(words)
+    if pending:
+        raise ValueError(f"a quotation that does not end: {pending}")
+    return found
+
+
+def with_output(markdown: str, language: str) -> list[tuple[Block, str]]:
+    """The blocks of a language, each with what it prints: the block after it, if that is json or text, or ""."""
+    everything = blocks(markdown)
+    return [
+        (block, following.text if following.language in ("json", "text") else "")
+        for block, following in zip(everything, [*everything[1:], Block("", "")], strict=True)
+        if block.language == language
+    ]
 
 
 def curls(markdown: str) -> list[Curl]:
-    """Every curl command, with what it prints: the block after its own, if that is json or text."""
-    found: list[Curl] = []
-    everything = blocks(markdown)
-    for block, following in zip(everything, [*everything[1:], Block("", "")], strict=True):
-        if block.language != "sh":
-            continue
-        for words in commands(block):
-            if words[0] == "curl":
-                found.append(_curl(words[1:], following.text if following.language in ("json", "text") else ""))
-    return found
+    """Every curl command, with what it prints."""
+    return [
+        _curl(words[1:], prints)
+        for block, prints in with_output(markdown, "sh")
+        for words in commands(block)
+        if words[0] == "curl"
+    ]
 
 
 def _curl(words: list[str], prints: str) -> Curl:

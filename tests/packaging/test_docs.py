@@ -75,4 +75,5 @@ def test_reading_blocks() -> None:
         Block("sh", "ls \\\n  -l  # all\n"),
         Block("", "x\n"),
     ]
-    assert commands(blocks("```sh\nls \\\n  -l  # all\n\n# no\n```\n")[0]) == [["ls", "-l"]]
+    assert commands(blocks("```sh\nls \\\n  -l  # all\n\n# no\nls\n```\n")[0]) == [["ls", "-l"], ["ls"]]
+    assert commands(Block("sh", "echo 'a\n b'\nls\n")) == [["echo", "a\n b"], ["ls"]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +12,11 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.packaging.readme import README, ROOT, Curl, curls
+from tests.packaging.readme import README, ROOT, Curl, curls, with_output
 
-CURLS = curls(README.read_text(encoding="utf-8"))
+TEXT = README.read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8080"
+CURLS = curls(TEXT)
 
 
 @pytest.fixture(scope="module")
@@ -22,30 +26,44 @@ def server() -> Iterator[RunningServer]:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Equal, but for the last digits of numbers, which depend on the processor."""
+    """Equal, but for `...` and the last digits of numbers, which depend on the processor."""
     if isinstance(expected, dict):
         return list(found) == list(expected) and all(same(found[key], expected[key]) for key in expected)
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
+        return isinstance(found, list) and len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, str) and expected.endswith("..."):
+        return str(found).startswith(expected.removesuffix("..."))
     return bool(found == pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else found == expected)
 
 
 def documents(text: str) -> list[Any]:
-    """One JSON document, or one a line."""
+    """One JSON document, or one a line; that of a server-sent event in {"data": ...}."""
     try:
         return [json.loads(text)]
     except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [_line(line) for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("curl", CURLS, ids=lambda curl: f"{curl.method} {curl.url.rpartition('8080')[2]}")
+def _line(line: str) -> Any:
+    event = line.removeprefix("data: ")
+    return json.loads(line) if event == line else {"data": json.loads(event)}
+
+
+@pytest.mark.parametrize("curl", CURLS, ids=lambda curl: f"{curl.method} {curl.url.removeprefix(ADDRESS)}")
 def test_curl_line(server: RunningServer, curl: Curl) -> None:
-    url = curl.url.replace("http://127.0.0.1:8080", server.url)
+    url = curl.url.replace(ADDRESS, server.url)
     response = httpx.request(curl.method, url, headers=curl.headers, content=curl.body, timeout=60)
     assert response.status_code == 200, response.text
     assert response.text
     if curl.prints:
         assert same(documents(response.text), documents(curl.prints)), response.text
+
+
+def test_openai_client(server: RunningServer) -> None:
+    ((program, prints),) = ((block.text, prints) for block, prints in with_output(TEXT, "python") if prints)
+    command = [sys.executable, "-c", program.replace(ADDRESS, server.url)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (run.stdout, run.stderr) == (prints.strip("\n"), "")
 
 
 def test_the_start_prints_a_curl_line_that_works(server: RunningServer) -> None:

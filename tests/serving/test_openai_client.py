@@ -98,7 +98,7 @@ def test_content_in_parts(client: openai.OpenAI, expected: str) -> None:
 def test_several_answers(client: openai.OpenAI) -> None:
     def ask() -> list[str | None]:
         answer = client.chat.completions.create(
-            model="demo", messages=QUESTION, n=3, temperature=1.5, seed=7, max_tokens=12
+            model="demo", messages=QUESTION, n=3, temperature=2.0, seed=7, max_tokens=12
         )
         assert [choice.index for choice in answer.choices] == [0, 1, 2]
         return [choice.message.content for choice in answer.choices]
@@ -111,7 +111,7 @@ def test_several_answers(client: openai.OpenAI) -> None:
 def test_several_streamed_answers(client: openai.OpenAI) -> None:
     texts = {0: "", 1: ""}
     stream = client.chat.completions.create(
-        model="demo", messages=QUESTION, n=2, temperature=1.5, seed=7, max_tokens=12, stream=True
+        model="demo", messages=QUESTION, n=2, temperature=2.0, seed=7, max_tokens=12, stream=True
     )
     for chunk in stream:
         for choice in chunk.choices:

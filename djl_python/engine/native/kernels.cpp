@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kPanel = 64;       // columns of a packed weight panel: four vectors
 constexpr int kRows = 6;         // rows of the register tile of a matrix product
+constexpr int kAhead = 8192;     // bytes of a panel fetched before they are needed
 constexpr int kKeys = 16;        // keys of a cache group: one vector of scores
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
 constexpr int kChunkKeys = 512;  // keys between two rescalings of the softmax
@@ -317,11 +318,13 @@ inline __m512 activate(__m512 x, int activation) {
     }
 }
 
-// R rows times one panel, over pairs [from, to) of the inner dimension.
+// R rows times one panel. `ahead` is fetched along the way: the panel itself some lines on while it comes from memory, the
+// next panel while this one comes from the cache.
 template <class F, int R>
-inline void tile(const typename F::T* a, int64_t stride, const typename F::T* panel, int from, int to, __m512 (&sum)[R][4]) {
-    const auto* b = (const __m512i*)panel + (int64_t)from * 4;
-    for (int p = from; p < to; ++p, b += 4) {
+inline void tile(const typename F::T* a, int64_t stride, const typename F::T* panel, int pairs, const char* ahead,
+                 __m512 (&sum)[R][4]) {
+    const auto* b = (const __m512i*)panel;
+    for (int p = 0; p < pairs; ++p, b += 4, ahead += 256) {
         const __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + 1);
         const __m512i b2 = _mm512_loadu_si512(b + 2), b3 = _mm512_loadu_si512(b + 3);
         for (int r = 0; r < R; ++r) {
@@ -332,10 +335,7 @@ inline void tile(const typename F::T* a, int64_t stride, const typename F::T* pa
             sum[r][2] = F::fma(sum[r][2], b2, x);
             sum[r][3] = F::fma(sum[r][3], b3, x);
         }
-        _mm_prefetch((const char*)(b + 32), _MM_HINT_T0);
-        _mm_prefetch((const char*)(b + 33), _MM_HINT_T0);
-        _mm_prefetch((const char*)(b + 34), _MM_HINT_T0);
-        _mm_prefetch((const char*)(b + 35), _MM_HINT_T0);
+        for (int line = 0; line < 4; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
     }
 }
 
@@ -373,11 +373,11 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
 }
 
 template <class F, int R>
-inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F::T* weights, int pairs) {
+inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F::T* weights, int pairs, const char* ahead) {
     __m512 sum[R][4];
     for (auto& one : sum)
         for (auto& lane : one) lane = _mm512_setzero_ps();
-    tile<F, R>((const typename F::T*)op.in + row * op.k, op.k, weights, 0, pairs, sum);
+    tile<F, R>((const typename F::T*)op.in + row * op.k, op.k, weights, pairs, ahead, sum);
     for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
 }
 
@@ -394,14 +394,24 @@ void linear(Pool& pool, int index, const Op& op, const Step& step) {
         const int panel = task / bands;
         const int first = task % bands * band, last = std::min(rows, first + band);
         const T* weights = (const T*)op.weight + (int64_t)panel * kPanel * op.k;
+        // Its next panel is probably the one after those that the other threads have.
+        const int following = bands == 1 ? std::min(panel + pool.threads, panels - 1) : panel;
+        const char* next = (const char*)((const T*)op.weight + (int64_t)following * kPanel * op.k);
+        // Tiles of nearly the same height: a low last one would wait for its own additions.
+        const int tiles = (last - first + kRows - 1) / kRows;
         int row = first;
-        for (; row + kRows <= last; row += kRows) rows_of_panel<F, kRows>(op, row, panel, weights, pairs);
-        switch (last - row) {
-            case 5: rows_of_panel<F, 5>(op, row, panel, weights, pairs); break;
-            case 4: rows_of_panel<F, 4>(op, row, panel, weights, pairs); break;
-            case 3: rows_of_panel<F, 3>(op, row, panel, weights, pairs); break;
-            case 2: rows_of_panel<F, 2>(op, row, panel, weights, pairs); break;
-            case 1: rows_of_panel<F, 1>(op, row, panel, weights, pairs); break;
+        for (int t = 0; t < tiles; ++t) {
+            const int height = (last - row + tiles - t - 1) / (tiles - t);
+            const char* ahead = t == 0 ? (const char*)weights + kAhead : t == 1 ? next : (const char*)weights;
+            switch (height) {
+                case 6: rows_of_panel<F, 6>(op, row, panel, weights, pairs, ahead); break;
+                case 5: rows_of_panel<F, 5>(op, row, panel, weights, pairs, ahead); break;
+                case 4: rows_of_panel<F, 4>(op, row, panel, weights, pairs, ahead); break;
+                case 3: rows_of_panel<F, 3>(op, row, panel, weights, pairs, ahead); break;
+                case 2: rows_of_panel<F, 2>(op, row, panel, weights, pairs, ahead); break;
+                case 1: rows_of_panel<F, 1>(op, row, panel, weights, pairs, ahead); break;
+            }
+            row += height;
         }
     }
 }
@@ -460,17 +470,34 @@ struct Scratch {
     float most[kQueries], total[kQueries];
 };
 
-// Scores of R (query, head) pairs against one group of keys.
-template <class F, int R>
-inline void score(const int32_t* queries, int pairs, const typename F::T* keys, float* out) {
-    __m512 sum[R];
-    for (auto& one : sum) one = _mm512_setzero_ps();
-    const auto* k = (const __m512i*)keys;
+// Scores of R (query, head) pairs against G groups of keys; fetches their values, which are needed next.
+template <class F, int R, int G>
+inline void score(const int32_t* queries, int pairs, const typename F::T* const* keys, const typename F::T* const* values,
+                  float* out) {
+    __m512 sum[R][G];
+    for (auto& one : sum)
+        for (auto& group : one) group = _mm512_setzero_ps();
     for (int p = 0; p < pairs; ++p) {
-        const __m512i key = _mm512_loadu_si512(k + p);
-        for (int r = 0; r < R; ++r) sum[r] = F::fma(sum[r], key, queries[r * pairs + p]);
+        __m512i key[G];
+        for (int g = 0; g < G; ++g) {
+            key[g] = _mm512_loadu_si512((const __m512i*)keys[g] + p);
+            _mm_prefetch((const char*)values[g] + p * 64, _MM_HINT_T0);
+        }
+        for (int r = 0; r < R; ++r)
+            for (int g = 0; g < G; ++g) sum[r][g] = F::fma(sum[r][g], key[g], queries[r * pairs + p]);
     }
-    for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kChunkKeys, sum[r]);
+    for (int r = 0; r < R; ++r)
+        for (int g = 0; g < G; ++g) _mm512_storeu_ps(out + r * kChunkKeys + g * kKeys, sum[r][g]);
+}
+
+template <class F, int G>
+inline void score_all(const int32_t* queries, int count, int pairs, const typename F::T* const* keys,
+                      const typename F::T* const* values, float* out) {
+    int q = 0;
+    auto of = [&](int from) { return queries + (size_t)from * pairs; };
+    for (; q + 6 <= count; q += 6) score<F, 6, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
+    for (; q + 3 <= count; q += 3) score<F, 3, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
+    for (; q < count; ++q) score<F, 1, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
 }
 
 // Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs.
@@ -510,13 +537,17 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
     s.queries.resize((size_t)kQueries * pairs);
     s.scores.resize((size_t)kQueries * kChunkKeys);
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
-    s.sums.assign((size_t)kQueries * op.value_dim, 0.0f);
+    s.sums.resize((size_t)kQueries * op.value_dim);
+    memset(s.sums.data(), 0, (size_t)count * op.value_dim * sizeof(float));
     auto position_of = [&](int pair) { return step.positions[first + pair / shared]; };
     for (int q = 0; q < count; ++q) {
         const int head = kv_head * shared + q % shared;
         const float* x = (const float*)op.in + (first + q / shared) * width + head * op.dim;
         T* to = (T*)(s.queries.data() + (size_t)q * pairs);
-        for (int i = 0; i < op.dim; ++i) to[i] = F::from(x[i] * op.scale);
+        for (int i = 0; i < op.dim; i += 16) {
+            const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
+            F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), _mm512_set1_ps(op.scale)), mask);
+        }
         s.most[q] = op.sinks ? op.sinks[head] : -INFINITY;
         s.total[q] = op.sinks ? 1.0f : 0.0f;
     }
@@ -524,19 +555,19 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
     int64_t begin = op.window > 0 ? std::max<int64_t>(0, position_of(0) - op.window + 1) : 0;
     begin -= begin % kKeys;
     const int per_block = step.block_size / kKeys;
+    const T* keys[kChunkKeys / kKeys];
     const T* values[kChunkKeys / kKeys];
     for (int64_t chunk = begin; chunk < end; chunk += kChunkKeys) {
         const int groups = (int)((std::min<int64_t>(end - chunk, kChunkKeys) + kKeys - 1) / kKeys);
         for (int g = 0; g < groups; ++g) {
             const int64_t group = chunk / kKeys + g, block = table[group / per_block];
-            const T* keys = key_group<F>(op, step, block, kv_head, (int)(group % per_block));
+            keys[g] = key_group<F>(op, step, block, kv_head, (int)(group % per_block));
             values[g] = value_group<F>(op, step, block, kv_head, (int)(group % per_block));
-            float* out = s.scores.data() + g * kKeys;
-            int q = 0;
-            for (; q + 8 <= count; q += 8) score<F, 8>(s.queries.data() + (size_t)q * pairs, pairs, keys, out + q * kChunkKeys);
-            for (; q + 3 <= count; q += 3) score<F, 3>(s.queries.data() + (size_t)q * pairs, pairs, keys, out + q * kChunkKeys);
-            for (; q < count; ++q) score<F, 1>(s.queries.data() + (size_t)q * pairs, pairs, keys, out + q * kChunkKeys);
         }
+        int g = 0;
+        for (; g + 2 <= groups; g += 2)
+            score_all<F, 2>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
+        if (g < groups) score_all<F, 1>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
         for (int q = 0; q < count; ++q) {
             float* row = s.scores.data() + (size_t)q * kChunkKeys;
             const int64_t position = position_of(q);
@@ -589,7 +620,9 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
         const int head = kv_head * shared + q % shared;
         T* out = (T*)op.out + ((int64_t)(first + q / shared) * op.heads + head) * op.value_dim;
         const float inverse = s.total[q] > 0 ? 1.0f / s.total[q] : 0.0f;
-        for (int i = 0; i < op.value_dim; ++i) out[i] = F::from(s.sums[(size_t)q * op.value_dim + i] * inverse);
+        const float* sums = s.sums.data() + (size_t)q * op.value_dim;
+        for (int i = 0; i < op.value_dim; i += 16)
+            F::store(out + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), _mm512_set1_ps(inverse)));
     }
 }
 

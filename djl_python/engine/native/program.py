@@ -7,6 +7,7 @@ Weights are packed into panels as the kernels read them; the model's own copies 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rec
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
 _PANEL: Final = 64
+_HUGE_PAGE: Final = 2 << 20
 _EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER = range(6)
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
@@ -272,7 +274,7 @@ class Program:
             raise NotUnderstoodError(f"a weight of odd width {k}")
         weight = weight.to(self._dtype).contiguous()
         panels = -(-n // _PANEL) if second is None else -(-n // (_PANEL // 2))
-        packed = torch.empty(panels * _PANEL * k, dtype=self._dtype)
+        packed = _on_huge_pages(panels * _PANEL * k * self._dtype.itemsize).view(self._dtype)
         gate = None if second is None else second.to(self._dtype).contiguous()
         self._library.djl_pack(
             weight.data_ptr(), None if gate is None else gate.data_ptr(), packed.data_ptr(), n, k, int(self._bf16)
@@ -291,6 +293,14 @@ class Program:
                 padded[:n] = part.float()
                 bias[:, i] = padded.view(panels, step)
         return self._keep(bias.contiguous())
+
+
+def _on_huge_pages(size: int) -> Tensor:
+    """Bytes for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
+    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size)
 
 
 def _untouched(size: int) -> Tensor:

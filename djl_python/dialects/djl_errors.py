@@ -1,0 +1,49 @@
+"""`{"code", "type", "message"}`: how DJL's front end says what it refuses. Clients match on the names in `type`.
+
+Runs in the front end and in the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ..errors import (
+    MethodError,
+    ModelNotFoundError,
+    ModelNotNamedError,
+    OverloadedError,
+    ParameterError,
+    PayloadError,
+    RouteError,
+    ServingError,
+    TooLargeError,
+    UnavailableError,
+)
+
+_TYPES: Final[dict[type[ServingError], str]] = {
+    RouteError: "ResourceNotFoundException",
+    ModelNotFoundError: "ModelNotFoundException",
+    ModelNotNamedError: "BadRequestException",
+    MethodError: "MethodNotAllowedException",
+    TooLargeError: "RequestEntityTooLargeException",
+    PayloadError: "BadRequestException",
+    ParameterError: "BadRequestException",
+    OverloadedError: "WlmCapacityException",
+    UnavailableError: "ServiceUnavailableException",
+}
+_OTHER: Final = "InternalServerException"
+
+
+class DjlError(msgspec.Struct, frozen=True):
+    """What the front end refuses."""
+
+    code: int
+    type: str
+    message: str
+
+
+def djl_error(error: ServingError, status: int | None = None) -> DjlError:
+    """The body of an error; `status` where it is not the error's own."""
+    return DjlError(error.status if status is None else status, _TYPES.get(type(error), _OTHER), error.message)

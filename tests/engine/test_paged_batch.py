@@ -203,3 +203,17 @@ def test_prompt_logprobs_are_the_models_own_also_after_chunks(llama: Path) -> No
         assert logprob == pytest.approx(float(logprobs[position - 1, prompt[position]]), abs=1e-4)
         assert [i for i, _ in top] == logprobs[position - 1].topk(2).indices.tolist()
     assert first.logprob == pytest.approx(float(logprobs[-1].max()), abs=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_on_a_gpu_greedy_ids_are_those_of_generate(architecture: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, architecture)
+    batch = open_batch(path, device="cuda", kv_cache_memory_mb=64)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    requests = random_requests(20, seed=5)
+    for index, (prompt, new_tokens) in enumerate(requests):
+        batch.add(index, prompt, SamplingParams(max_new_tokens=new_tokens))
+    got = {index: [event.token_id for event in events] for index, events in run_to_end(batch).items()}
+    assert got == {i: generate(model, prompt, new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}

@@ -1,0 +1,155 @@
+"""Reads one layer's attention: projection, norms of heads, rotation by position. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .parts import same
+from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary
+from .watch import FIRST_POSITION, TOKENS, Call, Event, Watched
+
+
+def rotaries(seen: Watched, max_positions: int) -> list[Rotary]:
+    """The rotations that the model's tables of cos and sin could mean, for all positions; layers share them."""
+    found = []
+    for cos, sin in _tables(seen, max_positions):
+        half = cos.shape[-1] // 2
+        first = (cos[:, :half].contiguous(), sin[:, :half].contiguous())
+        alternate = (cos[:, 0::2].contiguous(), sin[:, 0::2].contiguous())
+        found += [Rotary(*first, interleaved=False), Rotary(*first, interleaved=True)]
+        found.append(Rotary(*alternate, interleaved=True))
+    return found
+
+
+def _tables(seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every table of cos and sin that the model made, for all positions: (positions, rotated) each."""
+    for event in seen.events:
+        if "Rotary" not in type(event.module).__name__ or not isinstance(event.result, tuple):
+            continue
+        places = torch.arange(max_positions)[None]
+
+        def all_places(value: Any, places: Tensor = places) -> Any:
+            is_positions = isinstance(value, Tensor) and not value.is_floating_point() and value.shape[-1] == TOKENS
+            return places if is_positions else value
+
+        given = tuple(all_places(value) for value in event.given)
+        keywords = {name: all_places(value) for name, value in event.keywords.items()}
+        cos, sin = event.module(*given, **keywords)
+        yield cos[0].float(), sin[0].float()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """x (heads, tokens, dim), the first dimensions rotated by cos and sin (tokens, half)."""
+    half = cos.shape[-1]
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return torch.cat([turned, rest], -1)
+
+
+def read_attention(
+    call: Call,
+    norms: Sequence[tuple[Event, Norm]],
+    before: list[tuple[Event, Linear]],
+    output: Linear,
+    turns: Sequence[Rotary],
+) -> Attention:
+    _, heads, _, dim = call.query.shape
+    kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
+    projection, made = _projection(before, call)
+    queries, keys, values = torch.split(made, [heads * dim, kv_heads * dim, kv_heads * value_dim], -1)
+    by_head = _by_head(values, kv_heads)
+    if not same(by_head, call.value[0]):
+        raise NotUnderstoodError("values are not a projection")
+    head_norms = [
+        norm
+        for event, norm in norms
+        if norm.kind == "rms" and norm.bias is None and len(norm.weight) == dim and event.x.dim() == 4
+    ]
+    query_norm, key_norm, rotary = _turn(
+        (_by_head(queries, heads), call.query[0]), (_by_head(keys, kv_heads), call.key[0]), head_norms, turns
+    )
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        dim=dim,
+        value_dim=value_dim,
+        scale=call.scale,
+        softcap=call.softcap,
+        window=call.window,
+        sinks=call.sinks,
+        projection=projection,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        rotary=rotary,
+        output=output,
+    )
+
+
+def _by_head(columns: Tensor, heads: int) -> Tensor:
+    """(tokens, heads * dim) -> (heads, tokens, dim)"""
+    return columns.reshape(len(columns), heads, -1).transpose(0, 1)
+
+
+def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Linear, Tensor]:
+    """Queries, keys and values as one linear, and its result (tokens, columns) fp32."""
+    result = torch.cat([event.result[0] for event, _ in before], -1).float()
+    weight = torch.cat([linear.weight for _, linear in before])
+    biases = [linear.bias for _, linear in before]
+    bias = None
+    if any(b is not None for b in biases):
+        bias = torch.cat(
+            [
+                linear.weight.new_zeros(len(linear.weight)) if b is None else b
+                for b, (_, linear) in zip(biases, before, strict=True)
+            ]
+        )
+    heads, dim = call.query.shape[1], call.query.shape[3]
+    kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
+    if len(weight) != (heads + kv_heads) * dim + kv_heads * value_dim:
+        raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
+    columns = torch.arange(len(weight))
+    if len(before) == 1 and heads == kv_heads and dim == value_dim:
+        value = call.value[0].transpose(0, 1).flatten(1)
+        mixed = columns.view(heads, 3, dim).transpose(0, 1).flatten()  # head by head: its query, key and value
+        if not same(result[:, columns[-heads * dim :]], value) and same(result[:, mixed[-heads * dim :]], value):
+            columns = mixed
+    if torch.equal(columns, torch.arange(len(columns))):
+        return Linear(weight, bias), result
+    return Linear(weight[columns], None if bias is None else bias[columns]), result[:, columns]
+
+
+def _turn(
+    queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor], norms: Sequence[Norm], turns: Sequence[Rotary]
+) -> tuple[Norm | None, Norm | None, Rotary | None]:
+    """What lies between the projections and the attention: norms of each head, a rotation by position.
+
+    Args:
+        queries, keys: before and after, (heads, tokens, dim) each.
+    """
+    places = slice(FIRST_POSITION, FIRST_POSITION + TOKENS)
+
+    def explains(pair: tuple[Tensor, Tensor], norm: Norm | None, turn: Rotary | None) -> bool:
+        x = pair[0]
+        if norm is not None:
+            x = x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+        if turn is not None:
+            if 2 * turn.cosines.shape[-1] > x.shape[-1]:
+                return False
+            x = _rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
+        return same(x, pair[1])
+
+    for turn in (None, *turns):
+        query_norm = next((n for n in (None, *norms) if explains(queries, n, turn)), queries)
+        key_norm = next((n for n in (None, *norms) if explains(keys, n, turn)), keys)
+        if not isinstance(query_norm, tuple) and not isinstance(key_norm, tuple):
+            return query_norm, key_norm, turn
+    raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")

@@ -1,4 +1,4 @@
-"""Builds kernels.cpp with the machine's compiler and keeps the result. Runs in the engine process, once.
+"""Builds kernels.cpp (and its headers) with the machine's compiler and keeps the result. Engine process, once.
 
 The library is kept by source, compiler and processor in the user's cache directory: a few seconds the first time,
 nothing after. Without a compiler, or on a processor without AVX-512 BF16, there is none and the reason is told.
@@ -19,7 +19,8 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-_SOURCE: Final = Path(__file__).with_name("kernels.cpp")
+_FOLDER: Final = Path(__file__).parent
+_SOURCE: Final = _FOLDER / "kernels.cpp"
 _FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
 _NEEDED: Final = {"avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
 _BUILD_TIMEOUT_S: Final = 120
@@ -63,7 +64,8 @@ def _processor_flags() -> set[str]:
 
 def _kept(compiler: str) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    what = (_SOURCE.read_text(), " ".join(_FLAGS), version, " ".join(sorted(_processor_flags())))
+    sources = [path.read_text() for path in sorted((*_FOLDER.glob("*.h"), _SOURCE))]
+    what = (*sources, " ".join(_FLAGS), version, " ".join(sorted(_processor_flags())))
     name = f"kernels-{hashlib.sha256(chr(0).join(what).encode()).hexdigest()[:16]}.so"
     home = Path.home() / ".cache" / "djl-serving"
     try:

@@ -38,7 +38,7 @@ _POINTERS: Final = (
 
 
 class _Op(ctypes.Structure):
-    """`Op` of kernels.cpp."""
+    """`Op` of program.h."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in _INTS),
@@ -48,7 +48,7 @@ class _Op(ctypes.Structure):
 
 
 class _Step(ctypes.Structure):
-    """`Step` of kernels.cpp."""
+    """`Step` of program.h."""
 
     _fields_ = (
         ("tokens", ctypes.c_int32),
@@ -88,7 +88,7 @@ class Program:
     ) -> None:
         self._library = library()
         if (self._library.djl_op_size(), self._library.djl_step_size()) != (ctypes.sizeof(_Op), ctypes.sizeof(_Step)):
-            raise NotUnderstoodError("kernels.cpp and program.py disagree about their structures")
+            raise NotUnderstoodError("program.h and program.py disagree about their structures")
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
         self._block_size = block_size

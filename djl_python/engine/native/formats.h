@@ -1,0 +1,75 @@
+// Number formats, and functions of vectors of fp32.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+struct BF16 {
+    using T = uint16_t;
+    static constexpr int pair = 2;
+    static __m512 fma(__m512 sum, __m512i b, int32_t a) {
+        return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
+    }
+    static T from(float x) { return (T)((uint32_t)_mm_cvtsi128_si32((__m128i)_mm_cvtneps_pbh(_mm_set_ss(x))) & 0xffff); }
+    static float to(T x) {
+        uint32_t bits = (uint32_t)x << 16;
+        float out;
+        memcpy(&out, &bits, 4);
+        return out;
+    }
+    static void store(T* to, __m512 x) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
+    static void store(T* to, __m512 x, __mmask16 mask) {
+        _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
+    }
+};
+
+struct F32 {
+    using T = float;
+    static constexpr int pair = 1;
+    static __m512 fma(__m512 sum, __m512i b, int32_t a) {
+        return _mm512_fmadd_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(_mm512_set1_epi32(a)), sum);
+    }
+    static T from(float x) { return x; }
+    static float to(T x) { return x; }
+    static void store(T* to, __m512 x) { _mm512_storeu_ps(to, x); }
+    static void store(T* to, __m512 x, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, x); }
+};
+
+inline __m512 exp_ps(__m512 x) {
+    // exp(x) = 2^n * exp(r), |r| <= ln(2)/2; a polynomial of degree 6 is good to the last bits of fp32.
+    const __m512 log2e = _mm512_set1_ps(1.44269504f);
+    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    x = _mm512_min_ps(x, _mm512_set1_ps(88.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
+    __m512 p = _mm512_set1_ps(1.3888889e-3f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3333333e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1666667e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666667e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+inline __m512 tanh_ps(__m512 x) {
+    __m512 e = exp_ps(_mm512_mul_ps(x, _mm512_set1_ps(2.0f)));
+    return _mm512_sub_ps(_mm512_set1_ps(1.0f),
+                         _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f))));
+}
+
+inline __m512 erf_ps(__m512 x) {
+    alignas(64) float v[16];
+    _mm512_store_ps(v, x);
+    for (float& one : v) one = erff(one);
+    return _mm512_load_ps(v);
+}
+
+}  // namespace

@@ -1,0 +1,113 @@
+// What a program is made of, and the threads that walk it.
+
+#pragma once
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
+constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
+
+enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather };
+enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
+enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
+
+}  // namespace
+
+extern "C" {
+
+// One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in program.py.
+struct Op {
+    int32_t kind;
+    int32_t rows_from;  // 0: all tokens, 1: only the rows whose logits are wanted
+    int32_t n, k;       // width out, width in
+    int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table
+    int32_t activation;
+    int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
+    int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;
+    int32_t layer;
+    float eps, scale, softcap;
+    const void* in;
+    void* out;
+    const void* weight;   // kLinear: packed panels; else fp32
+    const float* bias;
+    const float* weight2; // kHeads: norms of queries and keys
+    const float* weight3;
+    const float* cosines;  // kHeads: (positions, rotary / 2) tables
+    const float* sines;
+    const float* sinks;    // kAttend: (heads,)
+    void* keys;            // this layer's cache
+    void* values;
+};
+
+// What changes from step to step.
+struct Step {
+    int32_t tokens;
+    int32_t wanted;             // rows whose logits are wanted
+    const int64_t* ids;         // (tokens,)
+    const int64_t* positions;   // (tokens,)
+    const int64_t* slots;       // (tokens,)
+    const int64_t* rows;        // (wanted,)
+    int32_t tiles;              // attention: runs of tokens of one sequence
+    const int32_t* tile_start;  // (tiles,)
+    const int32_t* tile_size;   // (tiles,)
+    const int64_t* tile_table;  // (tiles,) offset of the sequence's blocks in `blocks`
+    const int64_t* blocks;
+    int32_t block_size;
+};
+
+}  // extern "C"
+
+namespace {
+
+struct Pool {
+    int threads;
+    std::vector<std::thread> others;
+    std::atomic<uint32_t> generation{0};  // bumped to start a run
+    std::atomic<int> arrived{0};
+    std::atomic<uint32_t> phase{0};
+    std::atomic<bool> stopping{false};
+    std::vector<std::atomic<int>> counters;
+    const Op* ops = nullptr;
+    int count = 0;
+    const Step* step = nullptr;
+    bool bf16 = false;
+
+    explicit Pool(int n) : threads(n), counters(4096) {}
+
+    // Everybody arrives, everybody goes on. Spins first: operations are microseconds apart.
+    void meet() {
+        if (threads == 1) return;
+        uint32_t now = phase.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
+            arrived.store(0, std::memory_order_relaxed);
+            phase.store(now + 1, std::memory_order_release);
+            return;
+        }
+        for (int spins = 0; phase.load(std::memory_order_acquire) == now; ++spins) {
+            _mm_pause();
+            if (spins > 4000) std::this_thread::yield();
+        }
+    }
+
+    int take(int op) { return counters[op].fetch_add(1, std::memory_order_relaxed); }
+};
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+}
+
+}  // namespace

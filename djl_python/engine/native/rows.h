@@ -1,0 +1,84 @@
+// Operations on single rows: embedding, norms, the choice of rows whose logits are wanted.
+
+#pragma once
+
+#include "attention.h"
+#include "formats.h"
+#include "program.h"
+
+namespace {
+
+// A token that begins a group of keys finds a former owner's values in the rest of it. Their weights are zero, but zero
+// times that owner's infinity or NaN is not: in all layers, the group starts empty.
+template <class F>
+void empty_groups(const Pool& pool, const Step& step, int64_t slot) {
+    if (slot % kKeys) return;
+    for (int i = 0; i < pool.count; ++i) {
+        const Op& op = pool.ops[i];
+        if (op.kind != kHeads) continue;
+        const int group = (int)(slot % step.block_size) / kKeys;
+        for (int h = 0; h < op.kv_heads; ++h)
+            memset(value_group<F>(op, step, slot / step.block_size, h, group), 0,
+                   (size_t)op.value_dim * kKeys * sizeof(typename F::T));
+    }
+}
+
+// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions). The first operation of a step.
+template <class F>
+void embed(Pool& pool, int index, const Op& op, const Step& step) {
+    auto table = (const typename F::T*)op.weight;
+    auto positions = (const typename F::T*)op.bias;
+    for (int t; (t = pool.take(index)) < step.tokens;) {
+        empty_groups<F>(pool, step, step.slots[t]);
+        float* out = (float*)op.out + (int64_t)t * op.n;
+        if (op.mode == 1) {  // the table is the head's packed weight
+            const auto* column = table + step.ids[t] / kPanel * kPanel * op.n + step.ids[t] % kPanel * F::pair;
+            for (int i = 0; i < op.n; ++i)
+                out[i] = F::to(column[(int64_t)(i / F::pair) * kPanel * F::pair + i % F::pair]) * op.scale;
+        } else {
+            const auto* row = table + step.ids[t] * op.n;
+            for (int i = 0; i < op.n; ++i) out[i] = F::to(row[i]) * op.scale;
+        }
+        if (positions) {
+            const auto* more = positions + (step.positions[t] + op.k) * op.n;
+            for (int i = 0; i < op.n; ++i) out[i] += F::to(more[i]);
+        }
+    }
+}
+
+// mode's norm of in (rows, n) fp32; out T, or (scale != 0) fp32 out += scale * norm
+template <class F>
+void norm(Pool& pool, int index, const Op& op, const Step& step) {
+    const int rows = op.rows_from ? step.wanted : step.tokens;
+    const auto* weight = (const float*)op.weight;
+    for (int t; (t = pool.take(index)) < rows;) {
+        const float* x = (const float*)op.in + (int64_t)t * op.n;
+        float mean, inverse;
+        normalize(x, op.n, op.mode, op.eps, mean, inverse);
+        auto value = [&](int i, __mmask16 mask) {
+            __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), _mm512_set1_ps(mean));
+            v = _mm512_mul_ps(v, _mm512_set1_ps(inverse));
+            if (weight) v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(mask, weight + i));
+            if (op.bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, op.bias + i));
+            return v;
+        };
+        for (int i = 0; i < op.n; i += 16) {
+            const __mmask16 mask = op.n - i >= 16 ? 0xffff : (__mmask16)((1 << (op.n - i)) - 1);
+            if (op.scale != 0) {
+                float* out = (float*)op.out + (int64_t)t * op.n + i;
+                __m512 sum = _mm512_fmadd_ps(value(i, mask), _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));
+                _mm512_mask_storeu_ps(out, mask, sum);
+            } else {
+                F::store((typename F::T*)op.out + (int64_t)t * op.n + i, value(i, mask), mask);
+            }
+        }
+    }
+}
+
+// out (wanted, n) fp32 = in[rows]
+void gather(Pool& pool, int index, const Op& op, const Step& step) {
+    for (int t; (t = pool.take(index)) < step.wanted;)
+        memcpy((float*)op.out + (int64_t)t * op.n, (const float*)op.in + step.rows[t] * op.n, (size_t)op.n * 4);
+}
+
+}  // namespace

@@ -64,8 +64,13 @@ class Sampler:
         self._penalties.drop(sequence.id)
         self._plan = None  # it has the sequence in it
 
-    def sample(self, logits: Tensor, sequences: list[Sequence]) -> list[Sampled]:
-        """Draw for each row of `logits` (N, vocabulary)."""
+    def sample(self, logits: Tensor, sequences: list[Sequence], ahead: list[int] | None = None) -> list[Sampled]:
+        """Draw for each row of `logits` (N, vocabulary).
+
+        Args:
+            sequences: whose row it is; a sequence whose drafts are being checked has several.
+            ahead: how many drafts precede each row; none anywhere if left out.
+        """
         raw = logits.float()
         plan = self._plan_for(sequences)
         scores = self._rule_out(raw, sequences, plan)
@@ -74,7 +79,7 @@ class Sampler:
             tokens[plan.greedy_rows] = _best(_pick(scores, plan.greedy_rows), 1)[1][:, 0]
         if plan.sampled:
             picked = _pick(scores, plan.sampled_rows)
-            tokens[plan.sampled_rows] = _draw(picked / plan.temperature, plan, _uniforms(sequences, plan))
+            tokens[plan.sampled_rows] = _draw(picked / plan.temperature, plan, _uniforms(sequences, ahead, plan))
         logprobs = raw.log_softmax(-1)
         own = logprobs.gather(1, tokens[:, None])[:, 0]
         token_ids = tokens.tolist()
@@ -299,9 +304,9 @@ def _invert_blocks(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return block[:, 0] * _BLOCK + _invert(candidates, inside[:, 0].clamp(0, 1))
 
 
-def _uniforms(sequences: list[Sequence], plan: _Plan) -> Tensor:
+def _uniforms(sequences: list[Sequence], ahead: list[int] | None, plan: _Plan) -> Tensor:
     """One number in [0, 1) per sampled row."""
-    positions = np.array([sequences[row].generated for row in plan.sampled], np.uint64)
+    positions = np.array([sequences[row].generated + (ahead[row] if ahead else 0) for row in plan.sampled], np.uint64)
     mixed = _mix(_mix(plan.seeds) + positions)
     return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53).float().to(plan.temperature.device)
 

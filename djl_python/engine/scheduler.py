@@ -1,29 +1,38 @@
 """Which sequences compute how many tokens in the next step. Runs in the engine process; no tensors, no model.
 
 Every step mixes one token for each sequence that generates with chunks of the prompts that are still being read, so
-that a long prompt never stalls the others. The budget bounds the prompt tokens of one step.
+that a long prompt never stalls the others. `pacing` bounds the prompt tokens of one step.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass
 
 from .kv_cache import BlockManager, OutOfBlocksError
+from .pacing import PrefillPacer
 from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next `length` uncomputed tokens of `sequence`."""
+    """The next `length` tokens of `sequence`: uncomputed ones, then `drafts`, guesses of what follows them."""
 
     sequence: Sequence
     length: int
+    drafts: tuple[int, ...] = ()
 
     @property
     def completes(self) -> bool:
         """Whether the last position's logits will give a new token."""
-        return self.length == self.sequence.remaining
+        return self.length - len(self.drafts) == self.sequence.remaining
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids (length,)."""
+        first = self.sequence.computed
+        return [*self.sequence.tokens[first : first + self.length - len(self.drafts)], *self.drafts]
 
 
 class Scheduler:
@@ -33,6 +42,7 @@ class Scheduler:
         self.blocks = blocks
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
+        self.pacer = PrefillPacer(max_prefill_tokens)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.preemptions = 0
@@ -60,7 +70,7 @@ class Scheduler:
         """The chunks of the next step: generating sequences and started prompts first, then new ones."""
         if self._suspects:
             return self._schedule_suspect()
-        budget = self.max_prefill_tokens
+        budget = self.pacer.budget(sum(sequence.remaining == 1 for sequence in self.running))
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):
@@ -86,12 +96,26 @@ class Scheduler:
             chunks.append(Chunk(sequence, length))
         return chunks
 
+    def reserve(self, chunk: Chunk, drafts: int) -> int:
+        """Make room for drafts after the chunk, as far as there are blocks to spare; for how many there is."""
+        sequence = chunk.sequence
+        end = sequence.computed + chunk.length
+        with contextlib.suppress(OutOfBlocksError):
+            self.blocks.extend(sequence, end + drafts)
+        return min(drafts, len(sequence.blocks) * self.blocks.block_size - end)
+
+    def learn(self, chunks: list[Chunk], step_s: float) -> None:
+        """Tell how long a step with these chunks took. Call before `advance`."""
+        if not any(chunk.drafts for chunk in chunks):
+            generating = sum(chunk.sequence.remaining == 1 for chunk in chunks)
+            self.pacer.learn(generating, sum(chunk.length for chunk in chunks) - generating, step_s)
+
     def advance(self, chunks: list[Chunk]) -> None:
         """Tell what a step has computed. Call before new tokens are appended."""
         for chunk in chunks:
             if chunk.completes:
                 self._suspects.discard(chunk.sequence.id)
-            chunk.sequence.computed += chunk.length
+            chunk.sequence.computed += chunk.length - len(chunk.drafts)
             self.blocks.seal(chunk.sequence)
 
     def isolate(self, chunks: list[Chunk]) -> Sequence | None:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _FOLDER: Final = Path(__file__).parent
 _SOURCE: Final = _FOLDER / "kernels.cpp"
 _FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
-_NEEDED: Final = {"avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
+_NEEDED: Final = {"avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni"}
 _BUILD_TIMEOUT_S: Final = 120
 
 
@@ -51,7 +51,6 @@ def library() -> ctypes.CDLL:
     loaded.djl_pool.argtypes = [ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
     loaded.djl_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
-    loaded.djl_pack.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_int]
     return loaded
 
 

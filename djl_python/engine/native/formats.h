@@ -23,6 +23,9 @@ struct BF16 {
         memcpy(&out, &bits, 4);
         return out;
     }
+    static __m512 load(const T* from, __mmask16 mask) {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
+    }
     static void store(T* to, __m512 x) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
     static void store(T* to, __m512 x, __mmask16 mask) {
         _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
@@ -37,6 +40,7 @@ struct F32 {
     }
     static T from(float x) { return x; }
     static float to(T x) { return x; }
+    static __m512 load(const T* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
     static void store(T* to, __m512 x) { _mm512_storeu_ps(to, x); }
     static void store(T* to, __m512 x, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, x); }
 };

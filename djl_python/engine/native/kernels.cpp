@@ -14,6 +14,7 @@
 #include "formats.h"
 #include "linear.h"
 #include "program.h"
+#include "quantized.h"
 #include "rows.h"
 
 namespace {
@@ -29,7 +30,14 @@ void walk(Pool& pool) {
         switch (op.kind) {
             case kEmbed: embed<F>(pool, i, op, step); break;
             case kNorm: norm<F>(pool, i, op, step); break;
-            case kLinear: linear<F>(pool, i, op, step); break;
+            case kLinear:
+                switch (op.format) {
+                    case kEight: integer_linear<F, Eight>(pool, i, op, step); break;
+                    case kFour: integer_linear<F, Four>(pool, i, op, step); break;
+                    default: linear<F>(pool, i, op, step);
+                }
+                break;
+            case kQuantize: quantize<F>(pool, i, op, step); break;
             case kHeads: heads<F>(pool, i, op, step); break;
             case kAttend: attend<F>(pool, i, op, step); break;
             case kGather: gather(pool, i, op, step); break;
@@ -56,11 +64,6 @@ void work(Pool* pool) {
 }  // namespace
 
 extern "C" {
-
-int djl_supported() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512bf16");
-}
 
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
@@ -95,23 +98,6 @@ int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) 
     }
     walk_any(*pool);
     return 0;
-}
-
-// weight (n, k) row-major, 16 or 32 bits a number -> panels (n / 64, k / pair, 64, pair), zeros beyond n.
-// gate: a second weight (n, k); each panel is then 32 columns of the first and 32 of the second.
-void djl_pack(const void* weight, const void* gate, void* out, int64_t n, int64_t k, int bf16) {
-    const int pair = bf16 ? 2 : 1, size = bf16 ? 2 : 4;
-    const int64_t columns = gate ? 2 * ((n + 31) / 32 * 32) : n, panels = (columns + kPanel - 1) / kPanel;
-    for (int64_t panel = 0; panel < panels; ++panel)
-        for (int64_t p = 0; p < k / pair; ++p)
-            for (int c = 0; c < kPanel; ++c) {
-                char* to = (char*)out + (((panel * (k / pair) + p) * kPanel) + c) * pair * size;
-                const bool second = gate && c >= kPanel / 2;
-                const int64_t column = gate ? panel * (kPanel / 2) + c % (kPanel / 2) : panel * kPanel + c;
-                const char* from = (const char*)(second ? gate : weight) + (column * k + p * pair) * size;
-                if (column < n) memcpy(to, from, (size_t)pair * size);
-                else memset(to, 0, (size_t)pair * size);
-            }
 }
 
 }  // extern "C"

@@ -95,21 +95,29 @@ inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F
     for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
 }
 
+// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and for the
+// panel that this thread will probably take next.
+template <class Work>
+inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step, Work work) {
+    const int rows = op.rows_from ? step.wanted : step.tokens;
+    const int columns = op.gated ? op.n * 2 : op.n;
+    const int panels = (columns + kPanel - 1) / kPanel;
+    // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
+    const int band = rows > 192 ? 96 : rows, bands = band ? (rows + band - 1) / band : 0;
+    for (int task; (task = pool.take(index)) < panels * bands;) {
+        const int panel = task / bands, first = task % bands * band;
+        // The next is probably the one after those that the other threads have.
+        work(panel, bands == 1 ? std::min(panel + pool.threads, panels - 1) : panel, first, std::min(rows, first + band));
+    }
+}
+
 // out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair.
 template <class F>
 void linear(Pool& pool, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    const int rows = op.rows_from ? step.wanted : step.tokens;
-    const int columns = op.gated ? op.n * 2 : op.n;
-    const int panels = (columns + kPanel - 1) / kPanel, pairs = op.k / F::pair;
-    // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
-    const int band = rows > 192 ? 96 : rows, bands = band ? (rows + band - 1) / band : 0;
-    for (int task; (task = pool.take(index)) < panels * bands;) {
-        const int panel = task / bands;
-        const int first = task % bands * band, last = std::min(rows, first + band);
+    const int pairs = op.k / F::pair;
+    for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
         const T* weights = (const T*)op.weight + (int64_t)panel * kPanel * op.k;
-        // Its next panel is probably the one after those that the other threads have.
-        const int following = bands == 1 ? std::min(panel + pool.threads, panels - 1) : panel;
         const char* next = (const char*)((const T*)op.weight + (int64_t)following * kPanel * op.k);
         // Tiles of nearly the same height: a low last one would wait for its own additions.
         const int tiles = (last - first + kRows - 1) / kRows;
@@ -127,7 +135,7 @@ void linear(Pool& pool, int index, const Op& op, const Step& step) {
             }
             row += height;
         }
-    }
+    });
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace {
 constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
-enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather };
+enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize };
+enum WeightFormat : int32_t { kSame, kEight, kFour };  // kSame: the activations' format; else codes of 8 or 4 bits
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
@@ -34,13 +35,13 @@ struct Op {
     int32_t activation;
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
     int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;
-    int32_t layer;
+    int32_t format;     // kLinear, kEmbed: WeightFormat
     float eps, scale, softcap;
     const void* in;
     void* out;
     const void* weight;   // kLinear: packed panels; else fp32
     const float* bias;
-    const float* weight2; // kHeads: norms of queries and keys
+    const float* weight2; // kHeads: norms of queries and keys; integer weights: their scales
     const float* weight3;
     const float* cosines;  // kHeads: (positions, rotary / 2) tables
     const float* sines;
@@ -69,6 +70,8 @@ struct Step {
 
 namespace {
 
+constexpr int kPatience = 200000;  // spins before a waiting thread yields: several milliseconds
+
 struct Pool {
     int threads;
     std::vector<std::thread> others;
@@ -84,7 +87,8 @@ struct Pool {
 
     explicit Pool(int n) : threads(n), counters(4096) {}
 
-    // Everybody arrives, everybody goes on. Spins first: operations are microseconds apart.
+    // Everybody arrives, everybody goes on. Spins: operations are microseconds apart, and who gives its processor away
+    // while it waits gets it back milliseconds later. Only where there are fewer processors than threads does yielding help.
     void meet() {
         if (threads == 1) return;
         uint32_t now = phase.load(std::memory_order_acquire);
@@ -95,7 +99,7 @@ struct Pool {
         }
         for (int spins = 0; phase.load(std::memory_order_acquire) == now; ++spins) {
             _mm_pause();
-            if (spins > 4000) std::this_thread::yield();
+            if (spins > kPatience) std::this_thread::yield();
         }
     }
 

@@ -7,7 +7,6 @@ Weights are packed into panels as the kernels read them; the model's own copies 
 from __future__ import annotations
 
 import ctypes
-import mmap
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,21 +15,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..quantization import GROUP, Quantize
 from .build import library
+from .mapped import let_go
+from .packing import SAME, Packed, pack
 from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
-_PANEL: Final = 64
-_HUGE_PAGE: Final = 2 << 20
-_EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER = range(6)
+_EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER, _QUANTIZE = range(7)
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
 _ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
 
 _INTS: Final = (
     "kind", "rows_from", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim", "rotary",
-    "interleaved", "window", "layer",
+    "interleaved", "window", "format",
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
@@ -79,21 +79,32 @@ class Program:
 
     Args:
         dtype: bf16 or fp32, of weights, cache and the activations between matrix products.
+        quantize: round the weights of all matrix products, and what they are multiplied with, to integers.
         blocks, block_size: of the cache.
         max_tokens: of a step.
     """
 
     def __init__(
-        self, recipe: Recipe, dtype: torch.dtype, blocks: int, block_size: int, max_tokens: int, threads: int
+        self,
+        recipe: Recipe,
+        dtype: torch.dtype,
+        quantize: Quantize | None = None,
+        *,
+        blocks: int,
+        block_size: int,
+        max_tokens: int,
+        threads: int,
     ) -> None:
         self._library = library()
         if (self._library.djl_op_size(), self._library.djl_step_size()) != (ctypes.sizeof(_Op), ctypes.sizeof(_Step)):
             raise NotUnderstoodError("program.h and program.py disagree about their structures")
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
+        self._quantize = quantize
         self._block_size = block_size
         self._blocks = blocks
         self._kept: list[Any] = []  # what the operations point to
+        self.weight_bytes = 0  # what a step reads of the matrices
         self._ops: list[_Op] = []
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
@@ -105,17 +116,20 @@ class Program:
     def run(self, step: StepArrays) -> Tensor:
         """Logits of the wanted rows: (rows, vocabulary) fp32."""
         wanted = len(step.rows)
+        if len(step.ids) > self._max_tokens:
+            raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
         logits = torch.empty(wanted, self.vocabulary)
         hidden = torch.empty(wanted, self._width)
         normed = torch.empty(wanted, self._width, dtype=self._dtype)
-        gather, norm, head = self._array[-3], self._array[-2], self._array[-1]
+        ends = self._array[len(self._ops) - self._end_ops :]
+        gather, norm, taker, head = ends[0], ends[1], ends[2], ends[-1]
         gather.out = norm.in_ = hidden.data_ptr()
-        norm.out = head.in_ = normed.data_ptr()
+        norm.out = taker.in_ = normed.data_ptr()
         head.out = logits.data_ptr()
         given = _Step(tokens=len(step.ids), wanted=wanted, tiles=len(step.tile_start), block_size=self._block_size)
         for name in ("ids", "positions", "slots", "rows", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(given, name, getattr(step, name).ctypes.data)
-        count = len(self._ops) if wanted else len(self._ops) - 3
+        count = len(self._ops) if wanted else len(self._ops) - self._end_ops
         if self._library.djl_run(self._pool, self._array, count, ctypes.byref(given), int(self._bf16)):
             raise RuntimeError("the program has more operations than the kernels take")
         return logits
@@ -131,7 +145,9 @@ class Program:
         self._hidden = self._buffer(self._width, torch.float32)
         self._normed = self._buffer(self._width, self._dtype)
         self._branch = self._buffer(self._width, torch.float32)
-        head, head_bias = self._pack(recipe.head)
+        # The head has most of a small model's weights, and its rounding goes straight into the logits.
+        head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8")
+        let_go(recipe.head.weight)
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
         self._add(
@@ -139,26 +155,20 @@ class Program:
             n=self._width,
             mode=int(tied),
             scale=recipe.embedding_scale,
-            weight=head if tied else self._keep(recipe.embedding.to(self._dtype).contiguous()),
             bias=positions,
             k=recipe.position_offset,
             out=self._hidden,
+            **(self._weights(head) if tied else {"weight": self._keep(recipe.embedding.to(self._dtype).contiguous())}),
         )
         for layer in recipe.layers:
             self._add_layer(layer)
+        before = len(self._ops)
         self._add(_GATHER, n=self._width, in_=self._hidden)
         self._add_norm(recipe.final_norm, None, None, rows_from=1)
-        self._add(
-            _LINEAR,
-            rows_from=1,
-            n=self.vocabulary,
-            k=self._width,
-            mode=_STORE_FP32,
-            scale=recipe.head_scale,
-            softcap=recipe.head_softcap,
-            weight=head,
-            bias=head_bias,
+        self._add_linear(
+            head, None, None, rows_from=1, mode=_STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap
         )
+        self._end_ops = len(self._ops) - before
 
     def _add_layer(self, layer: Layer) -> None:
         self._add_norm(layer.before_attention, self._hidden, self._normed)
@@ -174,11 +184,13 @@ class Program:
     def _add_attention(self, attention: Attention) -> int:
         columns = (attention.heads + attention.kv_heads) * attention.dim + attention.kv_heads * attention.value_dim
         projected = self._buffer(columns, torch.float32)
-        weight, bias = self._pack(attention.projection)
-        self._add(
-            _LINEAR, n=columns, k=self._width, mode=_STORE_FP32, scale=1.0, in_=self._normed, out=projected,
-            weight=weight, bias=bias,
-        )  # fmt: skip
+        self._add_linear(
+            self._pack(attention.projection.joined(), of=attention.projection.parts),
+            self._normed,
+            projected,
+            mode=_STORE_FP32,
+            scale=1.0,
+        )
         if attention.dim % 2 or attention.value_dim % 16:
             raise NotUnderstoodError(f"heads of {attention.dim} and {attention.value_dim} dimensions")
         cache = [
@@ -213,25 +225,34 @@ class Program:
         return mixed
 
     def _add_mlp(self, mlp: Mlp) -> int:
-        width = len(mlp.up.weight)
-        inner = self._buffer(width, self._dtype)
-        weight, bias = self._pack(mlp.up) if mlp.gate is None else self._pack_gated(mlp.gate, mlp.up)
-        self._add(
-            _LINEAR, n=width, k=self._width, mode=_STORE, activation=_ACTIVATIONS[mlp.activation],
-            gated=int(mlp.gate is not None), in_=self._normed, out=inner, weight=weight, bias=bias,
-        )  # fmt: skip
+        inner = self._buffer(len(mlp.up.weight), self._dtype)
+        packed = self._pack(mlp.up) if mlp.gate is None else self._pack(mlp.gate, mlp.up)
+        gated = int(mlp.gate is not None)
+        self._add_linear(packed, self._normed, inner, mode=_STORE, activation=_ACTIVATIONS[mlp.activation], gated=gated)
         return inner
 
     def _add_branch(self, linear: Linear, given: int, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
-        weight, bias = self._pack(linear)
-        n, k = linear.weight.shape
-        operands: dict[str, Any] = {"n": n, "k": k, "in_": given, "weight": weight, "bias": bias}
+        packed = self._pack(linear)
         if after is None:
-            self._add(_LINEAR, mode=_ADD, scale=scale, out=self._hidden, **operands)
+            self._add_linear(packed, given, self._hidden, mode=_ADD, scale=scale)
         else:
-            self._add(_LINEAR, mode=_STORE_FP32, scale=1.0, out=self._branch, **operands)
+            self._add_linear(packed, given, self._branch, mode=_STORE_FP32, scale=1.0)
             self._add_norm(after, self._branch, self._hidden, scale=scale)
+
+    def _add_linear(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
+        if packed.weight_format != SAME:
+            rounded = self._codes_buffer(packed.k)
+            rows_from = more.get("rows_from", 0)
+            self._add(_QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
+            given = rounded
+        bias = None if packed.bias is None else self._keep(packed.bias)
+        self.weight_bytes += packed.bytes
+        self._add(_LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
+
+    def _weights(self, packed: Packed) -> dict[str, int | None]:
+        scales = None if packed.scales is None else self._keep(packed.scales)
+        return {"format": packed.weight_format, "weight": self._keep(packed.weight), "weight2": scales}
 
     def _add_norm(self, norm: Norm | None, given: int | None, out: int | None, **more: Any) -> None:
         details: dict[str, Any] = {}
@@ -258,49 +279,21 @@ class Program:
                 return int(tensor.data_ptr())
         return self._keep(tensor)
 
+    def _codes_buffer(self, k: int) -> int:
+        """(max_tokens,) rows as `integer_row` of quantized.h lays them out."""
+        groups = -(-k // GROUP)
+        return self._buffer(groups * (GROUP + 8), torch.int8)
+
+    def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
+        """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
+        packed = pack(list(linears), self._dtype, self._quantize)
+        for linear in of or linears:
+            let_go(linear.weight)
+        return packed
+
     def _buffer(self, columns: int, dtype: torch.dtype) -> int:
         """(max_tokens, columns), shared by all layers that ask for the same kind one after the other."""
         return self._keep(torch.empty(self._max_tokens, columns, dtype=dtype))
-
-    def _pack(self, linear: Linear) -> tuple[int, int | None]:
-        return self._packed(linear.weight, None), self._bias([linear.bias], len(linear.weight))
-
-    def _pack_gated(self, gate: Linear, up: Linear) -> tuple[int, int | None]:
-        return self._packed(gate.weight, up.weight), self._bias([gate.bias, up.bias], len(gate.weight))
-
-    def _packed(self, weight: Tensor, second: Tensor | None) -> int:
-        n, k = weight.shape
-        if k % 2:
-            raise NotUnderstoodError(f"a weight of odd width {k}")
-        weight = weight.to(self._dtype).contiguous()
-        panels = -(-n // _PANEL) if second is None else -(-n // (_PANEL // 2))
-        packed = _on_huge_pages(panels * _PANEL * k * self._dtype.itemsize).view(self._dtype)
-        gate = None if second is None else second.to(self._dtype).contiguous()
-        self._library.djl_pack(
-            weight.data_ptr(), None if gate is None else gate.data_ptr(), packed.data_ptr(), n, k, int(self._bf16)
-        )
-        return self._keep(packed)
-
-    def _bias(self, parts: list[Tensor | None], n: int) -> int | None:
-        if all(part is None for part in parts):
-            return None
-        step = _PANEL // len(parts)
-        panels = -(-n // step)
-        bias = torch.zeros(panels, len(parts), step)
-        for i, part in enumerate(parts):
-            if part is not None:
-                padded = torch.zeros(panels * step)
-                padded[:n] = part.float()
-                bias[:, i] = padded.view(panels, step)
-        return self._keep(bias.contiguous())
-
-
-def _on_huge_pages(size: int) -> Tensor:
-    """Bytes for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
-    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=size)
 
 
 def _untouched(size: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .parts import same
-from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary
+from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import FIRST_POSITION, TOKENS, Call, Event, Watched
 
 
@@ -99,32 +99,21 @@ def _by_head(columns: Tensor, heads: int) -> Tensor:
     return columns.reshape(len(columns), heads, -1).transpose(0, 1)
 
 
-def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Linear, Tensor]:
+def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Stacked, Tensor]:
     """Queries, keys and values as one linear, and its result (tokens, columns) fp32."""
     result = torch.cat([event.result[0] for event, _ in before], -1).float()
-    weight = torch.cat([linear.weight for _, linear in before])
-    biases = [linear.bias for _, linear in before]
-    bias = None
-    if any(b is not None for b in biases):
-        bias = torch.cat(
-            [
-                linear.weight.new_zeros(len(linear.weight)) if b is None else b
-                for b, (_, linear) in zip(biases, before, strict=True)
-            ]
-        )
+    parts = [linear for _, linear in before]
     heads, dim = call.query.shape[1], call.query.shape[3]
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
-    if len(weight) != (heads + kv_heads) * dim + kv_heads * value_dim:
+    if result.shape[1] != (heads + kv_heads) * dim + kv_heads * value_dim:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
-    columns = torch.arange(len(weight))
-    if len(before) == 1 and heads == kv_heads and dim == value_dim:
+    if len(parts) == 1 and heads == kv_heads and dim == value_dim:
         value = call.value[0].transpose(0, 1).flatten(1)
-        mixed = columns.view(heads, 3, dim).transpose(0, 1).flatten()  # head by head: its query, key and value
-        if not same(result[:, columns[-heads * dim :]], value) and same(result[:, mixed[-heads * dim :]], value):
-            columns = mixed
-    if torch.equal(columns, torch.arange(len(columns))):
-        return Linear(weight, bias), result
-    return Linear(weight[columns], None if bias is None else bias[columns]), result[:, columns]
+        # head by head: its query, key and value
+        mixed = torch.arange(result.shape[1]).view(heads, 3, dim).transpose(0, 1).flatten()
+        if not same(result[:, -heads * dim :], value) and same(result[:, mixed[-heads * dim :]], value):
+            return Stacked(parts, mixed), result[:, mixed]
+    return Stacked(parts, None), result
 
 
 def _turn(

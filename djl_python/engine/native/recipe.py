@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -30,6 +31,26 @@ class Linear:
 
 
 @dataclass
+class Stacked:
+    """Linears of the same input as one, its outputs in another order if there is one; copied when it is asked for."""
+
+    parts: list[Linear]
+    order: Tensor | None
+
+    def joined(self) -> Linear:
+        weight = torch.cat([part.weight for part in self.parts])
+        bias = None
+        if any(part.bias is not None for part in self.parts):
+            biases = [
+                part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in self.parts
+            ]
+            bias = torch.cat(biases)
+        if self.order is None:
+            return Linear(weight, bias)
+        return Linear(weight[self.order], None if bias is None else bias[self.order])
+
+
+@dataclass
 class Rotary:
     """cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32."""
 
@@ -50,7 +71,7 @@ class Attention:
     softcap: float
     window: int
     sinks: Tensor | None
-    projection: Linear
+    projection: Stacked
     query_norm: Norm | None
     key_norm: Norm | None
     rotary: Rotary | None

@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "formats.h"
 #include "program.h"
+#include "quantized.h"
 
 namespace {
 
@@ -31,7 +32,9 @@ void embed(Pool& pool, int index, const Op& op, const Step& step) {
     for (int t; (t = pool.take(index)) < step.tokens;) {
         empty_groups<F>(pool, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
-        if (op.mode == 1) {  // the table is the head's packed weight
+        if (op.mode == 1 && op.format == kEight) {
+            for (int i = 0; i < op.n; ++i) out[i] = code_of(op, step.ids[t], i) * op.scale;
+        } else if (op.mode == 1) {  // the table is the head's packed weight
             const auto* column = table + step.ids[t] / kPanel * kPanel * op.n + step.ids[t] % kPanel * F::pair;
             for (int i = 0; i < op.n; ++i)
                 out[i] = F::to(column[(int64_t)(i / F::pair) * kPanel * F::pair + i % F::pair]) * op.scale;

@@ -33,7 +33,7 @@ class NativeModelRunner:
         for chunk in chunks:
             sequence, first = chunk.sequence, chunk.sequence.computed
             end, start = first + chunk.length, len(ids)
-            ids += sequence.tokens[first:end]
+            ids += chunk.tokens
             place = np.arange(first, end)
             held = sequence.blocks[: (end - 1) // size + 1]
             positions.append(place)

@@ -30,7 +30,7 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "kv_heads": attention.kv_heads,
         "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
         "head_norms": attention.query_norm is not None,
-        "attention_bias": attention.projection.bias is not None,
+        "attention_bias": attention.projection.joined().bias is not None,
         "softcap": attention.softcap,
         "windows": [one.attention.window for one in recipe.layers],
         "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),

@@ -1,0 +1,154 @@
+"""Drafts by a smaller model with the same vocabulary. Runs in the engine process.
+
+The draft model has a cache of its own with the same block numbers: a sequence's blocks hold its keys and values there
+too, and a shared prefix is shared there too. It draws with the same parameters and the same random numbers as the
+model will, so that both draw the same where they nearly agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from .model_runner import ModelRunner
+from .sampler import Sampler
+from .scheduler import Chunk
+from .sequence import Sequence
+from .speculation import ROW_COST, Confidence, Drafts
+
+_WEIGHT: Final = 0.1  # of the newest time in a mean of times
+
+
+@dataclass
+class _Shadow:
+    """A sequence as the draft model knows it.
+
+    Attributes:
+        blocks: the list object of the sequence's blocks, by which a new beginning (after a preemption) is noticed.
+        computed: leading positions whose keys and values in the draft's cache are right.
+        guessed: positions that are there if all drafts were right.
+    """
+
+    blocks: list[int]
+    computed: int
+    guessed: int = 0
+    confidence: Confidence = field(default_factory=Confidence)
+
+
+class ModelDrafter:
+    """A Drafter with a model.
+
+    Args:
+        runner: the draft model over a cache with as many blocks as the model's own.
+        max_model_len: what the draft model can read.
+        max_prefill_tokens: what it can read at once.
+    """
+
+    def __init__(self, runner: ModelRunner, max_model_len: int, max_prefill_tokens: int, sampler: Sampler) -> None:
+        self._runner = runner
+        self._max_model_len = max_model_len
+        self._max_prefill_tokens = max_prefill_tokens
+        self._sampler = sampler
+        self._shadows: dict[int, _Shadow] = {}
+        self._draft_s = 0.0  # one pass of the draft model
+        self._model_s = 0.0  # one step of the model
+        self._proposed_at = 0.0
+
+    def propose(self, sequences: Rows[Sequence], ahead: Rows[int]) -> Drafts:
+        began = time.perf_counter()
+        cost = ROW_COST + (self._draft_s / self._model_s if self._model_s else 0.0)
+        twins: list[tuple[Sequence, int]] = []
+        for sequence, most in zip(sequences, ahead, strict=True):
+            shadow = self._shadow(sequence)
+            count = shadow.confidence.worth(min(most, self._max_model_len - len(sequence.tokens)), cost)
+            if count:
+                twins.append((_twin(sequence, shadow), count))
+        drafts: Drafts = {}
+        left, passes = twins, 0
+        while left:
+            self._guess([twin for twin, _ in left])
+            passes += 1
+            left = [(twin, count - 1) for twin, count in left if count > 1]
+        for twin, count in twins:
+            drafts[twin.id] = tuple(twin.tokens[-count:])
+            self._shadows[twin.id].computed = len(twin.tokens) - count
+            self._shadows[twin.id].guessed = twin.computed
+        self._proposed_at = time.perf_counter()
+        if passes:
+            self._draft_s = _mean(self._draft_s, (self._proposed_at - began) / passes)
+        return drafts
+
+    def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
+        shadow = self._shadows[sequence.id]
+        shadow.computed = min(shadow.guessed, sequence.computed)
+        shadow.confidence.learn(proposed, accepted)
+
+    def follow(self, chunks: Rows[Chunk]) -> None:
+        """Read the prompts that the model reads, in the same pieces."""
+        if self._proposed_at and all(chunk.completes for chunk in chunks):
+            self._model_s = _mean(self._model_s, time.perf_counter() - self._proposed_at)
+        self._proposed_at = 0.0
+        pieces = [
+            Chunk(twin, min(twin.remaining, chunk.length))
+            for chunk in chunks
+            if not chunk.drafts
+            and chunk.length > 1
+            and (end := chunk.sequence.computed + chunk.length) < self._max_model_len
+            and (twin := _twin(chunk.sequence, self._shadow(chunk.sequence), end)).remaining
+        ]
+        for piece in pieces:
+            self._catch_up(piece.sequence, leave=piece.length)
+        if pieces:
+            self._runner.run(pieces)
+        for piece in pieces:
+            self._shadows[piece.sequence.id].computed = len(piece.sequence.tokens)
+
+    def forget(self, sequence: Sequence) -> None:
+        self._shadows.pop(sequence.id, None)
+
+    def _shadow(self, sequence: Sequence) -> _Shadow:
+        shadow = self._shadows.get(sequence.id)
+        if shadow is None or shadow.blocks is not sequence.blocks:
+            # What it begins with was computed by whoever shares it, here as there.
+            shadow = self._shadows[sequence.id] = _Shadow(sequence.blocks, sequence.computed)
+        return shadow
+
+    def _catch_up(self, twin: Sequence, leave: int) -> None:
+        """Read what was generated while drafts were not worth it, but for the last tokens."""
+        while twin.remaining > leave:
+            length = min(twin.remaining - leave, self._max_prefill_tokens)
+            self._runner.run([Chunk(twin, length)])
+            twin.computed += length
+
+    def _guess(self, twins: list[Sequence]) -> None:
+        """Append a token to each."""
+        for twin in twins:
+            self._catch_up(twin, leave=2)  # the last token, and the draft before it if all were right
+        chunks = [Chunk(twin, twin.remaining) for twin in twins]
+        logits = self._runner.run(chunks)
+        with torch.inference_mode():
+            drawn = self._sampler.sample(logits, twins)
+        for twin, draft in zip(twins, drawn, strict=True):
+            twin.computed = len(twin.tokens)
+            twin.tokens.append(draft.token_id)
+
+
+def _twin(sequence: Sequence, shadow: _Shadow, end: int | None = None) -> Sequence:
+    """The sequence's beginning, to be gone on with; in the same blocks, as far as the draft's cache has it."""
+    return Sequence(
+        sequence.id,
+        sequence.tokens[:end],
+        sequence.prompt_length,
+        sequence.sampling,
+        computed=min(shadow.computed, end or len(sequence.tokens)),
+        blocks=sequence.blocks,
+        prompt_entries=sequence.prompt_entries,
+    )
+
+
+def _mean(mean: float, newest: float) -> float:
+    return mean + _WEIGHT * (newest - mean) if mean else newest

@@ -1,0 +1,51 @@
+"""Memory that loading took and that running doesn't need. Runs in the engine process, once.
+
+transformers maps safetensors files: a weight is in memory from when it is first read. Once it is packed, its pages can
+go; whoever reads it again gets them from the file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+_MAPS: Final = Path("/proc/self/maps")
+
+
+def let_go(tensor: Tensor) -> None:
+    """Give a mapped tensor's pages back to the operating system; a tensor in memory of its own stays as it is."""
+    start = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.itemsize
+    end = start + tensor.nbytes
+    if not _MAPS.exists() or not any(low <= start and end <= high for low, high in _checkpoints()):
+        return
+    # Whole pages only: the others have neighbours on them.
+    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
+    if length > 0:
+        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+
+
+def trim() -> None:
+    """Give back what the allocator keeps of freed memory, where it can (glibc)."""
+    if hasattr(_libc(), "malloc_trim"):
+        _libc().malloc_trim(0)
+
+
+def _checkpoints() -> list[tuple[int, int]]:
+    """Where files of weights are mapped, unchanged since."""
+    found = []
+    for line in _MAPS.read_text().splitlines():
+        if line.endswith(".safetensors"):
+            low, high = line.split(maxsplit=1)[0].split("-")
+            found.append((int(low, 16), int(high, 16)))
+    return found
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

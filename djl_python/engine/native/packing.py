@@ -1,0 +1,106 @@
+"""Weights in the order in which the kernels read them. Runs in the engine process, once.
+
+A panel is 64 columns of a weight. Along k its numbers come in 32-bit lanes, one of each column in turn: two bf16, one
+fp32, four codes of 8 bits; of 4 bits, a byte holds the codes of two columns sixteen apart. A gated pair of weights
+shares panels, 32 columns of each.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ..quantization import Quantize, quantized
+from .recipe import Linear, NotUnderstoodError
+
+PANEL: Final = 64
+_HUGE_PAGE: Final = 2 << 20
+SAME, EIGHT, FOUR = range(3)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight as `Op` describes it. `weight_format` is `WeightFormat` of program.h; bias is padded to whole panels."""
+
+    n: int
+    k: int
+    weight_format: int
+    weight: Tensor
+    scales: Tensor | None
+    bias: Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """What a step reads."""
+        return self.weight.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+
+def pack(linears: list[Linear], dtype: torch.dtype, quantize: Quantize | None) -> Packed:
+    """Pack one linear, or the gate and the other half of a gated pair, which have the same shape.
+
+    Raises:
+        NotUnderstoodError: a width that can't be cut into lanes.
+    """
+    n, k = linears[0].weight.shape
+    if k * dtype.itemsize % 4:
+        raise NotUnderstoodError(f"a weight of odd width {k}")
+    bias = _bias([linear.bias for linear in linears], n)
+    if quantize is None:
+        lanes = [linear.weight.to(dtype).contiguous().view(torch.int32) for linear in linears]
+        return Packed(n, k, SAME, _lanes(_columns(lanes)), None, bias)
+    codes = [quantized(linear.weight, quantize) for linear in linears]
+    scales = _columns([each.scales for each in codes])
+    if quantize == "int8":
+        weight = _lanes(_columns([each.codes.view(torch.int32) for each in codes]))
+        return Packed(n, k, EIGHT, weight, scales.contiguous().view(-1), bias)
+    weight = _lanes(_halves(_columns([each.codes for each in codes])).view(torch.int32))
+    return Packed(n, k, FOUR, weight, scales.transpose(1, 2).contiguous(), bias)
+
+
+def _columns(parts: list[Tensor]) -> Tensor:
+    """(n, ...) tensors as (panels, 64, ...), the parts side by side in each panel, padded with zeros."""
+    share = PANEL // len(parts)
+    n = len(parts[0])
+    panels = -(-n // share)
+    if len(parts) == 1 and n % PANEL == 0:
+        return parts[0].view(panels, PANEL, *parts[0].shape[1:])
+    made = parts[0].new_zeros(panels, len(parts), share, *parts[0].shape[1:])
+    for i, part in enumerate(parts):
+        whole = n // share
+        made[:whole, i] = part[: whole * share].view(whole, share, *part.shape[1:])
+        if n % share:
+            made[-1, i, : n % share] = part[whole * share :]
+    return made.view(panels, PANEL, *parts[0].shape[1:])
+
+
+def _lanes(columns: Tensor) -> Tensor:
+    """(panels, 64, lanes) of 32 bits as (panels, lanes, 64), on huge pages."""
+    panels, width, lanes = columns.shape
+    made = _on_huge_pages(columns.numel() * 4).view(torch.int32).view(panels, lanes, width)
+    made.copy_(columns.transpose(1, 2))
+    return made
+
+
+def _halves(codes: Tensor) -> Tensor:
+    """(panels, 64, k) codes below 16 as (panels, 32, k): of four vectors of columns, the second's above the first's."""
+    panels, _, k = codes.shape
+    vectors = codes.view(panels, 2, 2, 16, k)
+    return (vectors[:, :, 0] | vectors[:, :, 1] << 4).reshape(panels, PANEL // 2, k)
+
+
+def _bias(parts: list[Tensor | None], n: int) -> Tensor | None:
+    if all(part is None for part in parts):
+        return None
+    return _columns([torch.zeros(n) if part is None else part.float() for part in parts]).contiguous().view(-1)
+
+
+def _on_huge_pages(size: int) -> Tensor:
+    """Bytes for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
+    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size)

@@ -1,0 +1,173 @@
+// Matrix products of integers: weights of 8 or 4 bits, activations rounded to 8 bits in groups as they come.
+//
+// A group is kGroup numbers along k. Within it products are integers (four to a 32-bit lane), over groups they are
+// summed in fp32. Weights are stored as unsigned codes, u - kZero times a scale: of the column (8 bits) or of the group
+// and column (4 bits). What the zero point adds is known from the activations alone, and each sum starts with it taken
+// off. Activations have a scale for each row and group.
+
+#pragma once
+
+#include <algorithm>
+
+#include "formats.h"
+#include "linear.h"
+#include "program.h"
+
+namespace {
+
+constexpr int kGroup = 64;          // of program.py
+constexpr int kQuads = kGroup / 4;  // steps of a group
+constexpr int kIntegerRows = 3;     // of the register tile: as many sums again are needed in fp32
+
+// A row of rounded activations: all its codes, then a scale and the codes' sum for each group.
+struct IntegerRow {
+    const int8_t* codes;
+    const float* scales;
+    const int32_t* sums;
+};
+
+inline int64_t integer_row_bytes(int groups) { return (int64_t)groups * (kGroup + 8); }
+
+inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
+    auto at = (const char*)rows + row * integer_row_bytes(groups);
+    auto scales = (const float*)(at + (int64_t)groups * kGroup);
+    return {(const int8_t*)at, scales, (const int32_t*)(scales + groups)};
+}
+
+struct Eight {
+    static constexpr int zero = 128, lines = 4;  // lines of 64 bytes that hold a quad of a panel
+    static constexpr bool grouped = false;
+    static void load(const char* at, __m512i (&b)[4]) {
+        for (int v = 0; v < 4; ++v) b[v] = _mm512_loadu_si512(at + v * 64);
+    }
+};
+
+struct Four {
+    static constexpr int zero = 8, lines = 2;
+    static constexpr bool grouped = true;
+    static void load(const char* at, __m512i (&b)[4]) {
+        const __m512i low = _mm512_set1_epi8(15);
+        for (int v = 0; v < 4; v += 2) {
+            const __m512i both = _mm512_loadu_si512(at + v * 32);
+            b[v] = _mm512_and_si512(both, low);
+            b[v + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+        }
+    }
+};
+
+template <class W>
+inline int64_t panel_bytes(int groups) {
+    return (int64_t)groups * kQuads * W::lines * 64;
+}
+
+// R rows times one panel of weights; sums in fp32.
+template <class W, int R>
+inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, const char* ahead,
+                         __m512 (&sum)[R][4]) {
+    IntegerRow given[R];
+    for (int r = 0; r < R; ++r) given[r] = integer_row(op.in, row + r, groups);
+    auto scales = (const uint16_t*)op.weight2 + (int64_t)panel * groups * kPanel;
+    for (int g = 0; g < groups; ++g) {
+        __m512i part[R][4];
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < 4; ++v) part[r][v] = _mm512_set1_epi32(-W::zero * given[r].sums[g]);
+        for (int q = 0; q < kQuads; ++q, weights += W::lines * 64, ahead += W::lines * 64) {
+            __m512i b[4];
+            W::load(weights, b);
+            for (int r = 0; r < R; ++r) {
+                int32_t four;
+                memcpy(&four, given[r].codes + g * kGroup + q * 4, 4);
+                const __m512i x = _mm512_set1_epi32(four);
+                for (int v = 0; v < 4; ++v) part[r][v] = _mm512_dpbusd_epi32(part[r][v], b[v], x);
+            }
+            for (int line = 0; line < W::lines; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
+        }
+        __m512 of_group[4];
+        if (W::grouped)
+            for (int v = 0; v < 4; ++v)
+                of_group[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + g * kPanel + v * 16)));
+        for (int r = 0; r < R; ++r) {
+            const __m512 scale = _mm512_set1_ps(given[r].scales[g]);
+            for (int v = 0; v < 4; ++v) {
+                const __m512 x = _mm512_cvtepi32_ps(part[r][v]);
+                sum[r][v] = _mm512_fmadd_ps(x, W::grouped ? _mm512_mul_ps(scale, of_group[v]) : scale, sum[r][v]);
+            }
+        }
+    }
+    if (W::grouped) return;
+    for (int v = 0; v < 4; ++v) {
+        const __m512 of_column = _mm512_loadu_ps((const float*)op.weight2 + panel * kPanel + v * 16);
+        for (int r = 0; r < R; ++r) sum[r][v] = _mm512_mul_ps(sum[r][v], of_column);
+    }
+}
+
+template <class F, class W, int R>
+inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights,
+                                  const char* ahead) {
+    __m512 sum[R][4];
+    for (auto& one : sum)
+        for (auto& lane : one) lane = _mm512_setzero_ps();
+    integer_tile<W, R>(op, row, panel, groups, weights, ahead, sum);
+    for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
+}
+
+// `linear` with integer weights: in is what kQuantize wrote, weight2 are the scales.
+template <class F, class W>
+void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
+    const int groups = (op.k + kGroup - 1) / kGroup;
+    const int64_t size = panel_bytes<W>(groups);
+    for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
+        const char* weights = (const char*)op.weight + panel * size;
+        const char* next = (const char*)op.weight + following * size;
+        for (int row = first; row < last;) {
+            const char* ahead = row == first ? weights + kAhead : row == first + kIntegerRows ? next : weights;
+            switch (std::min(last - row, kIntegerRows)) {
+                case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, ahead); break;
+                case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, ahead); break;
+                default: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, ahead); break;
+            }
+            row += std::min(last - row, kIntegerRows);
+        }
+    });
+}
+
+// out = in (rows, k) T, rounded: each group's greatest becomes 127.
+template <class F>
+void quantize(Pool& pool, int index, const Op& op, const Step& step) {
+    const int rows = op.rows_from ? step.wanted : step.tokens;
+    const int groups = (op.k + kGroup - 1) / kGroup;
+    for (int t; (t = pool.take(index)) < rows;) {
+        const auto* x = (const typename F::T*)op.in + (int64_t)t * op.k;
+        const IntegerRow row = integer_row(op.out, t, groups);
+        for (int g = 0; g < groups; ++g) {
+            __m512 v[4];
+            __m512 greatest = _mm512_setzero_ps();
+            for (int i = 0; i < 4; ++i) {
+                const int left = op.k - g * kGroup - i * 16;
+                const __mmask16 mask = left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1 << left) - 1);
+                v[i] = F::load(x + g * kGroup + i * 16, mask);
+                greatest = _mm512_max_ps(greatest, _mm512_abs_ps(v[i]));
+            }
+            const float most = _mm512_reduce_max_ps(greatest);
+            const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+            __m512i sum = _mm512_setzero_si512();
+            for (int i = 0; i < 4; ++i) {
+                const __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
+                sum = _mm512_add_epi32(sum, code);
+                _mm_storeu_si128((__m128i*)(row.codes + g * kGroup + i * 16), _mm512_cvtepi32_epi8(code));
+            }
+            const_cast<float*>(row.scales)[g] = most / 127.0f;
+            const_cast<int32_t*>(row.sums)[g] = _mm512_reduce_add_epi32(sum);
+        }
+    }
+}
+
+// One number of a weight of 8 bits.
+inline float code_of(const Op& op, int64_t column, int i) {
+    const int64_t groups = (op.n + kGroup - 1) / kGroup;  // of an embedding, n is what is k for its head
+    const auto* panel = (const uint8_t*)op.weight + column / kPanel * panel_bytes<Eight>(groups);
+    const int code = panel[((int64_t)(i / 4) * kPanel + column % kPanel) * 4 + i % 4];
+    return (float)(code - Eight::zero) * op.weight2[column];
+}
+
+}  // namespace

@@ -1,0 +1,54 @@
+"""How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
+
+A client that reads a stream notices its longest gaps. While somebody generates, a step may take `STRETCH` times as much
+longer as it takes without prompts; what that is in tokens is learnt from the steps. With nobody to wait, a step reads
+as much as fits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A stretched step is 1 + 1.5 of a plain one: gaps stay below three times the usual.
+STRETCH: Final = 1.5
+#: Fewer tokens than this would read the weights for little.
+LEAST_TOKENS: Final = 16
+# Before anything was measured.
+_FIRST_TOKENS: Final = 64
+_WEIGHT: Final = 0.2  # of the newest measurement
+
+
+class PrefillPacer:
+    """Learns what steps cost.
+
+    Args:
+        most: prompt tokens of a step, ever.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._decode_s: dict[int, float] = {}  # a step without prompts, by the bit length of how many it advances
+        self._token_s = 0.0  # a prompt's token more
+
+    def budget(self, generating: int) -> int:
+        """Prompt tokens of a step that advances `generating` sequences as well."""
+        if not generating:
+            return self._most
+        decode_s = self._decode_s.get(generating.bit_length())
+        if decode_s is None or not self._token_s:
+            return min(self._most, _FIRST_TOKENS)
+        return min(self._most, max(LEAST_TOKENS, int(STRETCH * decode_s / self._token_s)))
+
+    def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
+        """A step took so long."""
+        kind = generating.bit_length()
+        if not prompt_tokens:
+            self._decode_s[kind] = _mean(self._decode_s.get(kind, 0.0), step_s)
+            return
+        decode_s = self._decode_s.get(kind, 0.0) if generating else 0.0
+        if prompt_tokens >= LEAST_TOKENS and step_s > decode_s and (decode_s or not generating):
+            self._token_s = _mean(self._token_s, (step_s - decode_s) / prompt_tokens)
+
+
+def _mean(mean: float, newest: float) -> float:
+    return mean + _WEIGHT * (newest - mean) if mean else newest

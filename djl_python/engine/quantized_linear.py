@@ -1,0 +1,66 @@
+"""Linears with integer weights on torch's own kernels, where the native program can't run. Engine process."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from .native.parts import as_linear
+from .quantization import GROUP, Codes, Quantize, quantized
+
+# Columns that torch's 4-bit kernel takes at a time.
+_COLUMNS: Final = 16
+
+
+@torch.inference_mode()
+def quantize_linears_(model: Any, quantize: Quantize) -> None:
+    """Replace a model's linears; the head, and what torch's 4-bit kernel can't take, get 8 bits.
+
+    An embedding that is the head's weight is rounded like it: the text is the same as with the native program.
+    """
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            linear = as_linear(module)
+            if linear is None:
+                continue
+            eight = quantize == "int8" or module is head or len(linear.weight) % _COLUMNS
+            codes = quantized(linear.weight, "int8" if eight else "int4")
+            width = linear.weight.shape[1]
+            if module is head and linear.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr():
+                linear.weight.copy_(codes.values(width))
+            setattr(parent, name, QuantizedLinear(codes, width, linear.weight.dtype, linear.bias))
+
+
+class QuantizedLinear(nn.Module):
+    """x @ weight.T + bias, the weight being codes of 8 or 4 bits."""
+
+    def __init__(self, codes: Codes, width: int, dtype: torch.dtype, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = len(codes.codes), width
+        self._four = codes.bits == 4
+        if self._four:
+            weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.codes.int(), 1)
+            scales = codes.scales.to(dtype).t()  # (groups, n), and zero points that are zeros
+            scales = torch.stack([scales, torch.zeros_like(scales)], dim=2)
+        else:
+            weight = (codes.codes[:, :width].int() - codes.zero).to(torch.int8).contiguous()
+            scales = codes.scales.to(dtype)
+        self.weight: Tensor
+        self.scales: Tensor
+        self.register_buffer("weight", weight)
+        self.register_buffer("scales", scales)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) to (..., columns)."""
+        rows = x.reshape(-1, self.in_features)
+        if self._four:
+            rows = nn.functional.pad(rows, (0, -self.in_features % GROUP))
+            result = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.weight, GROUP, self.scales)
+        else:
+            result = torch._weight_int8pack_mm(rows, self.weight, self.scales)
+        made: Tensor = result if self.bias is None else result + self.bias
+        return made.view(*x.shape[:-1], self.out_features)

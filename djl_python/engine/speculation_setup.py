@@ -1,0 +1,65 @@
+"""Opens what `option.speculative` asks for. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from ..errors import ModelLoadError
+from .draft_model import ModelDrafter
+from .ngram import NgramDrafter
+from .rolling_batch import EngineSettings, Progress
+from .runners import OpenedRunner, open_runner
+from .sampler import Sampler
+from .speculation import Drafter, Speculation
+
+log = logging.getLogger(__name__)
+
+# Looking up costs nothing, so that a repetition may be taken at a run.
+_NGRAM_LENGTH: Final = 8
+_MODEL_LENGTH: Final = 5
+
+
+def open_speculation(
+    settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress
+) -> Speculation | None:
+    """What makes drafts for the opened model; None where nothing does.
+
+    Raises:
+        ModelLoadError: the draft model does not go with the model.
+    """
+    if settings.speculative == "none":
+        return None
+    if not opened.takes_drafts:
+        log.warning("option.speculative=%s has no effect: %s", settings.speculative, opened.description)
+        return None
+    drafter: Drafter
+    if settings.speculative == "ngram":
+        drafter, length = NgramDrafter(), settings.spec_length or _NGRAM_LENGTH
+    else:
+        drafter, length = _open_model(settings, opened, sampler, progress), settings.spec_length or _MODEL_LENGTH
+    return Speculation(drafter, length, opened.max_model_len)
+
+
+def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress) -> ModelDrafter:
+    draft = open_runner(
+        msgspec.structs.replace(
+            settings,
+            model_path=settings.draft_model_path,
+            max_model_len=None,
+            kv_blocks=opened.kv_blocks,
+            image_example=None,
+        ),
+        progress,
+    )
+    if draft.loaded.vocabulary != opened.loaded.vocabulary:
+        raise ModelLoadError(
+            f"option.draft_model_id: its vocabulary has {draft.loaded.vocabulary} tokens, the model's "
+            f"{opened.loaded.vocabulary}; expected the same"
+        )
+    if not draft.takes_drafts:
+        raise ModelLoadError(f"option.draft_model_id: drafts need a paged cache; it is {draft.description}")
+    log.info("drafts by %s", draft.description)
+    return ModelDrafter(draft.runner, draft.max_model_len, draft.max_prefill_tokens, sampler)

@@ -1,0 +1,124 @@
+"""Rounded weights: how far they are from what was rounded, and that both ways to run them compute the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.quantization import GROUP, Quantize, quantized, round_linears_
+from djl_python.engine.quantized_linear import QuantizedLinear
+from djl_python.errors import ModelLoadError
+from djl_python.types import SamplingParams
+from tests.checkpoints import build_checkpoint
+from tests.engine.test_paged_batch import open_batch, run_to_end
+
+
+def a_weight(n: int = 96, k: int = 3 * GROUP) -> Tensor:
+    return torch.randn(n, k, generator=torch.Generator().manual_seed(1)) * torch.logspace(-2, 1, n)[:, None]
+
+
+def test_eight_bits_are_off_by_half_a_step_at_most() -> None:
+    weight = a_weight()
+    steps = weight.abs().amax(1, keepdim=True) / 127
+    error = (quantized(weight, "int8").values(weight.shape[1]) - weight).abs()
+    assert bool((error <= 0.5001 * steps).all())
+    assert bool((error.amax(1, keepdim=True) > 0.4 * steps).all())
+
+
+def test_four_bits_are_within_the_groups_step_and_small_in_the_mean() -> None:
+    weight = a_weight()
+    made = quantized(weight, "int4").values(weight.shape[1])
+    relative = ((made - weight).norm(dim=1) / weight.norm(dim=1)).mean()
+    assert 0.05 < float(relative) < 0.12
+    steps = weight.view(96, -1, GROUP).abs().amax(2) / 8
+    assert bool(((made - weight).view(96, -1, GROUP).abs().amax(2) <= 1.7 * steps).all())
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_zeros_and_a_width_that_is_no_multiple_of_a_group(quantize: Quantize) -> None:
+    weight = a_weight(4, GROUP + 10)
+    weight[1] = 0
+    codes = quantized(weight, quantize)
+    assert codes.codes.shape == (4, 2 * GROUP)
+    values = codes.values(GROUP + 10)
+    assert values.shape == weight.shape
+    assert values[1].abs().max() == 0
+    assert torch.isfinite(values).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_torchs_kernels_compute_what_the_codes_stand_for(quantize: Quantize, dtype: torch.dtype) -> None:
+    weight, bias = a_weight(), torch.randn(96)
+    codes = quantized(weight, quantize)
+    x = torch.randn(2, 5, weight.shape[1], generator=torch.Generator().manual_seed(2))
+    expected = x @ codes.values(weight.shape[1]).T + bias
+    made = QuantizedLinear(codes, weight.shape[1], dtype, bias.to(dtype))(x.to(dtype)).float()
+    assert torch.allclose(made, expected, atol=(2e-3 if dtype == torch.float32 else 2e-2) * float(expected.abs().max()))
+
+
+def test_rounding_a_model_in_place_leaves_its_head_eight_bits() -> None:
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(GROUP, 8), nn.Linear(GROUP, 8)
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.head
+
+    model = Small()
+    layer, head = model.layer.weight.detach().clone(), model.head.weight.detach().clone()
+    round_linears_(model, "int4")
+    assert torch.equal(model.layer.weight, quantized(layer, "int4").values(GROUP))
+    assert torch.equal(model.head.weight, quantized(head, "int8").values(GROUP))
+
+
+def generated(path: Path, **settings: str) -> tuple[list[int], str]:
+    batch = open_batch(path, **settings)
+    batch.add(0, list(range(3, 60)), SamplingParams(max_new_tokens=12, ignore_eos=True))
+    events = run_to_end(batch)[0]
+    return [event.token_id for event in events], batch.description
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "bloom"])
+def test_the_engine_runs_rounded_models(tmp_path: Path, architecture: str, quantize: str) -> None:
+    """A model whose weights are that rounded already loses nothing when they are rounded again."""
+    from transformers import AutoModelForCausalLM
+
+    path = build_checkpoint(tmp_path, architecture)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    round_linears_(model, "int8" if quantize == "int8" else "int4")
+    expected = model.generate(
+        torch.arange(3, 60)[None], max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0
+    )[0, 57:].tolist()
+    on_torch, how = generated(path, quantize=quantize, kernels="torch")
+    assert on_torch == expected
+    assert "native" not in how
+    if architecture == "bloom":
+        return
+    try:
+        library()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    native, how = generated(path, quantize=quantize, kernels="native")
+    assert f"with {quantize} weights on cpu (native kernels)" in how
+    assert native[:4] == expected[:4]
+
+
+def test_a_checkpoint_that_is_not_what_the_option_says(tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    with pytest.raises(ModelLoadError, match=r"option.quantize=gptq: the checkpoint is not quantized"):
+        open_batch(path, quantize="gptq")
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"option.quantize=int8: the checkpoint is quantized already, with gptq"):
+        open_batch(path, quantize="int8")
+    with pytest.raises(ModelLoadError, match=r"option.quantize=awq: the checkpoint is quantized with gptq"):
+        open_batch(path, quantize="awq")

@@ -1,0 +1,193 @@
+"""Speculation changes how fast a text comes, never the text."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djl_python.engine.ngram import NgramDrafter
+from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.sequence import Sequence
+from djl_python.engine.speculation import MAX_ROWS, Confidence
+from djl_python.errors import ModelLoadError
+from djl_python.types import Grammar, SamplingParams, TokenEvent
+from tests.checkpoints import VOCABULARY, build_checkpoint
+from tests.engine.test_paged_batch import open_batch, run_to_end
+
+LOOP = [5, 9, 12, 7, 31, 8] * 6
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another architecture with the same vocabulary: its guesses are mostly wrong."""
+    return build_checkpoint(tmp_path_factory.mktemp("draft"), "qwen2")
+
+
+def speculation(batch: PagedRollingBatch) -> tuple[int, int]:
+    made = batch._speculation
+    assert made is not None
+    return made.proposed, made.accepted
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 3},
+    {"do_sample": True, "seed": 4, "temperature": 0.4, "top_p": 0.8},
+    {"do_sample": True, "seed": 5, "top_k": 3},
+    {"repetition_penalty": 1.3},
+    {"frequency_penalty": 0.6, "do_sample": True, "seed": 6},
+    {"min_new_tokens": 9, "ignore_eos": False},
+    {"logit_bias": {7: 4.0}},
+    {"top_logprobs": 3},
+    {"prompt_logprobs": 1},
+    {"bad_words_ids": ((7,), (9, 12))},
+    {"stop_token_ids": (12,)},
+]
+
+
+def answers(batch: PagedRollingBatch, requests: list[dict[str, Any]], seed: int = 0) -> dict[int, list[TokenEvent]]:
+    """All requests, arriving a few steps apart."""
+    rng = random.Random(seed)
+    waiting = list(enumerate(requests))
+    events: dict[int, list[TokenEvent]] = {number: [] for number, _ in waiting}
+    while waiting or not batch.idle:
+        if waiting and (batch.idle or rng.random() < 0.3):
+            number, params = waiting.pop(0)
+            prompt = [*LOOP, number + 2, number + 3] if number % 2 else [rng.randrange(VOCABULARY) for _ in range(40)]
+            batch.add(number, prompt, SamplingParams(**{"max_new_tokens": 40, "ignore_eos": True, **params}))
+        for event in batch.step():
+            events[event.request_id].append(event)
+    return events
+
+
+def told(events: dict[int, list[TokenEvent]]) -> dict[int, list[Any]]:
+    return {
+        number: [(e.token_id, e.finish, [i for i, _ in e.top], len(e.prompt), e.error) for e in found]
+        for number, found in events.items()
+    }
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("how", ["ngram", "same", "other"])
+def test_every_request_gets_what_it_gets_without(path: Path, other: Path, how: str, kernels: str) -> None:
+    requests = REQUESTS * 2
+    plain = answers(open_batch(path, kernels=kernels, max_batch_size=6), requests)
+    settings = (
+        {"speculative": "ngram"}
+        if how == "ngram"
+        else {"speculative": "draft", "draft_model_path": str(path if how == "same" else other)}
+    )
+    batch = open_batch(path, kernels=kernels, max_batch_size=6, **settings)
+    assert told(answers(batch, requests)) == told(plain)
+    proposed, accepted = speculation(batch)
+    assert proposed > 10
+    if how == "same":
+        assert accepted > 0.95 * proposed
+    assert batch.stats.kv_blocks_used == 0
+
+
+def test_log_probabilities_are_the_models_own(path: Path) -> None:
+    plain = answers(open_batch(path), [{}])[0]
+    made = answers(open_batch(path, speculative="draft", draft_model_path=str(path)), [{}])[0]
+    assert [e.logprob for e in made] == pytest.approx([e.logprob for e in plain], abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["ngram", "draft"])
+def test_a_text_that_repeats_itself_takes_fewer_steps(path: Path, how: str) -> None:
+    settings = {"speculative": how, "draft_model_path": str(path)}
+    batch = open_batch(path, **settings)
+    # With such a bias the model goes on saying one token.
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True, logit_bias={7: 1000.0}))
+    steps = tokens = 0
+    while not batch.idle:
+        tokens += len(batch.step())
+        steps += 1
+    assert tokens == 80
+    assert steps < 30
+
+
+def test_out_of_blocks_drafts_give_way(path: Path) -> None:
+    """Few blocks, so that sequences are preempted and begin again."""
+    settings = {"max_batch_size": 6, "kv_blocks": 12, "max_model_len": 96}
+    plain = answers(open_batch(path, **settings), REQUESTS[:6])
+    for how in ("ngram", "draft"):
+        batch = open_batch(path, speculative=how, draft_model_path=str(path), **settings)
+        assert told(answers(batch, REQUESTS[:6])) == told(plain)
+        assert batch.stats.preemptions > 0
+
+
+def test_limits_end_a_text_in_the_middle_of_its_drafts(path: Path) -> None:
+    batch = open_batch(path, speculative="draft", draft_model_path=str(path), max_model_len=64)
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=5, ignore_eos=True))
+    batch.add(1, LOOP, SamplingParams(max_new_tokens=1000, ignore_eos=True))
+    events = run_to_end(batch)
+    assert len(events[0]) == 5
+    assert len(events[1]) == 64 - len(LOOP)
+
+
+def test_a_constrained_request_has_no_drafts(path: Path, tmp_path: Path) -> None:
+    batch = open_batch(path, speculative="ngram")
+    speculating = batch._speculation
+    assert speculating is not None
+    sampling = SamplingParams(max_new_tokens=30, grammar=Grammar("regex", "a*"))
+    from djl_python.engine.scheduler import Chunk
+
+    sequence = Sequence(0, [*LOOP, 5], len(LOOP), sampling, computed=len(LOOP))
+    assert speculating.add_drafts([Chunk(sequence, 1)], lambda chunk, drafts: drafts) == [Chunk(sequence, 1)]
+
+
+def test_a_full_batch_has_no_drafts(path: Path) -> None:
+    batch = open_batch(path, speculative="ngram", max_batch_size=MAX_ROWS)
+    for number in range(MAX_ROWS):
+        batch.add(number, LOOP, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    run_to_end(batch)
+    assert speculation(batch) == (0, 0)
+
+
+def test_lookup_goes_on_with_what_followed_the_last_time() -> None:
+    drafter = NgramDrafter()
+    sequence = Sequence(0, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], 11, SamplingParams(max_new_tokens=9))
+    assert drafter.propose([sequence], [3])[0] == (5, 6, 7)[: len(drafter.propose([sequence], [3])[0])]
+    sequence = Sequence(1, [8, 9, 8, 9, 8, 9], 6, SamplingParams(max_new_tokens=9))
+    drafts = drafter.propose([sequence], [8])[1]
+    assert drafts == (8, 9, 8, 9, 8, 9, 8, 9)[: len(drafts)]
+    assert drafts
+    assert drafter.propose([Sequence(2, [1, 2, 3], 3, SamplingParams(max_new_tokens=9))], [3]) == {}
+
+
+def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
+    confidence = Confidence()
+    assert confidence.worth(8) > 2
+    for _ in range(40):
+        confidence.learn(2, 0)
+    tried = [confidence.worth(8) for _ in range(240)]
+    assert sum(tried) == 10
+    for _ in range(40):
+        confidence.learn(1, 1)
+    assert confidence.worth(8) == 8
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused(path: Path, tmp_path: Path) -> None:
+    import json
+
+    small = build_checkpoint(tmp_path, "llama")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = json.loads((small / "config.json").read_text())
+    LlamaForCausalLM(LlamaConfig(**{**config, "vocab_size": 300})).save_pretrained(small)
+    with pytest.raises(ModelLoadError, match=r"option\.draft_model_id: its vocabulary has 300 tokens, the model's 320"):
+        open_batch(path, speculative="draft", draft_model_path=str(small))
+
+
+def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
+    assert batch._speculation is None
+    assert "option.speculative=ngram has no effect" in caplog.text

@@ -1,4 +1,4 @@
-"""The load generator against a small real HTTP server whose timing and failures the test decides."""
+"""The closed loop against a small real HTTP server whose timing and failures the test decides."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from tests.bench.load import Lmi, Load, Record, drive, lines_of, percentile, prompts, summarize
+from djl_python.bench.http import Reply
+from djl_python.bench.load import Load, Record, drive, percentile, prompts, summarize, words_for
 
 
 def line(text: str, **last: object) -> bytes:
     return json.dumps({"token": {"id": 1, "text": text, "log_prob": -0.5}, **last}).encode() + b"\n"
 
 
-END = {"generated_text": "ab", "details": {"finish_reason": "length", "generated_tokens": 2, "inputs": "x"}}
+END = {"generated_text": "ab", "details": {"finish_reason": "length", "generated_tokens": 2, "input_length": 9}}
 
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    """Answers two tokens; /cut leaves the last line away, /refuse refuses, /fail ends with LMI's error line."""
+    """Answers two tokens; /cut leaves the last line away, /refuse refuses, /stall never ends."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -31,17 +32,17 @@ async def url() -> AsyncIterator[str]:
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(line("a"))
-        if request.path == "/invocations":
+        if request.path == "/stall":
+            await asyncio.Event().wait()
+        if request.path != "/cut":
             await asyncio.sleep(0.02)
             await response.write(line("b", **END))
-        elif request.path == "/fail":
-            await response.write(line("", generated_text="", details={"finish_reason": "error"}))
         await response.write_eof()
         return response
 
     app = web.Application()
     app.router.add_post("/{any:.*}", answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -49,45 +50,63 @@ async def url() -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-async def test_measures_complete_streams(url: str) -> None:
-    load = Load(url, concurrency=3, requests=7, output_tokens=2)
+@pytest.mark.parametrize("keep_alive", [False, True])
+async def test_measures_complete_streams(url: str, keep_alive: bool) -> None:
+    load = Load(url, concurrency=3, requests=7, output_tokens=2, dialect="lmi", keep_alive=keep_alive)
     result = summarize(load, await drive(load), wall_s=2.0, client_cpu_s=0.1)
-    assert (result.requests, result.failed, result.tokens, result.tokens_s) == (7, 0, 14, 7.0)
+    assert (result.requests, result.failed, result.short, result.first_failure) == (7, 0, 0, "")
+    assert (result.tokens, result.tokens_s, result.requests_s, result.prompt_tokens) == (14, 7.0, 3.5, 9.0)
     assert result.itl_p50_ms is not None and 15 < result.itl_p50_ms < 500
     assert result.ttft_p99_ms is not None and result.ttft_p99_ms > 0
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
-    [("/refuse", "HTTP 503: full"), ("/cut", "no last line"), ("/fail", "ends with an error")],
+    ("path", "output_tokens", "message"),
+    [
+        ("/refuse", 2, "HTTP 503: full"),
+        ("/cut", 2, "no last line"),
+        ("/stall", 2, "no complete answer within 0.2 s"),
+        ("/more", 1, "2 tokens in 2 pieces; expected at most 1"),
+    ],
 )
-async def test_what_is_not_a_complete_answer_is_a_failure(url: str, path: str, message: str) -> None:
-    load = Load(url, concurrency=1, requests=2, path=path)
+async def test_what_is_not_a_complete_answer_is_a_failure(
+    url: str, path: str, output_tokens: int, message: str
+) -> None:
+    load = Load(url, 1, 2, output_tokens=output_tokens, dialect="lmi", path=path, timeout_s=0.2)
     result = summarize(load, await drive(load), wall_s=1.0, client_cpu_s=0.0)
     assert (result.failed, result.tokens, result.ttft_p50_ms) == (2, 0, None)
     assert message in result.first_failure
 
 
+async def test_fewer_tokens_than_asked_for_are_counted_as_short(url: str) -> None:
+    load = Load(url, 1, 2, output_tokens=3, dialect="lmi")
+    result = summarize(load, await drive(load), wall_s=1.0, client_cpu_s=0.0)
+    assert (result.failed, result.short, result.tokens) == (0, 2, 4)
+
+
 async def test_a_server_that_is_not_there_is_a_failure() -> None:
     load = Load("http://127.0.0.1:1", concurrency=1, requests=1)
     (record,) = await drive(load)
-    assert "ClientConnectorError" in record.failure
+    assert "ConnectionRefusedError" in record.failure
 
 
-def test_lines_are_stamped_when_complete() -> None:
-    assert lines_of([(1.0, b"a"), (2.0, b"b\nc\n\nd"), (3.0, b"e")]) == [(2.0, b"ab"), (2.0, b"c"), (3.0, b"de")]
+async def test_bodies_can_be_amended(url: str) -> None:
+    """The server fails a body without parameters: null has removed them."""
+    load = Load(url, 1, 1, dialect="lmi", extra={"parameters": None})
+    result = summarize(load, await drive(load), wall_s=1.0, client_cpu_s=0.0)
+    assert "HTTP 500" in result.first_failure
+
+
+async def test_how_long_prompts_are_can_only_be_asked_of_a_server_that_answers(url: str) -> None:
+    with pytest.raises(ValueError, match="HTTP 503"):
+        await asyncio.to_thread(words_for, Load(url, 1, 1, dialect="lmi", path="/refuse"), 9)
 
 
 def test_tokens_of_one_read_are_one_stamp() -> None:
-    load = Load("", concurrency=1, requests=1)
-    record = Record(sent_s=1.0, status=200, reads=[(1.5, line("a") + line("b", **END))])
+    load = Load("", concurrency=1, requests=1, dialect="lmi")
+    record = Record(sent_s=1.0, reply=Reply(200, "close", [(1.5, line("a") + line("b", **END))]))
     result = summarize(load, [record], wall_s=1.0, client_cpu_s=0.0)
-    assert (result.ttft_p50_ms, result.itl_p50_ms, result.tokens) == (500.0, None, 2)
-
-
-def test_lmi_reads_the_servers_own_count() -> None:
-    generation = Lmi().read([(1.0, line("a")), (2.0, line("b", **END))])
-    assert (generation.tokens, generation.text) == (2, "ab")
+    assert (result.ttft_p50_ms, result.itl_p50_ms, result.tokens, result.pieces) == (500.0, None, 2, 1)
 
 
 def test_percentile() -> None:
@@ -97,5 +116,5 @@ def test_percentile() -> None:
 
 
 def test_prompts_repeat_for_a_seed_only() -> None:
-    assert prompts(3, 5, seed=1) == prompts(3, 5, seed=1) != prompts(3, 5, seed=2)
-    assert len(set(prompts(20, 5, seed=1))) == 20
+    assert prompts(3, 5, seed="1") == prompts(3, 5, seed="1") != prompts(3, 5, seed="2")
+    assert len(set(prompts(20, 5, seed="1"))) == 20

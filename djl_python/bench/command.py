@@ -1,0 +1,180 @@
+"""The subcommand `djl-serving bench`: arguments, one measurement, a table. Runs in the command's own process.
+
+Exit codes: 0 every request was answered; 1 some were not, or nothing could be measured; 2 a mistake in the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..testing import running_server
+from .cpu import cpu_seconds
+from .dialects import DIALECTS
+from .load import Load, run, words_for
+from .report import medians, table
+
+_DESCRIPTION: Final = """\
+Measure an LLM server: tokens/s, requests/s, time to the first token (TTFT) and between tokens, at several numbers of
+clients that each send their next request when the last is answered. Every prompt is different.
+
+TARGET is a URL, or a model directory: then a server is started with it, measured and stopped.
+"""
+_EXAMPLES: Final = """\
+examples:
+  djl-serving bench /models/llama-3
+  djl-serving bench http://127.0.0.1:8000 --model llama --dialect openai-chat --concurrency 1,16,64
+  djl-serving bench http://127.0.0.1:3000 --dialect tgi --rounds 1 --json result.json
+
+columns:
+  TTFT          from sending a request to the bytes that hold its first token; p50 and p99 are percentiles
+  inter-token   between pieces of one answer that hold tokens
+  tokens/s      all tokens over the wall time of the run, ramp and tail included; of several rounds, the median
+  short         answers with fewer tokens than asked for (an API that can't go on after the end of sequence)
+  failed        requests without a complete answer; they are in no other column
+  client CPU    what the load generator took: it shares the machine
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `djl-serving bench ARGUMENTS`; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        with _target(options.target, options.start_timeout) as (url, cpu):
+            result = _measure(options, url, cpu)
+    except (ValueError, RuntimeError) as error:
+        print(f"djl-serving bench: {error}", file=sys.stderr)
+        return 1
+    print(table(result["rows"]))
+    for name, seconds in result["server_cpu_s"].items():
+        print(f"CPU of the {name}: {seconds} s")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    failed = [row for row in result["rows"] if row["failed"]]
+    for row in failed:
+        print(f"{row['failed']} of {row['requests']} failed: {row['first_failure']}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="djl-serving bench",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", metavar="TARGET", help="http://host:port, or a model directory")
+    parser.add_argument("--dialect", choices=sorted(DIALECTS), default="openai", help="which API (default openai)")
+    parser.add_argument("--path", default="", help="instead of the API's own path")
+    parser.add_argument("--model", default="", help="the model's name in OpenAI bodies")
+    parser.add_argument("--concurrency", type=counts, default=[1, 8, 32], metavar="N,...", help="default 1,8,32")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="about this many; counted by the server")
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
+    parser.add_argument("--requests", type=int, help="per round and concurrency (default: 3 a client, at least 8)")
+    parser.add_argument(
+        "--body", type=json_object, default={}, metavar="JSON", help="merged into every body; null removes a field"
+    )
+    parser.add_argument(
+        "--header", type=header, action="append", default=[], metavar="NAME:VALUE", help="may be repeated"
+    )
+    parser.add_argument("--keep-alive", action="store_true", help="reuse connections (default: one a request)")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request (default 600)")
+    parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S", help="for a server to be ready")
+    parser.add_argument("--seed", default="", help="of the prompts (default: new ones every time)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, every round in it")
+    return parser
+
+
+def counts(text: str) -> list[int]:
+    """`1,8,32` as numbers, for argparse."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected positive numbers separated by commas, like 1,8,32")
+    return numbers
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, for argparse."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object: {exc}") from None
+    return found
+
+
+def header(text: str) -> tuple[str, str]:
+    """`Name: value`, for argparse."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME:VALUE")
+    return name.strip(), value.strip()
+
+
+Cpu = Callable[[], dict[str, float]]
+
+
+@contextlib.contextmanager
+def _target(target: str, start_timeout_s: float) -> Iterator[tuple[str, Cpu]]:
+    """The URL to measure, and the CPU time of what answers there (nothing, if it is not ours)."""
+    if target.startswith(("http://", "https://")):
+        yield target.rstrip("/"), dict
+        return
+    with running_server("-m", target, "--log-level", "warning", start_timeout_s=start_timeout_s) as server:
+        yield server.url, lambda: cpu_seconds(server.process.pid)
+
+
+def default_requests(concurrency: int) -> int:
+    """How many requests a round at this concurrency has, if nobody says."""
+    return max(8, 3 * concurrency)
+
+
+def _measure(options: argparse.Namespace, url: str, cpu: Cpu) -> dict[str, Any]:
+    load = Load(
+        url,
+        concurrency=1,
+        requests=1,
+        output_tokens=options.output_tokens,
+        dialect=options.dialect,
+        model=options.model,
+        path=options.path,
+        extra=options.body,
+        headers=dict(options.header),
+        timeout_s=options.timeout,
+        keep_alive=options.keep_alive,
+    )
+    load = replace(load, prompt_words=words_for(load, options.prompt_tokens))
+    seed = options.seed or secrets.token_hex(4)
+    cpu_before = cpu()
+    rounds: dict[int, list[dict[str, Any]]] = {}
+    for number in range(options.rounds):
+        for concurrency in options.concurrency:
+            at = replace(load, concurrency=concurrency, seed=f"{seed}/{number}/{concurrency}")
+            if not number:  # the first time at this concurrency, what is made at first use is made now
+                run(replace(at, requests=concurrency, seed=f"{seed}/warm/{concurrency}"))
+            result = run(replace(at, requests=options.requests or default_requests(concurrency)))
+            rounds.setdefault(concurrency, []).append(msgspec.structs.asdict(result))
+            print(f"  round {number + 1}, {concurrency} clients: {result.tokens_s} tokens/s", file=sys.stderr)
+    return {
+        "target": options.target,
+        "dialect": options.dialect,
+        "output_tokens": options.output_tokens,
+        "seed": seed,
+        "rows": [medians(of_one) for of_one in rounds.values()],
+        "rounds": [one for of_one in rounds.values() for one in of_one],
+        "server_cpu_s": {
+            name: round(seconds - cpu_before.get(name, 0.0), 2) for name, seconds in sorted(cpu().items())
+        },
+    }

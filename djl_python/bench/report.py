@@ -1,0 +1,70 @@
+"""Runs as rows: medians over rounds, and tables of them. Pure functions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+#: Key of a row -> heading.
+COLUMNS: Final[Mapping[str, str]] = {
+    "concurrency": "clients",
+    "tokens_s": "tokens/s",
+    "requests_s": "requests/s",
+    "ttft_p50_ms": "TTFT p50 ms",
+    "ttft_p99_ms": "TTFT p99 ms",
+    "itl_p50_ms": "inter-token p50 ms",
+    "itl_p99_ms": "inter-token p99 ms",
+    "prompt_tokens": "prompt tokens",
+    "short": "short",
+    "failed": "failed",
+    "client_cpu_s": "client CPU s",
+}
+#: What is added up over rounds, not averaged away.
+_COUNTS: Final = ("requests", "failed", "short", "tokens", "pieces", "wall_s", "client_cpu_s")
+
+
+def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row of several rounds: the median of each rate and time; failures and other counts are added up."""
+    row: dict[str, Any] = {}
+    for key in rounds[0]:
+        values = [one[key] for one in rounds if one[key] is not None]
+        if key == "concurrency" or not values:
+            row[key] = rounds[0][key]
+        elif isinstance(values[0], str):
+            row[key] = next(filter(None, values), "")
+        elif key in _COUNTS:
+            row[key] = round(sum(values), 3)
+        else:
+            row[key] = round(statistics.median(values), 3)
+    return row
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] = COLUMNS) -> str:
+    """Rows as a Markdown table of `columns` (key -> heading), numbers to the right."""
+    lines = [list(columns.values()), *([cell(row.get(key)) for key in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    words = [all(isinstance(row.get(key), str) for row in rows) and bool(rows) for key in columns]
+    text = [
+        "| "
+        + " | ".join(
+            part.ljust(width) if word else part.rjust(width)
+            for part, width, word in zip(line, widths, words, strict=True)
+        )
+        + " |"
+        for line in lines
+    ]
+    rules = (
+        ":" + "-" * (width + 1) if word else "-" * (width + 1) + ":" for width, word in zip(widths, words, strict=True)
+    )
+    text.insert(1, "|" + "|".join(rules) + "|")
+    return "\n".join(text)
+
+
+def cell(value: Any) -> str:
+    """A number with as many digits as mean something; nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)

@@ -1,0 +1,253 @@
+"""A result as Markdown and plots: README.md beside this file, and the short version in the project's README."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from djl_python.bench.report import cell, table
+
+from . import plots
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[1]
+RESULTS: Final = HERE / "results"
+BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+FLOOR: Final = "floor"
+#: Key of a row -> what its table is called. Percentiles are shown as "p50 / p99".
+_LATENCIES: Final = {"ttft": "Time to the first token, p50 / p99 ms", "itl": "Between tokens, p50 / p99 ms"}
+
+#: Of a chart: the key of a row that is its x axis, the axis's name, and where in a system's result the rows are.
+_AXES: Final = {"clients": ("concurrency", "clients", "rows"), "contexts": ("context", "prompt tokens", "contexts")}
+_PANELS: Final = {"tokens_s": "output tokens/s", "ttft_p50_ms": "TTFT p50, ms", "itl_p50_ms": "inter-token p50, ms"}
+
+Result = Mapping[str, Any]
+
+
+def report(result: Result) -> str:
+    """Everything about one model."""
+    machine, plan = result["machine"], result["plan"]
+    gemm = ", ".join(f"{name} {cell(peak)}" for name, peak in machine["gemm_gflop_s"].items())
+    parts = [
+        f"### {result['model']}",
+        f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {cell(machine['read_gb_s'])} GB/s read by "
+        f"{machine['read_by']}, GEMM peak in GFLOP/s {gemm}; torch {machine['torch']}, transformers "
+        f"{machine['transformers']}, Python {machine['python']}. Prompts of {plan['prompt_tokens']} tokens, "
+        f"{plan['output_tokens']} generated; medians of {plan['rounds']} interleaved rounds.",
+        f"    {result['command']}",
+        "Output tokens per second, by clients:",
+        throughput(result),
+    ]
+    for key, title in _LATENCIES.items():
+        parts += [f"{title}, by clients:", _latencies(result, key)]
+    if any(system["contexts"] for system in result["systems"]):
+        parts += ["One client, by prompt tokens: output tokens per second, and time to the first token in ms:"]
+        parts += [_contexts(result)]
+    parts += [f"![{title}](results/{name})" for name, (title, _) in charts(result).items()]
+    counted = [system for system in result["systems"] if any(row["short"] or row["failed"] for row in system["rows"])]
+    if counted:
+        rows = [{"system": system["name"], **row} for system in counted for row in system["rows"]]
+        keys = {"system": "system", "concurrency": "clients", "requests": "requests", "short": "short"}
+        parts += ["Answers that were shorter than asked for, and failures:", table(rows, {**keys, "failed": "failed"})]
+    parts += [_versions(result)]
+    for name, section in _SECTIONS.items():
+        if result.get(name):
+            parts += section(result)
+    if result["failures"]:
+        parts += ["Failed:", "\n".join(f"- {failure.splitlines()[0]}" for failure in result["failures"])]
+    return "\n\n".join(parts)
+
+
+def throughput(result: Result) -> str:
+    """Systems against clients; below them what can't be exceeded, and how we stand to it and to the best peer."""
+    rows = [_by_clients(system["name"], system["rows"], "tokens_s") for system in result["systems"]]
+    rows += [{"system": f"{FLOOR} {name}", **_keys(values)} for name, values in result["floor"].items()]
+    for ours in (system for system in result["systems"] if system["ours"]):
+        precision = ours["precision"]
+        speed = _speeds(ours)
+        peers = [_speeds(one) for one in result["systems"] if not one["ours"] and one["precision"] == precision]
+        best = {key: max((peer[key] for peer in peers if key in peer), default=None) for key in speed}
+        if any(best.values()):
+            rows.append(_ratios(f"{ours['name']} / best peer", speed, best))
+        if precision in result["floor"]:
+            rows.append(_ratios(f"{ours['name']} / {FLOOR}", speed, _keys(result["floor"][precision])))
+    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["concurrency"]}})
+
+
+def _keys(values: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in values.items()}
+
+
+def _speeds(system: Result) -> dict[str, float]:
+    return {str(row["concurrency"]): row["tokens_s"] for row in system["rows"]}
+
+
+def _by_clients(name: str, rows: Iterable[Result], key: str) -> dict[str, Any]:
+    return {"system": name, **{str(row["concurrency"]): row[key] for row in rows}}
+
+
+def _ratios(name: str, of: Mapping[str, float], to: Mapping[str, float | None]) -> dict[str, Any]:
+    return {"system": name, **{key: f"{of[key] / other:.2f}" for key in of if (other := to.get(key))}}
+
+
+def _latencies(result: Result, key: str) -> str:
+    rows = [
+        {
+            "system": system["name"],
+            **{
+                str(row["concurrency"]): f"{cell(row[f'{key}_p50_ms'])} / {cell(row[f'{key}_p99_ms'])}"
+                for row in system["rows"]
+            },
+        }
+        for system in result["systems"]
+    ]
+    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["concurrency"]}})
+
+
+def _contexts(result: Result) -> str:
+    rows = [
+        {
+            "system": system["name"],
+            **{
+                str(row["context"]): f"{cell(row['tokens_s'])}, {cell(row['ttft_p50_ms'])}"
+                for row in system["contexts"]
+            },
+        }
+        for system in result["systems"]
+    ]
+    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["contexts"]}})
+
+
+def _versions(result: Result) -> str:
+    known = {one["name"].rpartition(" ")[0]: one["version"] for one in result["systems"] if one["version"]}
+    ready = ", ".join(f"{one['name']} {cell(min(one['ready_s']))}" for one in result["systems"] if one["ready_s"])
+    versions = "".join(f" {name}: {version}." for name, version in known.items())
+    return f"Seconds from start to ready, the best of the rounds: {ready}.{versions}"
+
+
+def _framework(result: Result) -> list[str]:
+    framework = result["framework"]
+    parts = ["What serving costs:"]
+    shares = [
+        {"system": system["name"], "clients": row["concurrency"], **framework_share(row)}
+        for system in result["systems"]
+        if system["ours"]
+        for row in system["rows"]
+    ]
+    names = {"system": "system", "clients": "clients", "step": "ms a step", "front": "front end, CPU ms a step"}
+    parts.append(table(shares, {**names, "worker": "worker, CPU ms a step", "share": "both / step"}))
+    streams = {"engine": "engine", "dialect": "dialect", "concurrency": "streams", "tokens_s": "tokens/s"}
+    streams |= {"tokens_per_piece": "tokens a read", "server_cpu_s": "server CPU s", "client_cpu_s": "client CPU s"}
+    parts += ["Tokens through HTTP, from engines that compute nothing:", table(framework["streams"], streams)]
+    requests = {"name": "server", "concurrency": "clients", "requests_s": "requests/s", "ttft_p50_ms": "p50 ms"}
+    requests |= {"ttft_p99_ms": "p99 ms", "server_cpu_s": "server CPU s", "client_cpu_s": "client CPU s"}
+    parts += ["Requests to a handler that does nothing:", table(framework["requests"], requests)]
+    return parts
+
+
+def framework_share(row: Result) -> dict[str, Any]:
+    """Of one of our rows: milliseconds of an engine's step, of CPU in the two processes around it, and their ratio."""
+    steps = row["steps"] or 1
+    step, front, worker = (1e3 * row[key] / steps for key in ("step_s", "server_cpu_s", "worker_cpu_s"))
+    share = f"{(front + worker) / step:.1%}" if step else None
+    return {"step": step, "front": front, "worker": worker, "share": share}
+
+
+def _quality(result: Result) -> list[str]:
+    rows = [{"mode": mode, **values} for mode, values in result["quality"].items()]
+    columns = {"mode": "weights", "mean_kl": "mean KL, nats a token", "same_token": "same likeliest token"}
+    title = "What quantization costs: next-token distributions against the same model's as configured:"
+    return [title, table(rows, columns)]
+
+
+def _step(result: Result) -> list[str]:
+    """The profiler's rows; the operators are what `model` consists of, slowed a little by being watched."""
+    flat = [{**row, **row["operators"]} for row in result["step"]]
+    keys = dict.fromkeys(key for row in flat for key in row if key != "operators")
+    return ["One decode step in the engine, in milliseconds:", table(flat, {key: key for key in keys})]
+
+
+def _scenarios(result: Result) -> list[str]:
+    found = result["scenarios"]
+    if None in found.values():
+        return [f"Long prompts beside streams: not measured; {found['failed']} requests failed."]
+    between, again = found["itl_p99_ms"] / found["itl_p50_ms"], found["ttft_first_ms"] / found["ttft_again_ms"]
+    return [
+        f"While prompts of {cell(found['prompt_tokens'])} tokens arrive, the time between tokens of others is "
+        f"{cell(found['itl_p50_ms'])} ms (p50) and {cell(found['itl_p99_ms'])} ms (p99, {between:.1f} times as long). "
+        f"Such a prompt's first token takes {cell(found['ttft_first_ms'])} ms, and {cell(found['ttft_again_ms'])} ms "
+        f"when it is asked again ({again:.1f} times as fast)."
+    ]
+
+
+#: Key of a result -> how it is written.
+_SECTIONS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
+    "scenarios": _scenarios,
+    "framework": _framework,
+    "quality": _quality,
+    "step": _step,
+}
+
+
+def charts(result: Result) -> dict[str, tuple[str, str]]:
+    """File name -> (what it shows, SVG): for each precision one by clients and, where measured, one by context."""
+    found = {}
+    for precision in dict.fromkeys(system["precision"] for system in result["systems"]):
+        systems = [one for one in result["systems"] if one["precision"] == precision and one["rows"]]
+        systems.sort(key=lambda system: not system["ours"])  # ours first: it gets the colour that stands out
+        floor = [(float(clients), speed) for clients, speed in result["floor"].get(precision, {}).items()]
+        for kind, (x, label, rows) in _AXES.items():
+            panels = []
+            for key, title in _PANELS.items():
+                lines = {
+                    system["name"]: [(row[x], row[key]) for row in system[rows] if row[key] is not None]
+                    for system in systems
+                }
+                lines = {name: line for name, line in lines.items() if line}
+                if rows == "rows" and key == "tokens_s" and floor:
+                    lines[f"{FLOOR} {precision}"] = floor
+                panels.append(plots.Panel(title, label, lines, (f"{FLOOR} {precision}",)))
+            if any(panel.lines for panel in panels):
+                name = f"{result['model']}-{result['date']}-{precision}-{kind}.svg"
+                found[name] = (f"{result['model']}, {precision}, by {label}", plots.svg(panels))
+    return found
+
+
+def kept(results: Path = RESULTS) -> list[Result]:
+    """The newest result of each model."""
+    newest: dict[str, Result] = {}
+    for path in sorted(results.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["date"] >= newest.get(result["model"], result)["date"]:
+            newest[result["model"]] = result
+    return list(newest.values())
+
+
+def summary(results: Sequence[Result]) -> str:
+    """The short version: throughput only."""
+    parts = []
+    for result in results:
+        machine = result["machine"]
+        parts += [f"`{result['model']}`, {machine['cores']} cores of {machine['cpu']}, {result['date']}; by clients:"]
+        parts += [throughput(result)]
+    return "\n\n".join(parts)
+
+
+def write(result: Result, *, results: Path = RESULTS, readmes: Sequence[Path] = (HERE / "README.md",)) -> Path:
+    """Keep the result and its plots, and rebuild what stands between the markers of the READMEs.
+
+    The first of `readmes` gets everything, others the short version.
+    """
+    results.mkdir(exist_ok=True)
+    path = results / f"{result['model']}-{result['date']}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name, (_, text) in charts(result).items():
+        (results / name).write_text(text, encoding="utf-8")
+    everything = kept(results)
+    for index, readme in enumerate(readmes):
+        text = summary(everything) if index else "\n\n".join(map(report, everything))
+        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+        readme.write_text(before + "\n\n".join([BEGIN, text, END]) + rest.partition(END)[2], encoding="utf-8")
+    return path

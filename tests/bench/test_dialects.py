@@ -1,0 +1,78 @@
+"""Streams as the APIs document them, read: what is a token, what is a complete answer, what is an error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from djl_python.bench.dialects import DIALECTS, lines_of
+from djl_python.bench.http import Read
+
+
+def sse(*events: object) -> list[Read]:
+    """A stream, an event each second."""
+    return [
+        (float(second), b"data: " + (event.encode() if isinstance(event, str) else json.dumps(event).encode()))
+        for second, event in enumerate(events, 1)
+    ]
+
+
+def text(part: str, reason: str | None = None) -> dict[str, object]:
+    return {"choices": [{"text": part, "finish_reason": reason}]}
+
+
+def token(part: str, **last: object) -> dict[str, object]:
+    return {"token": {"id": 1, "text": part}, **last}
+
+
+END = {"generated_text": "ab", "details": {"finish_reason": "length", "generated_tokens": 2}}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+
+
+def test_openai_counts_by_usage_and_stamps_text() -> None:
+    lines = [(0.5, b": comment"), *sse(text("a"), text("b"), text("", "length"), USAGE, "[DONE]")]
+    generation = DIALECTS["openai"].read(lines)
+    assert generation.token_times_s == [1.0, 2.0]
+    assert (generation.tokens, generation.prompt_tokens, generation.text) == (2, 7, "ab")
+
+
+def test_openai_without_usage_counts_pieces() -> None:
+    generation = DIALECTS["openai"].read(sse(text("a"), text("b", "stop")))
+    assert (generation.tokens, generation.prompt_tokens) == (2, None)
+
+
+def test_chats_begin_with_a_role() -> None:
+    deltas = [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}, {}]
+    chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    generation = DIALECTS["openai-chat"].read(sse(*chunks, USAGE, "[DONE]"))
+    assert (generation.token_times_s, generation.text) == ([2.0, 3.0], "ab")
+
+
+def test_tgi_and_lmi_have_an_object_a_token() -> None:
+    events = sse(token("a"), token("b", **END))
+    assert DIALECTS["tgi"].read(events).tokens == 2
+    lines = [(time_s, data.removeprefix(b"data: ")) for time_s, data in events]
+    generation = DIALECTS["lmi"].read(lines)
+    assert (generation.token_times_s, generation.tokens, generation.text) == ([1.0, 2.0], 2, "ab")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "lines", "message"),
+    [
+        ("openai", sse(text("a")), "has no end"),
+        ("openai", sse(text("a"), {"error": {"message": "full"}}), "full"),
+        ("openai", sse("{"), "not JSON"),
+        ("tgi", sse(token("a")), "no last line"),
+        ("tgi", sse({"error": "Request failed", "error_type": "generation"}), "Request failed"),
+        ("lmi", [(1.0, b'{"token": {}, "details": {"finish_reason": "error"}}')], "ends with an error"),
+        ("lmi", [], "no last line, only 0 tokens"),
+    ],
+)
+def test_what_is_not_a_complete_answer_is_an_error(dialect: str, lines: list[Read], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DIALECTS[dialect].read(lines)
+
+
+def test_lines_are_stamped_when_complete() -> None:
+    assert lines_of([(1.0, b"a"), (2.0, b"b\nc\n\nd"), (3.0, b"e")]) == [(2.0, b"ab"), (2.0, b"c"), (3.0, b"de")]

@@ -1,0 +1,136 @@
+"""Results on paper: what is kept, and what the READMEs show of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djl_python.bench.report import COLUMNS, cell, medians, table
+from tests.bench import document
+
+ROW: dict[str, Any] = {
+    "concurrency": 8,
+    "requests": 24,
+    "tokens_s": 100.0,
+    "ttft_p50_ms": 1.5,
+    "ttft_p99_ms": None,
+    "itl_p50_ms": 0.25,
+    "itl_p99_ms": 9.0,
+    "short": 0,
+    "failed": 0,
+    "first_failure": "",
+}
+OURS = {**ROW, "step_s": 1.0, "steps": 100, "server_cpu_s": 0.02, "worker_cpu_s": 0.03, "engine_cpu_s": 1.0}
+RESULT: dict[str, Any] = {
+    "model": "tiny",
+    "date": "2026-01-31",
+    "command": "python -m tests.bench.bench",
+    "machine": {
+        **{"cpu": "a CPU", "cores": 2, "python": "3.11.0", "torch": "2.0", "transformers": "5.0"},
+        **{"read_gb_s": 50.0, "read_by": "torch", "gemm_gflop_s": {"bf16": 900.0}},
+    },
+    "plan": {"prompt_tokens": 4, "output_tokens": 8, "rounds": 3, "concurrency": [8], "contexts": [512]},
+    "floor": {"bf16": {"8": 400.0}},
+    "systems": [
+        {
+            **{"name": "djl-serving bf16", "ours": True, "precision": "bf16", "version": "", "ready_s": [3.0, 2.0]},
+            **{"rows": [OURS], "contexts": [{**OURS, "context": 512}]},
+        },
+        {
+            **{"name": "peer bf16", "ours": False, "precision": "bf16", "version": "1.2", "ready_s": [9.0]},
+            **{"rows": [{**ROW, "tokens_s": 80.0, "short": 2, "failed": 1}], "contexts": []},
+        },
+    ],
+    "failures": ["other bf16: it ended with status 1:\nTraceback"],
+    "framework": {
+        "streams": [{**ROW, "engine": "echo", "dialect": "lmi", "server_cpu_s": 1.0, "client_cpu_s": 0.5}],
+        "requests": [{**ROW, "name": "litserve", "requests_s": 900.0, "server_cpu_s": 1.0, "client_cpu_s": 0.5}],
+    },
+    "scenarios": {
+        **{"itl_p50_ms": 10.0, "itl_p99_ms": 25.0, "ttft_first_ms": 900.0, "ttft_again_ms": 30.0},
+        **{"prompt_tokens": 2001.0, "failed": 0, "first_failure": ""},
+    },
+    "quality": {"int8": {"mean_kl": 0.001, "same_token": 0.99}},
+    "step": [{"batch": 8, "step": 2.5, "model": 2.0, "operators": {"linear": 1.25}}],
+}
+
+
+def test_medians_do_not_hide_failures() -> None:
+    runs = [ROW, {**ROW, "tokens_s": 50.0, "failed": 2}, {**ROW, "tokens_s": 80.0, "first_failure": "HTTP 503"}]
+    row = medians(runs)
+    assert (row["tokens_s"], row["failed"], row["first_failure"], row["ttft_p99_ms"]) == (80.0, 2, "HTTP 503", None)
+    assert (row["concurrency"], row["requests"]) == (8, 72)
+
+
+def test_tables_line_up() -> None:
+    lines = table([ROW, {**ROW, "concurrency": 1024}], {"concurrency": "clients", "ttft_p99_ms": "p99"}).splitlines()
+    assert lines == ["| clients | p99 |", "|--------:|----:|", "|       8 |   - |", "|    1024 |   - |"]
+    assert table([{"name": "a"}], {"name": "server"}).splitlines()[1:] == ["|:-------|", "| a      |"]
+    assert [cell(value) for value in (None, 0.12345, 12.345, 1234.5, 7, "x")] == [
+        "-",
+        "0.123",
+        "12.3",
+        "1234",
+        "7",
+        "x",
+    ]
+    assert set(COLUMNS) >= {"failed", "short", "client_cpu_s"}
+
+
+def test_a_report_has_floor_ratios_costs_and_failures() -> None:
+    text = re.sub(" +", " ", document.report(RESULT))
+    for expected in (
+        "| djl-serving bf16 | 100.0 |",
+        "| floor bf16 | 400.0 |",
+        "| djl-serving bf16 / best peer | 1.25 |",
+        "| djl-serving bf16 / floor | 0.25 |",
+        "| djl-serving bf16 | 1.5 / - |",  # time to the first token
+        "| djl-serving bf16 | 100.0, 1.5 |",  # by context
+        "djl-serving bf16 2, peer bf16 9. peer: 1.2.",
+        "| peer bf16 | 8 | 24 | 2 | 1 |",
+        "| 5.0% |",  # 20 + 30 ms of 1,000
+        "25.0 ms (p99, 2.5 times as long)",
+        "30.0 ms when it is asked again (30.0 times as fast)",
+        "| litserve | 8 | 900.0 |",
+        "| int8 | 0.001 | 0.99 |",
+        "| 8 | 2.5 | 2 | 1.25 |",
+        "- other bf16: it ended with status 1:",
+    ):
+        assert expected in text, expected
+    assert "Traceback" not in text
+
+
+def test_results_are_kept_and_shown(tmp_path: Path) -> None:
+    long, short = tmp_path / "README.md", tmp_path / "SHORT.md"
+    for path in (long, short):
+        path.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n", encoding="utf-8")
+    results = tmp_path / "results"
+    for model, date in (("other", "2026-01-01"), ("tiny", "2025-12-31"), ("tiny", "2026-01-31")):
+        path = document.write({**RESULT, "model": model, "date": date}, results=results, readmes=(long, short))
+    assert json.loads(path.read_text(encoding="utf-8")) == RESULT
+    for readme in (long, short):
+        text = readme.read_text(encoding="utf-8")
+        assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+        assert "2025-12-31" not in text  # the newest of a model only
+    assert "### other" in long.read_text(encoding="utf-8") and "###" not in short.read_text(encoding="utf-8")
+    for name in document.charts(RESULT):
+        assert f"](results/{name})" in long.read_text(encoding="utf-8")
+        picture = ElementTree.parse(results / name).getroot()
+        words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"djl-serving bf16", "TTFT p50, ms"} <= set(words)
+    assert sorted(document.charts(RESULT)) == ["tiny-2026-01-31-bf16-clients.svg", "tiny-2026-01-31-bf16-contexts.svg"]
+    assert "floor bf16" in (results / "tiny-2026-01-31-bf16-clients.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("readme", [document.HERE / "README.md", document.ROOT / "README.md"])
+def test_the_readmes_show_the_kept_results(readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
+    assert text.count(document.BEGIN) == text.count(document.END) == 1
+    kept = document.kept()
+    for part in map(document.report, kept) if readme.parent == document.HERE else [document.summary(kept)]:
+        assert part in text

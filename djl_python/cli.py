@@ -39,6 +39,7 @@ examples:
                                                   two models, at /predictions/llama and /predictions/qwen
   djl-serving -s /models --host 0.0.0.0 -p 9000   every model of a directory, for the whole network
   djl-serving check /models/llama-3               say what would be served, and what is wrong, without serving
+  djl-serving bench /models/llama-3               how fast is it? (or any endpoint: djl-serving bench --help)
 
 Settings come from the model's serving.properties, OPTION_* and SERVING_* variables, and config.properties (-f).
 """
@@ -50,6 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["check"]:
             return _check(_check_parser().parse_args(arguments[1:]))
+        if arguments[:1] == ["bench"]:
+            from .bench.command import main as bench
+
+            return bench(arguments[1:])
         return _serve(_parser().parse_args(arguments))
     except ConfigError as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
@@ -61,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="djl-serving",
-        usage="djl-serving [options] [MODEL ...]\n       djl-serving check DIR [options]",
+        usage="djl-serving [options] [MODEL ...]\n       djl-serving check DIR [options]\n"
+        "       djl-serving bench URL|DIR [options]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from .types import EngineStats, SamplingParams, TokenEvent
+from .types import EngineStats, Images, SamplingParams, TokenEvent
 
 MAX_FRAME_BYTES: Final = 1 << 30
 _LENGTH: Final = struct.Struct("<I")
@@ -116,19 +116,21 @@ class Add(Message, frozen=True):
     id: int
     prompt_ids: list[int]
     sampling: SamplingParams
+    images: Images | None = None
 
 
 # ------------------------------------------------------------------------------------ engine -> worker
 
 
 class Opened(Message, frozen=True):
-    """The engine is ready: limits that only the loaded model tells."""
+    """The engine is ready: what only the loaded model tells."""
 
     max_model_len: int
     max_batch_size: int
     kv_blocks: int
     block_size: int
     description: str = ""
+    takes_images: bool = False
 
 
 class Step(Message, frozen=True):

@@ -26,10 +26,14 @@ class FinishReason(enum.StrEnum):
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """What the generated text must be an instance of. `source` is a JSON schema or a regular expression as text."""
+    """What the generated text must be an instance of. `source` is a JSON schema or a regular expression as text.
+
+    `field` is the path of the client's field that asks for it, for errors; "": the error speaks for itself.
+    """
 
     kind: Literal["json_schema", "json_object", "regex"]
     source: str = ""
+    field: str = ""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,14 +99,24 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     parallel: bool = True
 
 
+class ImageSource(msgspec.Struct, frozen=True):
+    """Where an image of a chat is. `field` is the path of `url` in the client's body, for errors."""
+
+    url: str  # data:, http: or https:
+    field: str
+
+
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt that the model's chat template writes. Messages are in OpenAI's form, content already validated.
 
+    An image is a part {"type": "image"} of a message's content, which is the form that templates know; `images` says
+    where they are, in the order of the parts.
     `continue_final` leaves the last (assistant's) message open, to be gone on with; otherwise, without
     `add_generation_prompt` the template does not begin an answer.
     """
 
     messages: tuple[dict[str, Any], ...]
+    images: tuple[ImageSource, ...] = ()
     tool_use: ToolUse | None = None
     continue_final: bool = False
     add_generation_prompt: bool = True
@@ -130,13 +144,44 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
 
 
+class Array(msgspec.Struct, frozen=True, array_like=True):
+    """An array as it crosses a process: numpy's name of the number format, and the numbers row by row."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Images(msgspec.Struct, frozen=True, array_like=True):
+    """The images of one prompt, as the model's own processor prepared them.
+
+    Attributes:
+        inputs: what the model is given beside the ids, by its argument's name: pixel_values …
+        marks: (position, digest) of each image: from this prompt token on, the prompt depends on that image. What has
+            the same tokens and the same marks is the same prompt.
+        end: the prompt position after the last token that stands for a part of an image.
+    """
+
+    inputs: dict[str, Array]
+    marks: tuple[tuple[int, bytes], ...]
+    end: int
+
+
+class ImagePrompt(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt with images, ready for an engine."""
+
+    ids: list[int]
+    images: Images
+
+
 class TopToken(msgspec.Struct, frozen=True):
-    """An alternative at one position."""
+    """An alternative at one position. `partial` are its bytes where they are no whole characters; None: they are."""
 
     id: int
     text: str
     logprob: float
     special: bool = False
+    partial: bytes | None = None
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -173,7 +173,9 @@ class BeamSearch:
         )
         self._alternatives, self._missing = [()] * len(running), len(running)
         for index, beam in enumerate(running):
-            self._call.submit(self._prepared.ids + beam.ids, sampling, functools.partial(self._receive, index))
+            self._call.submit(
+                self._prepared.ids + beam.ids, self._prepared.images, sampling, functools.partial(self._receive, index)
+            )
 
     def _receive(self, index: int, event: TokenEvent) -> None:
         self._alternatives[index] = event.top

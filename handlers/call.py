@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from djl_python.engine.client import EngineClient
-from djl_python.errors import from_kind
+from djl_python.errors import ParameterError, ServingError, from_kind
 from djl_python.handler import Metrics
-from djl_python.types import Finish, SamplingParams, Timings, TokenEvent
+from djl_python.types import Finish, Images, SamplingParams, Timings, TokenEvent
 
 from .answer import Answer
 
@@ -29,7 +29,9 @@ class Call:
         self._ids: list[int] = []
         self._has_token = False
 
-    def submit(self, ids: list[int], sampling: SamplingParams, receive: Callable[[TokenEvent], None]) -> int:
+    def submit(
+        self, ids: list[int], images: Images | None, sampling: SamplingParams, receive: Callable[[TokenEvent], None]
+    ) -> int:
         """Generate a sequence; `receive` has its events, and may raise: that fails this call only."""
 
         def on_event(event: TokenEvent) -> None:
@@ -37,10 +39,10 @@ class Call:
                 return
             with self.answer:
                 if event.error is not None:
-                    raise from_kind(event.error_kind, event.error)
+                    raise _failure(event.error_kind, event.error, sampling)
                 receive(event)
 
-        request_id = self._engine.submit(ids, sampling, on_event)
+        request_id = self._engine.submit(ids, sampling, on_event, images)
         self._ids.append(request_id)
         return request_id
 
@@ -88,3 +90,12 @@ class Call:
         observe("request_prompt_tokens", finish.prompt_tokens)
         observe("request_generated_tokens", finish.generated_tokens)
         observe("request_max_new_tokens", max_new_tokens)
+
+
+def _failure(kind: str, message: str, sampling: SamplingParams) -> ServingError:
+    """What the engine reports. A parameter that it refuses is the grammar: all others are checked on their way in."""
+    error = from_kind(kind, message)
+    field = sampling.grammar.field if sampling.grammar is not None else ""
+    if field and isinstance(error, ParameterError):
+        return ParameterError(f"{field}: {error.message}", field)
+    return error

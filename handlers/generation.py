@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Final
 import msgspec
 
 from djl_python.errors import ParameterError
-from djl_python.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Token, TokenEvent
+from djl_python.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Grammar, Token, TokenEvent
 
 from .beam_search import BeamSearch
 from .call import Call
@@ -102,6 +103,9 @@ class Drawing:
 class _Drawn:
     """One of them. Submits itself.
 
+    Where tools may be called and an answer has a form (`Prepared.answer_form`), it begins without the form. As soon as
+    the model calls a tool, what it wrote counts; as soon as it says anything, it begins again within the form.
+
     Args:
         began: called with the prompt's tokens at the first event.
         prefill: the prompt's tokens, where a sibling has them already.
@@ -118,14 +122,19 @@ class _Drawn:
         prefill: tuple[Token, ...] = (),
     ) -> None:
         self._call = call
+        self._prepared = prepared
+        self._request = request
         self._choice = Choice(prepared, number, request, prefill)
+        self._number = number
+        self._form = prepared.answer_form  # None: it is decided
+        self._undecided: list[Delta] = []
         self._deliver = deliver
         self._began = began
         self._max_new_tokens = request.sampling.max_new_tokens
         self._last_s: float | None = None
         self._began_s = 0.0
         self._submitted_s = time.perf_counter()
-        self._id = call.submit(prepared.ids, request.sampling, self._receive)
+        self._id = call.submit(prepared.ids, prepared.images, request.sampling, self._receive)
 
     def _receive(self, event: TokenEvent) -> None:
         now_s = self._call.count_token(self._last_s)
@@ -136,7 +145,7 @@ class _Drawn:
         if self._began is not None:
             began, self._began = self._began, None
             began(self._choice.prefill)
-        if delta is None:
+        if delta is None or not self._decided(delta):
             return
         if delta.finish is not None:
             if event.finish is None:  # a stop sequence, of which the engine knows nothing
@@ -145,7 +154,32 @@ class _Drawn:
             finish = msgspec.structs.replace(delta.finish, timings=timings)
             self._call.count_sequence(finish, self._max_new_tokens)
             delta = msgspec.structs.replace(delta, finish=finish)
+        for earlier in self._undecided:
+            self._deliver(earlier)
+        self._undecided.clear()
         self._deliver(delta)
+
+    def _decided(self, delta: Delta) -> bool:
+        """Whether this delta, and those before it, are part of the answer."""
+        if self._form is None:
+            return True
+        if delta.tool_calls:
+            self._form = None
+            return True
+        if delta.text.strip() or delta.finish is not None:
+            self._begin_again(self._form)
+        else:
+            self._undecided.append(delta)
+        return False
+
+    def _begin_again(self, form: Grammar) -> None:
+        self._call.cancel(self._id)
+        self._form = None
+        self._undecided.clear()
+        sampling = msgspec.structs.replace(self._request.sampling, grammar=form)
+        prepared = dataclasses.replace(self._prepared, new_parser=None)
+        self._choice = Choice(prepared, self._number, self._request)
+        self._id = self._call.submit(self._prepared.ids, self._prepared.images, sampling, self._receive)
 
 
 def sibling_seed(seed: int, index: int) -> int:

@@ -6,9 +6,10 @@ Runs in the worker's event loop; what takes long is done in a thread.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,9 @@ from djl_python.text.chat import ChatTemplates
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.tool_json import ForcedParser
 from djl_python.text.tools import ToolParser, forced_calls, syntax_of, tool_parser_class
-from djl_python.types import Chat, GenerateRequest, SamplingParams, ToolUse
+from djl_python.types import Chat, GenerateRequest, Grammar, Images, SamplingParams, ToolUse
+
+from .image_processor import ImageProcessor
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +35,9 @@ LONG_PROMPT_CHARS: Final = 20_000
 class Prepared:
     """One prompt, ready for the engine.
 
-    `request.sampling` is complete. `text` is the prompt as the model sees it. `tokenizer` decodes the answer.
-    `new_parser` makes what listens for tool calls in one sequence.
+    `request.sampling` is complete. `text` is the prompt as the model sees it, but for its images, which `images` has.
+    `tokenizer` decodes the answer. `new_parser` makes what listens for tool calls in one sequence. `answer_form` is
+    what an answer that calls no tool must be an instance of: whether it does, the model decides while it writes freely.
     """
 
     request: GenerateRequest
@@ -41,6 +45,8 @@ class Prepared:
     text: str
     tokenizer: Tokenizer
     new_parser: Callable[[], ToolParser] | None = None
+    answer_form: Grammar | None = None
+    images: Images | None = None
 
 
 class Preparation:
@@ -48,13 +54,17 @@ class Preparation:
 
     Args:
         max_model_len: the model's context, in tokens.
+        images: what prepares images, for a model that takes them.
 
     Raises:
         ConfigError: option.tool_call_parser names none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, option: Options, max_model_len: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, option: Options, max_model_len: int, images: ImageProcessor | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self._templates = ChatTemplates(tokenizer.chat_templates, tokenizer.special_tokens)
         for reason in self._templates.broken:
             log.warning("%s: chats are refused", reason)
@@ -77,10 +87,11 @@ class Preparation:
         """Make one of a dialect's requests ready.
 
         Raises:
-            PayloadError: the prompt is empty, or the template refuses the chat.
+            PayloadError: the prompt is empty, an image is none, or the template refuses the chat.
             ParameterError: prompt and answer do not fit the model, or parameters do not go together.
         """
         prompt, field = request.prompt, "inputs"
+        images: Images | None = None
         if isinstance(prompt, Chat):
             field = "messages"
             if _chars(prompt) > LONG_PROMPT_CHARS:
@@ -88,14 +99,17 @@ class Preparation:
             else:
                 text = self.render(prompt)
             # The template has written the special tokens.
-            ids = await self._encode(text, add_special_tokens=False)
+            if prompt.images:
+                ids, images = await self._with_images(request, prompt, text)
+            else:
+                ids = await self._encode(text, add_special_tokens=False)
         elif isinstance(prompt, str):
             text = prompt
             ids = await self._encode(text, request.add_special_tokens)
         else:
             ids = self._checked(prompt)
             text = self._tokenizer.decode(ids)
-        if request.truncate is not None and len(ids) > request.truncate:
+        if images is None and request.truncate is not None and len(ids) > request.truncate:
             ids = ids[-request.truncate :]
             text = self._tokenizer.decode(ids)
         if not ids:
@@ -103,8 +117,23 @@ class Preparation:
         sampling = self._fitted(request, len(ids), field)
         use = prompt.tool_use if isinstance(prompt, Chat) else None
         if use is None or not use.tools or use.choice == "none":
-            return Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
-        return self._with_tools(request, sampling, ids, text, use)
+            prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
+        else:
+            prepared = self._with_tools(request, sampling, ids, text, use)
+        return prepared if images is None else dataclasses.replace(prepared, images=images)
+
+    async def _with_images(self, request: GenerateRequest, chat: Chat, text: str) -> tuple[list[int], Images]:
+        """The ids of a rendered chat, and its images."""
+        if self._images is None:
+            field = chat.images[0].field
+            raise PayloadError(f"{field}: this model does not take images", field)
+        made = await self._images.prepare(text, chat.images)
+        if request.truncate is not None and len(made.ids) > request.truncate:
+            raise ParameterError(
+                f"truncate: {request.truncate}, and the prompt has {len(made.ids)} tokens: with images it can't be cut",
+                "truncate",
+            )
+        return made.ids, made.images
 
     async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         if len(text) > LONG_PROMPT_CHARS:
@@ -113,16 +142,19 @@ class Preparation:
 
     def _checked(self, prompt: tuple[int, ...]) -> list[int]:
         """Ids that a client sent: decoding one that does not exist would fail."""
-        wrong = next((token_id for token_id in prompt if not 0 <= token_id < self._tokenizer.vocab_size), None)
-        if wrong is not None:
-            raise ParameterError(
-                f"inputs: token id {wrong}, expected 0 to {self._tokenizer.vocab_size - 1} (the vocabulary)", "inputs"
-            )
+        self._check_ids(prompt, "inputs")
         return list(prompt)
+
+    def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < self._tokenizer.vocab_size), None)
+        if wrong is not None:
+            last = self._tokenizer.vocab_size - 1
+            raise ParameterError(f"{field}: token id {wrong}, expected 0 to {last} (the vocabulary)", field)
 
     def _fitted(self, request: GenerateRequest, prompt_tokens: int, field: str) -> SamplingParams:
         """The sampling parameters as far as the context has room; the finish reason tells where it ended a text."""
         sampling = request.sampling
+        self._check_ids(sampling.logit_bias, "logit_bias")
         if prompt_tokens >= self._context:
             raise ContextLengthError(prompt_tokens, None, self._context, field)
         if self._max_input is not None and prompt_tokens > self._max_input:
@@ -141,9 +173,14 @@ class Preparation:
         self, request: GenerateRequest, sampling: SamplingParams, ids: list[int], text: str, use: ToolUse
     ) -> Prepared:
         if use.choice == "auto":
-            new_parser = None if self._parser is None else functools.partial(self._parser, use)
-            request = msgspec.structs.replace(request, sampling=sampling, ignored=self._ignored(request))
-            return Prepared(request, ids, text, self._tool_tokenizer, new_parser)
+            ignored = self._ignored(request)
+            if self._parser is None:
+                request = msgspec.structs.replace(request, sampling=sampling, ignored=ignored)
+                return Prepared(request, ids, text, self._tool_tokenizer)
+            free = msgspec.structs.replace(sampling, grammar=None)
+            request = msgspec.structs.replace(request, sampling=free, ignored=ignored)
+            new_parser = functools.partial(self._parser, use)
+            return Prepared(request, ids, text, self._tool_tokenizer, new_parser, answer_form=sampling.grammar)
         if sampling.grammar is not None:
             raise ParameterError("tool_choice: a call is forced, and response_format wants another form", "tool_choice")
         sampling = msgspec.structs.replace(sampling, grammar=forced_calls(use))
@@ -172,4 +209,9 @@ def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | No
 
 
 def _chars(chat: Chat) -> int:
-    return sum(len(message.get("content") or "") for message in chat.messages)
+    """About how much there is to read."""
+    contents = (message.get("content") or "" for message in chat.messages)
+    return sum(
+        len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
+        for content in contents
+    )

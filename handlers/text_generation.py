@@ -31,6 +31,7 @@ from djl_python.types import EngineStats
 from .answer import Answer
 from .call import Call
 from .generation import generate
+from .image_processor import ImageProcessor
 from .model_view import ModelView
 from .preparation import LONG_PROMPT_CHARS, Preparation
 from .user_formatters import UserFormatters
@@ -49,7 +50,7 @@ def _speaker(name: str) -> tuple[Dialect, frozenset[str]]:
 
 
 class TextGenerationHandler(Handler):
-    """Text generation with any decoder-only checkpoint.
+    """Text generation with any decoder-only checkpoint, and with those that look at images too.
 
     `option.rolling_batch=disable` runs one sequence at a time through the same engine.
 
@@ -66,9 +67,10 @@ class TextGenerationHandler(Handler):
         self._preparation: Preparation
         self._view: ModelView
         self._formatters: UserFormatters
+        self._images: ImageProcessor | None
 
     async def load(self, context: Context) -> None:
-        """Load the tokenizer here and the model in the engine, both at once.
+        """Load the tokenizer here and the model in the engine, both at once; before them, what prepares images.
 
         Raises:
             ModelLoadError, ConfigError: the checkpoint or a setting is wrong.
@@ -81,16 +83,31 @@ class TextGenerationHandler(Handler):
             )
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
-        config = msgspec.structs.replace(config, checkpoint=Checkpoint.read(path))
+        draft = None
+        if option.draft_model_id:
+            draft = await asyncio.to_thread(local_path, option.draft_model_id, "", context.model_dir, cache_dir)
+        self._images = await asyncio.to_thread(ImageProcessor.load, path, option)
+        checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
+        config = msgspec.structs.replace(config, checkpoint=checkpoint)
         self._formatters = await asyncio.to_thread(UserFormatters, config)
         opening = asyncio.ensure_future(
-            self._open_engine(config, path, progress=context.progress, on_stats=self._report, on_death=context.fail)
+            self._open_engine(
+                config,
+                path,
+                draft_path=draft,
+                image_example=None if self._images is None else self._images.example,
+                progress=context.progress,
+                on_stats=self._report,
+                on_death=context.fail,
+            )
         )
         try:
             self._tokenizer = await asyncio.to_thread(Tokenizer.load, path, trust_remote_code=option.trust_remote_code)
             self._engine = await opening
             limits = self._engine.limits
-            self._preparation = Preparation(self._tokenizer, option, limits.max_model_len)
+            # The engine may have found that it can't show this model images.
+            images = self._images if limits.takes_images else None
+            self._preparation = Preparation(self._tokenizer, option, limits.max_model_len, images)
         except BaseException:
             await _abandon(opening)
             raise
@@ -139,6 +156,8 @@ class TextGenerationHandler(Handler):
     async def close(self) -> None:
         """End the engine."""
         self._formatters.close()
+        if self._images is not None:
+            await self._images.close()
         await self._engine.close()
 
     # -------------------------------------------------------------------------------------------- the engine's news

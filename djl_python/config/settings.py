@@ -154,6 +154,37 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "torch, or auto for native where it can be.",
         ),
     ] = "auto"
+    quantize: Annotated[
+        Literal["none", "int8", "int4", "gptq", "awq"],
+        Meta(
+            description="Weights of 8 bits (a scale per output) or 4 (a scale per 64 inputs), made at load, on CPUs; "
+            "gptq and awq: the checkpoint comes that way.",
+            extra={
+                "spellings": {
+                    "bitsandbytes": "int8",
+                    "bitsandbytes8": "int8",
+                    "dynamic_int8": "int8",
+                    "bitsandbytes4": "int4",
+                    "bitsandbytes-nf4": "int4",
+                    "bitsandbytes-fp4": "int4",
+                }
+            },
+        ),
+    ] = "none"
+    speculative: Annotated[
+        Literal["none", "ngram"],
+        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
+    ] = "none"
+    draft_model_id: Annotated[
+        str,
+        Meta(
+            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
+            extra={"aliases": ["speculative_draft_model"]},
+        ),
+    ] = ""
+    spec_length: Annotated[
+        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
+    ] = None
     threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
     output_formatter: Annotated[
         str | None,
@@ -202,6 +233,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, description="TGI: prompts of one request at most.", extra={"environment": "MAX_CLIENT_BATCH_SIZE"}),
     ] = 4
+    allow_remote_images: Annotated[
+        bool, Meta(description="Fetch the http(s) URLs of images in chats; otherwise only data: URLs are taken.")
+    ] = False
+    max_images: Annotated[int, Meta(ge=1, description="Images of a chat at most.")] = 16
     tool_call_parser: Annotated[
         str,
         Meta(
@@ -238,12 +273,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 #: option.* keys that DJL knows and that have no effect here yet.
 NO_EFFECT: Final = frozenset(
     """
-    bedrock_compat decoding_strategy device_map disable_flash_attn draft_model_id enable_chunked_prefill enable_lora
+    bedrock_compat decoding_strategy device_map disable_flash_attn enable_chunked_prefill enable_lora
     enable_prefix_caching enable_streaming enable_venv enforce_eager fully_sharded_loras input_formatter
     is_peft_model kv_cache_dtype load_format load_in_4bit load_in_8bit long_lora_scaling_factors
     lora_extra_vocab_size low_cpu_mem_usage max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity
-    max_splits mpi_mode multi_gpu parallel_loading quantize sessions_expiration sessions_path sessions_s3url
-    spec_length speculative_draft_model stop_sequence swap_space waiting_steps
+    max_splits mpi_mode multi_gpu parallel_loading sessions_expiration sessions_path sessions_s3url
+    stop_sequence swap_space waiting_steps
     """.split()
 )
 

@@ -221,7 +221,10 @@ class Dialect(abc.ABC):
     """One API. Instances hold no state."""
 
     name: ClassVar[str]
-    routes: ClassVar[tuple[Route, ...]]
+    routes: ClassVar[tuple[Route, ...]] = ()
+
+    #: Rows of other dialects' that this one answers for some models (their `speaker` says so), for /openapi.json.
+    shared: ClassVar[tuple[Route, ...]] = ()
 
     #: What this API calls the version of a model that has none; such a model is found under it.
     unversioned: ClassVar[str] = ""
@@ -269,12 +272,24 @@ class Dialect(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         """`error` as this dialect answers it before the first byte. Retry-After is added for overload.
 
-        `model` is known in the worker and, where the route found one, in the front end.
+        `model` is known in the worker and, where the route found one, in the front end; so is `operation`. `inputs`
+        are there only in the worker.
         """
 
     @abc.abstractmethod
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        """What ends a stream of `content_type` whose writer is gone (worker killed) or knows no formatter."""
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        """What ends a stream whose writer is gone (worker killed) or knows no formatter.
+
+        Args:
+            headers: those that the stream began with, names in lower case; what kind of stream it is they say.
+        """

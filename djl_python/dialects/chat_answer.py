@@ -192,6 +192,9 @@ class ChatFormatter(FramedFormatter):
         logprobs: whether they were asked for.
         include_usage: whether a stream ends with the usage.
         headers: further response headers.
+
+    Attributes:
+        id: of the answer, in every object of it.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class ChatFormatter(FramedFormatter):
         self._style = style
         self._logprobs = logprobs
         self._include_usage = include_usage
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._sequences: dict[int, _Sequence] = {}
         self._count = UsageCount()
@@ -260,7 +263,7 @@ class ChatFormatter(FramedFormatter):
 
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
         return ChatChunk(
-            id=self._id,
+            id=self.id,
             created=self._created,
             model=self._style.model,
             system_fingerprint=self._style.system_fingerprint,
@@ -270,7 +273,7 @@ class ChatFormatter(FramedFormatter):
 
     def _whole(self) -> ChatCompletion:
         return ChatCompletion(
-            id=self._id,
+            id=self.id,
             created=self._created,
             model=self._style.model,
             system_fingerprint=self._style.system_fingerprint,
@@ -315,7 +318,7 @@ def _token_logprob(token: Token) -> TokenLogprob:
 
 
 def _alternative(token: TopToken) -> Alternative:
-    return Alternative(token.text, token.logprob, list(token.text.encode()))
+    return Alternative(token.text, token.logprob, list(token.text.encode() if token.partial is None else token.partial))
 
 
 def _call_piece(call: ToolCallDelta) -> ToolCall:

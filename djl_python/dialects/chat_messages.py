@@ -6,7 +6,7 @@ schema 0.31, TGI 2.3.2's OpenAPI document.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from ..errors import ParameterError, PayloadError
 from ..output_formatter import encode_json
-from ..types import ToolUse
+from ..types import ImageSource, ToolUse
 
 #: What OpenAI takes, and the dots of tools that live in namespaces.
 FunctionId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -31,7 +31,8 @@ class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an image is: a data URL, or an http(s) URL."""
+    """Where an image is: a data URL, or an http(s) URL. `detail` is without effect: how finely a model looks is its
+    processor's business."""
 
     url: Annotated[str, Meta(min_length=1)]
     detail: str | None = None
@@ -114,13 +115,33 @@ Messages = Annotated[list[Message], Meta(min_length=1)]
 def template_messages(messages: Sequence[Message], *, takes_images: bool) -> tuple[dict[str, Any], ...]:
     """The messages as `types.Chat` has them.
 
-    Content without images becomes one string, its parts joined as they are: most templates read nothing else.
+    Content without images becomes one string, its parts joined as they are: most templates read nothing else. Where
+    there are images, `image_sources` says where they are.
     `developer` becomes `system`, the name that templates know.
 
     Raises:
         PayloadError: an image for a model that takes none, or a message that says nothing.
     """
     return tuple(_message(message, f"messages[{i}]", takes_images) for i, message in enumerate(messages))
+
+
+def image_sources(messages: Sequence[Message]) -> tuple[ImageSource, ...]:
+    """The images of a chat, in order."""
+    return tuple(ImageSource(image.url, f"{path}.url") for path, image in _images(messages))
+
+
+def asks_for_detail(messages: Sequence[Message]) -> bool:
+    """Whether an image is to be looked at in some other way than the model's own."""
+    return any(image.detail not in (None, "auto") for _, image in _images(messages))
+
+
+def _images(messages: Sequence[Message]) -> Iterator[tuple[str, ImageUrl]]:
+    for i, message in enumerate(messages):
+        if not isinstance(message, UserMessage) or isinstance(message.content, str):
+            continue
+        for j, part in enumerate(message.content):
+            if isinstance(part, ImagePart):
+                yield f"messages[{i}].content[{j}].image_url", part.image_url
 
 
 def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
@@ -179,7 +200,7 @@ def _user_content(
     if not takes_images:
         at = next(i for i, part in enumerate(content) if isinstance(part, ImagePart))
         raise PayloadError(f"{path}[{at}]: this model does not take images, expected text", f"{path}[{at}]")
-    return [msgspec.to_builtins(part) for part in content]
+    return [msgspec.to_builtins(part) if isinstance(part, TextPart) else {"type": "image"} for part in content]
 
 
 # ------------------------------------------------------------------------------------------------ tools

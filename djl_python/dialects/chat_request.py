@@ -13,8 +13,18 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
+from ..json_schema import check_depth
 from ..types import Branching, Chat, GenerateRequest, ToolUse
-from .chat_messages import AssistantMessage, Messages, Tool, ToolChoice, template_messages, tool_use
+from .chat_messages import (
+    AssistantMessage,
+    Messages,
+    Tool,
+    ToolChoice,
+    asks_for_detail,
+    image_sources,
+    template_messages,
+    tool_use,
+)
 from .generation_fields import (
     UNBOUNDED,
     Alternatives,
@@ -83,16 +93,19 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     check_fields(fields, max_tokens or UNBOUNDED)
     _check(fields)
     tools = tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    for index, tool in enumerate(tools.tools if tools is not None else ()):
+        check_depth(tool["function"]["parameters"], f"tools[{index}].function.parameters")
     grammar = grammar_of(fields)
-    if grammar is not None and tools is not None and tools.choice != "none":
-        (format_field,) = grammars_of(fields)
-        if tools.choice == "auto":
-            raise ParameterError(f'{format_field}: not together with tools, unless tool_choice is "none"', format_field)
+    if grammar is not None and tools is not None and model.option.tgi_compat:
+        raise ParameterError("Grammar and tools are mutually exclusive", next(iter(grammars_of(fields))))
+    if grammar is not None and tools is not None and tools.choice in ("required", "named"):
         # The answer will be a tool call, and it is the tool's own schema that it is held to.
-        ignored.append(format_field)
+        ignored += grammars_of(fields)
         grammar = None
     n = fields.n or 1
     ignored += without_effect(fields, model)
+    if asks_for_detail(fields.messages):
+        ignored.append("detail")
     request = GenerateRequest(
         prompt=_chat(fields, tools, model),
         sampling=sampling_params(
@@ -142,6 +155,7 @@ def _chat(fields: ChatRequest, tools: ToolUse | None, model: ModelConfig) -> Cha
     variables = {name: value for name in _VARIABLES if (value := getattr(fields, name)) is not None}
     return Chat(
         messages=template_messages(fields.messages, takes_images=model.checkpoint.takes_images),
+        images=image_sources(fields.messages),
         tool_use=tools,
         continue_final=_continues(fields, model),
         add_generation_prompt=fields.add_generation_prompt is not False,

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
+from ..json_schema import check_depth, closed
 from ..output_formatter import encode_json
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
@@ -270,7 +271,9 @@ def grammars_of(fields: GenerationFields) -> dict[str, Grammar]:
     asked = {
         "response_format": _format_grammar(fields.response_format),
         "guided_json": None if fields.guided_json is None else _schema_grammar(fields.guided_json, "guided_json"),
-        "guided_regex": None if fields.guided_regex is None else Grammar("regex", fields.guided_regex),
+        "guided_regex": None
+        if fields.guided_regex is None
+        else Grammar("regex", fields.guided_regex, field="guided_regex"),
     }
     return {name: grammar for name, grammar in asked.items() if grammar is not None}
 
@@ -280,7 +283,7 @@ def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
         case None | TextFormat():
             return None
         case RegexFormat(value=regex):
-            return Grammar("regex", regex)
+            return Grammar("regex", regex, field="response_format.value")
         case JsonObjectFormat(value=None):
             return Grammar("json_object")
         case JsonSchemaFormat(json_schema=None, value=None):
@@ -308,4 +311,5 @@ def _schema_grammar(schema: dict[str, Any] | str, field: str) -> Grammar:
         if not isinstance(parsed, dict):
             raise ParameterError(f"{field}: expected a JSON schema, got {shown(parsed)}", field)
         schema = parsed
-    return Grammar("json_schema", encode_json(schema).decode())
+    check_depth(schema, field)
+    return Grammar("json_schema", encode_json(closed(schema)).decode(), field=field)

@@ -9,6 +9,7 @@ themselves. A body with `messages` is a chat (`lmi_chat.py`), whose framing is c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..config import ModelConfig
@@ -19,7 +20,8 @@ from ..output_formatter import FORMATTERS, JSON, SSE, encode_json, encode_jsonli
 from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route, retry_header
 from .djl_errors import djl_error
-from .lmi_chat import parse_chat
+from .framing import SSE_DONE
+from .lmi_chat import COMPLETION_ID, error_chunk, parse_chat
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .lmi_parameters import (
     LmiParameters,
@@ -66,7 +68,7 @@ class LmiDialect(Dialect):
         details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
         if sampling.top_logprobs and framing == "json" and not details:
             ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
-        ignored += [key for key, value in body.items() if key not in _FIELDS and value is not None]
+        ignored += _unknown_fields(body, model)
         names = tuple(sorted(set(ignored)))
         formatter = (TgiCompatFormatter if tgi else LmiFormatter)(
             framing,
@@ -86,7 +88,14 @@ class LmiDialect(Dialect):
         )
         return Parsed((request,), formatter)
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         """What failed in the worker (`inputs` is there) has LMI's bodies, what the front end refuses DJL's."""
         tgi = model is not None and model.option.tgi_compat
         if isinstance(error, HandlerError):
@@ -99,9 +108,13 @@ class LmiDialect(Dialect):
             return Answer(ERROR_STATUS, encode_json(error_fields(error, tgi=tgi)))
         return _djl_error(error, model)
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        encode = encode_sse if content_type.startswith(SSE) else encode_jsonlines
-        return encode(error_line(error, tgi=False))
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        tgi = model is not None and model.option.tgi_compat
+        sse = headers.get("content-type", "").startswith(SSE)
+        encode = encode_sse if sse else encode_jsonlines
+        if (chat := headers.get(COMPLETION_ID)) is None:
+            return encode(error_line(error, tgi=tgi))
+        return encode(error_chunk(chat, error, tgi=tgi)) + (SSE_DONE if sse else b"")
 
 
 def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
@@ -157,6 +170,13 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise PayloadError(f"parameters: expected an object, got {_kind(parameters)}", "parameters")
     return parameters
+
+
+def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:
+    names = [key for key, value in body.items() if key not in _FIELDS and value is not None]
+    if names and model.option.unknown_parameters == "error":
+        raise ParameterError(f"{names[0]}: no such field (option.unknown_parameters=error)", names[0])
+    return names
 
 
 def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig, *, chat: bool = False) -> str:

@@ -7,6 +7,7 @@ delta has role and content.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +16,13 @@ from ..config import ModelConfig
 from ..errors import ServingError
 from ..types import FinishReason
 from .base import Parsed
-from .chat_answer import AnswerDelta, ChatFormatter, ChatStyle, ChunkChoice
+from .chat_answer import AnswerDelta, ChatChunk, ChatFormatter, ChatStyle, ChunkChoice
 from .chat_request import read_chat
 from .lmi_format import error_fields
 from .request_body import ignored_header
 
+#: Header of a chat's stream: the id that its objects have. Also tells whoever has to end the stream that it is one.
+COMPLETION_ID: Final = "x-completion-id"
 FINISH_REASONS: Final = {reason: str(reason) for reason in FinishReason}
 
 
@@ -29,11 +32,18 @@ class LmiChatFormatter(ChatFormatter):
     def __init__(self, framing: str, *, tgi: bool, **options: Any) -> None:
         super().__init__(framing, ChatStyle(finish_reasons=FINISH_REASONS, role_always=tgi), **options)
         self._tgi = tgi
+        if self.stream:
+            self.headers[COMPLETION_ID] = self.id
 
     def error(self, error: ServingError) -> bytes:
-        choice = ChunkChoice(0, AnswerDelta(), logprobs=None, finish_reason=FINISH_REASONS[FinishReason.ERROR])
-        chunk = msgspec.to_builtins(self._chunk([choice], msgspec.UNSET))
-        return self._encode(chunk | error_fields(error, tgi=self._tgi)) + self._done
+        return self._encode(error_chunk(self.id, error, tgi=self._tgi)) + self._done
+
+
+def error_chunk(chat: str, error: ServingError, *, tgi: bool) -> dict[str, Any]:
+    """What a chat's stream with an error ends with; `chat` is the stream's id."""
+    choice = ChunkChoice(0, AnswerDelta(), logprobs=None, finish_reason=FINISH_REASONS[FinishReason.ERROR])
+    chunk = ChatChunk(id=chat, created=int(time.time()), choices=[choice])
+    return {**msgspec.to_builtins(chunk), **error_fields(error, tgi=tgi)}
 
 
 def parse_chat(body: dict[str, Any], framing: str, model: ModelConfig) -> Parsed:

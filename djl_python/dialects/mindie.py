@@ -9,7 +9,8 @@ with option.full_text_enabled each event's token.text is the text so far.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -17,13 +18,23 @@ from msgspec import Meta
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import SSE, encode_json
-from ..types import MAX_SEED, Chat, Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token
+from ..output_formatter import JSON, SSE
+from ..types import (
+    MAX_SEED,
+    Chat,
+    Finish,
+    FinishReason,
+    GenerateRequest,
+    ImageSource,
+    SamplingParams,
+    TextOptions,
+    Token,
+)
 from .base import Answer, Dialect, Parsed, Route
 from .request_body import ignored_header, json_object
 from .seeds import drawn_seed
 from .typed_body import read_body, unknown_fields
-from .typed_errors import typed_answer, typed_error, typed_event
+from .typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
 from .typed_stream import TypedStreamFormatter
 
 DEFAULT_MAX_NEW_TOKENS: Final = 20
@@ -39,19 +50,19 @@ AboveZero = Annotated[float, Meta(gt=0)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+class MindieText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     """A piece of the prompt."""
 
     text: Annotated[str, Meta(min_length=1)]
 
 
-class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
+class MindieImage(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
     """A picture: a data URL, or an http(s) URL."""
 
     image_url: Annotated[str, Meta(min_length=1)]
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
     """How to generate. Without do_sample, a temperature, top_k or top_p that does something switches sampling on."""
 
     decoder_input_details: Annotated[bool | None, Meta(description="Only false.")] = None
@@ -74,28 +85,63 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
+class MindieRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request: a text, or for models that take pictures a list of parts."""
 
     inputs: (
         Annotated[str, Meta(min_length=1, max_length=MAX_INPUT_CHARS)]
-        | Annotated[list[TextPart | ImagePart], Meta(min_length=1)]
+        | Annotated[list[MindieText | MindieImage], Meta(min_length=1)]
     )
-    parameters: Parameters | None = None
+    parameters: MindieParameters | None = None
+
+
+class MindieToken(msgspec.Struct, frozen=True):
+    """A token; MindIE reports no probability, and not whether it is special."""
+
+    id: int
+    text: str
+    logprob: None = None
+    special: None = None
+
+
+class MindieDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stream ended."""
+
+    prompt_tokens: int
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int
+
+
+class MindieEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event; `generated_text`, and `details` where they were asked for, come with the last."""
+
+    token: MindieToken
+    generated_text: str | None = None
+    details: MindieDetails | None = None
 
 
 class MindieDialect(Dialect):
     """MindIE's manner of speaking TGI."""
 
     name = "mindie"
-    routes: ClassVar[tuple[Route, ...]] = ()  # reached through TGI's
+    shared = (
+        Route(
+            "POST",
+            "/generate_stream",
+            "generate_stream",
+            summary="MindIE's, for models with option.tgi_dialect=mindie.",
+            request=MindieRequest,
+            responses={200: {SSE: (MindieEvent, ErrorResponse)}, **documented_errors(JSON)},
+        ),
+    )
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read a request. Names that have no effect go into x-ignored-parameters."""
         body = json_object(inputs)
-        request = read_body(body, Body, payload=("inputs",))
-        unknown = unknown_fields(body, Body, model)
-        parameters = request.parameters or Parameters()
+        request = read_body(body, MindieRequest, payload=("inputs",))
+        unknown = unknown_fields(body, MindieRequest, model)
+        parameters = request.parameters or MindieParameters()
         _check(parameters)
         ignored = {name.removeprefix("parameters.") for name in unknown} | set(_without_effect(parameters, model))
         names = tuple(sorted(ignored))
@@ -118,17 +164,24 @@ class MindieDialect(Dialect):
         )
         return Parsed((wanted,), formatter)
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         return typed_answer(error)
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        return typed_event(error) if content_type.startswith(SSE) else encode_json(typed_error(error)[1])
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        return typed_stream_error(error, headers)
 
 
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def _check(parameters: Parameters) -> None:
+def _check(parameters: MindieParameters) -> None:
     """What types and bounds don't say."""
     if parameters.decoder_input_details:
         raise _error("decoder_input_details", "expected false where the answer is a stream, got true")
@@ -145,7 +198,7 @@ def _error(name: str, what: str) -> ParameterError:
     return ParameterError(f"{field}: {what}", field)
 
 
-def _without_effect(parameters: Parameters, model: ModelConfig) -> list[str]:
+def _without_effect(parameters: MindieParameters, model: ModelConfig) -> list[str]:
     """What is accepted and does nothing; what never does anything is refused where the model says so."""
     given = {"typical_p": parameters.typical_p not in (None, 1.0), "watermark": bool(parameters.watermark)}
     names = [name for name, does_nothing in given.items() if does_nothing]
@@ -158,14 +211,14 @@ def _without_effect(parameters: Parameters, model: ModelConfig) -> list[str]:
     return names
 
 
-def _samples(parameters: Parameters) -> bool:
+def _samples(parameters: MindieParameters) -> bool:
     if parameters.do_sample is not None:
         return parameters.do_sample
     steers = (parameters.temperature not in (None, 1.0), parameters.top_k is not None, parameters.top_p is not None)
     return any(steers)
 
 
-def _sampling(parameters: Parameters) -> SamplingParams:
+def _sampling(parameters: MindieParameters) -> SamplingParams:
     """The engine's view. Rules that only a draw obeys stay neutral for greedy requests."""
     names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if _samples(parameters) else ()))
     given: dict[str, Any] = {name: value for name in names if (value := getattr(parameters, name)) is not None}
@@ -177,18 +230,18 @@ def _sampling(parameters: Parameters) -> SamplingParams:
     )
 
 
-def _stops(parameters: Parameters) -> tuple[str, ...]:
+def _stops(parameters: MindieParameters) -> tuple[str, ...]:
     """An empty list counts as none."""
     stop = parameters.stop or ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def _prompt(inputs: str | list[TextPart | ImagePart], model: ModelConfig) -> str | Chat:
+def _prompt(inputs: str | list[MindieText | MindieImage], model: ModelConfig) -> str | Chat:
     """The text, or a chat of one message where there are pictures: where they go in the prompt its template says."""
     text = _text(inputs)
     if len(text) > MAX_INPUT_CHARS:
         raise PayloadError(f"inputs: expected at most {MAX_INPUT_CHARS} characters together, got {len(text)}", "inputs")
-    images = [] if isinstance(inputs, str) else [i for i, part in enumerate(inputs) if isinstance(part, ImagePart)]
+    images = [] if isinstance(inputs, str) else [i for i, part in enumerate(inputs) if isinstance(part, MindieImage)]
     if isinstance(inputs, str) or not images:
         return text
     field = f"inputs[{images[0]}]"
@@ -196,52 +249,32 @@ def _prompt(inputs: str | list[TextPart | ImagePart], model: ModelConfig) -> str
         raise PayloadError(f"{field}: this model does not take images, expected text", field)
     if len(images) > MAX_IMAGES:
         raise PayloadError(f"inputs: expected at most {MAX_IMAGES} image, got {len(images)}", "inputs")
-    return Chat(messages=({"role": "user", "content": [_content(part, field) for part in inputs]},))
+    return Chat(
+        messages=({"role": "user", "content": [_content(part) for part in inputs]},),
+        images=tuple(
+            _source(part, f"inputs[{i}].image_url") for i, part in enumerate(inputs) if isinstance(part, MindieImage)
+        ),
+    )
 
 
-def _content(part: TextPart | ImagePart, field: str) -> dict[str, Any]:
-    """A part as chats have it; `field` is the picture's path."""
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
+def _content(part: MindieText | MindieImage) -> dict[str, str]:
+    """A part as chats have it."""
+    return {"type": "text", "text": part.text} if isinstance(part, MindieText) else {"type": "image"}
+
+
+def _source(part: MindieImage, field: str) -> ImageSource:
     if not part.image_url.startswith(("data:", "http://", "https://")):
-        field = f"{field}.image_url"
         raise PayloadError(f"{field}: expected a data: or http(s) URL; files of the server are not read", field)
-    return {"type": "image_url", "image_url": {"url": part.image_url}}
+    return ImageSource(part.image_url, field)
 
 
-def _text(inputs: str | list[TextPart | ImagePart]) -> str:
+def _text(inputs: str | list[MindieText | MindieImage]) -> str:
     if isinstance(inputs, str):
         return inputs
-    return "".join(part.text for part in inputs if isinstance(part, TextPart))
+    return "".join(part.text for part in inputs if isinstance(part, MindieText))
 
 
 # ------------------------------------------------------------------------------------------------ answering
-
-
-class StreamToken(msgspec.Struct, frozen=True):
-    """A token; MindIE reports no probability, and not whether it is special."""
-
-    id: int
-    text: str
-    logprob: None = None
-    special: None = None
-
-
-class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How a stream ended."""
-
-    prompt_tokens: int
-    finish_reason: FinishReason
-    generated_tokens: int
-    seed: int
-
-
-class StreamResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """One event; `generated_text`, and `details` where they were asked for, come with the last."""
-
-    token: StreamToken
-    generated_text: str | None = None
-    details: StreamDetails | None = None
 
 
 class MindieFormatter(TypedStreamFormatter):
@@ -263,19 +296,19 @@ class MindieFormatter(TypedStreamFormatter):
         self._cumulative = cumulative
         self._so_far = ""
 
-    def _event(self, token: Token, finish: Finish | None) -> StreamResponse:
+    def _event(self, token: Token, finish: Finish | None) -> MindieEvent:
         text = token.text
         if self._cumulative:
             self._so_far += text
             text = self._so_far
-        return StreamResponse(
-            token=StreamToken(token.id, text),
+        return MindieEvent(
+            token=MindieToken(token.id, text),
             generated_text=None if finish is None else self._full_text + finish.text,
             details=None if finish is None or not self._details else self._stream_details(finish),
         )
 
-    def _stream_details(self, finish: Finish) -> StreamDetails:
-        return StreamDetails(
+    def _stream_details(self, finish: Finish) -> MindieDetails:
+        return MindieDetails(
             prompt_tokens=finish.prompt_tokens,
             finish_reason=finish.reason,
             generated_tokens=finish.generated_tokens,

@@ -15,9 +15,9 @@ from msgspec import Meta
 
 from .. import __version__
 from ..config import ModelConfig
-from ..errors import ModelNotFoundError, ServingError
+from ..errors import ModelNotFoundError, ParameterError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..output_formatter import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import FinishReason
 from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
 from .chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
@@ -25,9 +25,9 @@ from .chat_request import ChatRequest, read_chat
 from .framing import SSE_DONE
 from .generation_fields import GenerationFields
 from .openai_completions import Completion, CompletionFormatter, CompletionRequest, read_completion
-from .openai_errors import ErrorBody, openai_answer, openai_error, stream_failure
+from .openai_errors import ErrorBody, StreamFailure, openai_answer, stream_failure
 from .request_body import ignored_header, json_object
-from .typed_errors import typed_answer
+from .typed_errors import ErrorResponse, documented_errors, typed_answer
 
 CHAT: Final = "chat"
 COMPLETION: Final = "completion"
@@ -42,6 +42,9 @@ FINISH_REASONS: Final = {
 #: Same seed, same fingerprint: same answer.
 SYSTEM_FINGERPRINT: Final = f"djl-serving-{__version__}"
 _OWNER: Final = "djl-serving"
+#: How a stream may end, besides well; and what a stream of events ends with.
+_FAILURES: Final = (ErrorBody, StreamFailure)
+_DONE: Final = "[DONE]"
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +91,13 @@ class OpenAIDialect(Dialect):
             CHAT,
             summary="Answer a chat.",
             request=ChatRequest,
-            responses={200: {JSON: ChatCompletion, SSE: ChatChunk}},
+            responses={
+                200: {
+                    JSON: ChatCompletion,
+                    SSE: (ChatChunk, *_FAILURES, _DONE),
+                    JSONLINES: (ChatChunk, *_FAILURES),
+                }
+            },
         ),
         Route(
             "POST",
@@ -96,7 +105,7 @@ class OpenAIDialect(Dialect):
             COMPLETION,
             summary="Go on with one or several prompts.",
             request=CompletionRequest,
-            responses={200: {JSON: Completion, SSE: Completion}},
+            responses={200: {JSON: Completion, SSE: (Completion, *_FAILURES, _DONE)}},
         ),
         Route("GET", "/v1/models", MODELS, Kind.PAGE, summary="What is served.", responses={200: {JSON: ModelList}}),
         Route("GET", "/v1/models/{model}", MODEL, Kind.PAGE, summary="One model.", responses={200: {JSON: ModelInfo}}),
@@ -110,8 +119,10 @@ class OpenAIDialect(Dialect):
             responses={200: {JSON: ModelInfo}},
         ),
     )
+    #: TGI's bodies, and the statuses that only they have, are answered under option.tgi_compat.
     errors: ClassVar[Mapping[int, Bodies]] = {
-        status: {JSON: ErrorBody} for status in (400, 404, 413, 415, 429, 500, 503)
+        **documented_errors(JSON),
+        **{status: {JSON: (ErrorBody, ErrorResponse)} for status in (400, 404, 405, 413, 415, 429, 500, 503)},
     }
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
@@ -136,15 +147,22 @@ class OpenAIDialect(Dialect):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         if model is not None and model.option.tgi_compat:
             return typed_answer(error)
-        completion = inputs is not None and inputs.operation == COMPLETION
-        return openai_answer(error, "prompt" if completion else "messages")
+        return openai_answer(error, "prompt" if operation == COMPLETION else "messages")
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        _, body = openai_error(error)
-        return encode_sse(body) + SSE_DONE if content_type.startswith(SSE) else encode_jsonlines(body)
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        body = stream_failure(error, tgi=model is not None and model.option.tgi_compat)
+        sse = headers.get("content-type", "").startswith(SSE)
+        return encode_sse(body) + SSE_DONE if sse else encode_jsonlines(body)
 
 
 def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
@@ -171,6 +189,9 @@ def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
 
 def _completion(body: dict[str, Any], model: ModelConfig) -> Parsed:
     parsed = read_completion(body, model)
+    most = model.option.max_client_batch_size
+    if model.option.tgi_compat and len(parsed.requests) > most:
+        raise ParameterError(f"Number of prompts exceeds the maximum allowed batch size of {most}", "prompt")
     formatter = CompletionFormatter(
         _framing(parsed.fields),
         parsed,

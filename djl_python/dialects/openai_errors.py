@@ -62,11 +62,17 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-class StreamFailure(msgspec.Struct, frozen=True):
-    """TGI's error in a stream of chunks."""
+class StreamFailureDetail(msgspec.Struct, frozen=True):
+    """What went wrong, as TGI says it in a stream of chunks."""
 
     message: str
     http_status_code: int
+
+
+class StreamFailure(msgspec.Struct, frozen=True):
+    """The last object of a stream that failed, under option.tgi_compat."""
+
+    error: StreamFailureDetail
 
 
 def openai_error(error: ServingError, prompt_field: str = "messages") -> tuple[int, ErrorBody]:
@@ -88,12 +94,12 @@ def openai_answer(error: ServingError, prompt_field: str = "messages") -> Answer
     return Answer(status, encode_json(body), {"content-type": JSON, **retry_header(error)})
 
 
-def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | dict[str, StreamFailure]:
+def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | StreamFailure:
     """The object that ends a stream which has already begun."""
     if not tgi:
         return openai_error(error)[1]
     status, body = typed_error(error)
-    return {"error": StreamFailure(body.error, status)}
+    return StreamFailure(StreamFailureDetail(body.error, status))
 
 
 def _in_its_terms(error: ServingError, prompt_field: str) -> tuple[str, str | None]:

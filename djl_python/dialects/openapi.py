@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -32,8 +33,11 @@ _WHAT: Final = {"model": "A model's name.", "version": "A model's version."}
 
 
 def openapi(rows: Iterable[Row]) -> bytes:
-    """The document, as JSON. Routes without a dialect are the server's own pages."""
-    document = _Document(list(rows))
+    """The document, as JSON. Routes without a dialect are the server's own pages.
+
+    Where several rows have one method and path, it takes and answers what any of them does.
+    """
+    document = _Document(_merged(rows))
     return encode_json(
         {
             "openapi": "3.1.0",
@@ -100,6 +104,31 @@ class _Document:
         data = [{"const": one} for one in _alternatives(shape) if isinstance(one, str)]
         data.append({"type": "string", "contentMediaType": JSON, "contentSchema": schema})
         return {"schema": {"type": "object", "required": ["data"], "properties": {"data": _any_of(data)}}}
+
+
+def _merged(rows: Iterable[Row]) -> list[Row]:
+    """One row for each method and path; what it is called, the first says."""
+    found: dict[tuple[str, str], Row] = {}
+    for route, dialect in rows:
+        key = (route.method, route.path)
+        if key not in found:
+            found[key] = (route, dialect)
+            continue
+        first, owner = found[key]
+        responses = {status: dict(bodies) for status, bodies in _responses(first, owner).items()}
+        for status, bodies in _responses(route, dialect).items():
+            known = responses.setdefault(status, {})
+            known |= {content_type: _either(known.get(content_type), shape) for content_type, shape in bodies.items()}
+        found[key] = (replace(first, request=_either(first.request, route.request), responses=responses), owner)
+    return list(found.values())
+
+
+def _either(one: Any, other: Any) -> Any:
+    """What is described by one of two shapes, either of which may be absent."""
+    if one is None or other is None:
+        return other if one is None else one
+    further = tuple(shape for shape in _alternatives(other) if shape not in _alternatives(one))
+    return (*_alternatives(one), *further) if further else one
 
 
 def _alternatives(shape: Any) -> tuple[Any, ...]:

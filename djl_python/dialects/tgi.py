@@ -35,11 +35,13 @@ from .tgi_types import (
 )
 from .tgi_types import GenerateRequest as GenerateBody
 from .typed_body import read_body, unknown_fields
-from .typed_errors import documented_errors, typed_answer, typed_error, typed_event
+from .typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
 
 COMPAT, GENERATE, STREAM = "compat_generate", "generate", "generate_stream"
 TOKENIZE, CHAT_TOKENIZE, INFO, HEALTH = "tokenize", "chat_tokenize", "info", "health"
 
+#: One token of a stream, or what ends it early.
+_EVENT: Final = (StreamResponse, ErrorResponse)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
@@ -55,7 +57,7 @@ class TgiDialect(Dialect):
             COMPAT,
             summary="Generate, streamed or not as the body says.",
             request=CompatGenerateRequest,
-            responses={200: {JSON: list[GenerateResponse], SSE: StreamResponse}},
+            responses={200: {JSON: list[GenerateResponse], SSE: _EVENT}},
         ),
         Route(
             "POST",
@@ -71,7 +73,7 @@ class TgiDialect(Dialect):
             STREAM,
             summary="Generate, with an event for each token.",
             request=GenerateBody,
-            responses={200: {SSE: StreamResponse}, **documented_errors(SSE)},
+            responses={200: {SSE: _EVENT}, **documented_errors(SSE)},
         ),
         Route(
             "POST",
@@ -140,11 +142,12 @@ class TgiDialect(Dialect):
         if inputs.operation == INFO:
             return Answer(200, encode_json(_info(model)))
         if inputs.operation == CHAT_TOKENIZE:
-            chat = read_chat(json_object(inputs), model.config, must_fit=False).request.prompt
-            assert isinstance(chat, Chat)
-            text = model.render(chat)
+            chat = read_chat(json_object(inputs), model.config, must_fit=False).request
+            assert isinstance(chat.prompt, Chat)
+            text = model.render(chat.prompt)
             tokens = _simple_tokens(model.tokenize(text, add_special_tokens=False))  # the template has written them
-            return Answer(200, encode_json(ChatTokenizeResponse(tokens, text)))
+            headers = {"content-type": JSON, **ignored_header(chat.ignored)}
+            return Answer(200, encode_json(ChatTokenizeResponse(tokens, text)), headers)
         request, ignored = _read(inputs, model.config, GenerateBody)
         truncate = None if request.parameters is None else request.parameters.truncate
         rules.check_truncate(truncate, model.config.option)
@@ -165,12 +168,19 @@ class TgiDialect(Dialect):
         """At /generate_stream, whoever option.tgi_dialect names."""
         return model.option.tgi_dialect if operation == STREAM else self.name
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
-        """JSON, but an event where the only answer is a stream of them and the request got as far as the worker."""
-        return typed_answer(error, as_event=inputs is not None and inputs.operation == STREAM)
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
+        """JSON, but an event where every answer is a stream of them."""
+        return typed_answer(error, as_event=operation == STREAM)
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        return typed_event(error) if content_type.startswith(SSE) else encode_json(typed_error(error)[1])
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        return typed_stream_error(error, headers)
 
 
 def _read(inputs: Input, model: ModelConfig, into: type[GenerateBody]) -> tuple[GenerateBody, list[str]]:

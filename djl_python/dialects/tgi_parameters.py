@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from ..config import Options
 from ..errors import ParameterError
 from ..types import Branching, Grammar, SamplingParams
@@ -160,7 +162,9 @@ def branching(parameters: GenerateParameters) -> Branching:
 def _grammar(parameters: GenerateParameters) -> Grammar | None:
     """`grammar` has the forms of a chat's response_format."""
     try:
-        return grammar_of(GenerationFields(response_format=parameters.grammar))
+        grammar = grammar_of(GenerationFields(response_format=parameters.grammar))
     except ParameterError as error:
         cause = error.message.removeprefix(f"{error.field}: ")
         raise _refusal("grammar", f"grammar is not valid: {cause}") from error
+    # The engine's words for a broken one are the router's.
+    return None if grammar is None else msgspec.structs.replace(grammar, field="")

@@ -132,13 +132,20 @@ class TritonDialect(Dialect):
         """Health, metadata, configuration, statistics and the repository."""
         return PAGES[operation](server, path_values, body)
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         """`{"error"}`, with what failed in generation as 500."""
         status = _INTERNAL if isinstance(error, GenerationError | HandlerError) else error.status
         return Answer(status, encode_json(TritonError(_message(error))), {"content-type": JSON, **retry_header(error)})
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
-        encode = encode_sse if content_type.startswith(SSE) else encode_json
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        encode = encode_sse if headers.get("content-type", "").startswith(SSE) else encode_json
         return encode(TritonError(_message(error)))
 
 

@@ -33,6 +33,13 @@ EVENTS: Final = "text/event-stream; charset=utf-8"
 
 _FIELDS: Final = frozenset(TritonRequest.__struct_fields__)
 _KNOWN: Final = frozenset(TritonParameters.__struct_fields__)
+#: Second names, those of another backend.
+_ALIASES: Final = {
+    "max_new_tokens": "max_tokens",
+    "min_length": "min_tokens",
+    "random_seed": "seed",
+    "stop_words": "stop",
+}
 #: Rules that only a draw obeys, with the values that ask for none.
 _DRAW_ONLY: Final[dict[str, tuple[float, ...]]] = {
     "temperature": (0,),
@@ -53,14 +60,14 @@ def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed
     """
     body = json_object(inputs.body)
     given = scalars(body.get("parameters"))
-    beside = {name: value for name, value in body.items() if name not in _FIELDS and name not in given}
+    beside = {name: value for name, value in body.items() if name not in _FIELDS}
     known = {name: value for name, value in given.items() if name in _KNOWN}
     request = read_body(
         {**{name: body[name] for name in _FIELDS & body.keys()}, "parameters": known},
         TritonRequest,
         payload=("text_input", "id"),
     )
-    parameters, ignored = read_parameters({**beside, **given}, model)
+    parameters, ignored = read_parameters(given, beside, model)
     if not stream and parameters.stream:
         ignored.append("stream")
     generation = generation_of(request.text_input, parameters, ignored)
@@ -109,16 +116,25 @@ def scalars(parameters: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[TritonParameters, list[str]]:
-    """TritonParameters, and the names of those that nobody knows.
+def read_parameters(
+    given: Mapping[str, Any], beside: Mapping[str, Any], model: ModelConfig
+) -> tuple[TritonParameters, list[str]]:
+    """TritonParameters, and the names of those that have no effect: nobody knows them, or another name has won.
+
+    Args:
+        given: as parameters. They win over what comes `beside` them, under whichever of its names.
 
     Raises:
         ParameterError: a wrong type, out of range, or unknown where option.unknown_parameters=error.
     """
-    unknown = [name for name, value in given.items() if name not in _KNOWN and value is not None]
+    decided = {_ALIASES.get(name, name) for name in given}
+    lost = [name for name, value in beside.items() if value is not None and _ALIASES.get(name, name) in decided]
+    values = {**{name: value for name, value in beside.items() if name not in lost}, **given}
+    unknown = [name for name, value in values.items() if name not in _KNOWN and value is not None]
     if unknown and model.option.unknown_parameters == "error":
         raise ParameterError(f"{unknown[0]}: no such parameter (option.unknown_parameters=error)", unknown[0])
-    return read_body({name: value for name, value in given.items() if name in _KNOWN}, TritonParameters), unknown
+    parameters = read_body({name: value for name, value in values.items() if name in _KNOWN}, TritonParameters)
+    return parameters, unknown + [name for name in lost if name not in given]
 
 
 def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str]) -> GenerateRequest:
@@ -127,11 +143,11 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
     Raises:
         ParameterError: two parameters contradict each other, or a seed has too many bits.
     """
-    max_tokens = _either(parameters, "max_tokens", "max_new_tokens") or DEFAULT_MAX_TOKENS
-    min_tokens = _either(parameters, "min_tokens", "min_length") or 0
+    max_tokens = _either(parameters, "max_new_tokens") or DEFAULT_MAX_TOKENS
+    min_tokens = _either(parameters, "min_length") or 0
     if min_tokens > max_tokens:
         raise ParameterError(f"min_tokens: expected at most max_tokens ({max_tokens}), got {min_tokens}", "min_tokens")
-    seed = _either(parameters, "seed", "random_seed")
+    seed = _either(parameters, "random_seed")
     if seed is not None and not is_seed(seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {seed}", "seed")
     sampling: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(parameters, name)) is not None}
@@ -146,7 +162,7 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
         prompt=prompt,
         sampling=SamplingParams(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **sampling),
         text=TextOptions(
-            stop_sequences=_words(_either(parameters, "stop", "stop_words")),
+            stop_sequences=_words(_either(parameters, "stop_words")),
             **{name: value for name in _TEXT if (value := getattr(parameters, name)) is not None},
         ),
         truncate=parameters.truncate,
@@ -160,8 +176,9 @@ def version_of(model: ModelConfig) -> str:
     return model.version or DEFAULT_VERSION
 
 
-def _either(parameters: TritonParameters, name: str, alias: str) -> Any:
+def _either(parameters: TritonParameters, alias: str) -> Any:
     """The value of a parameter that has two names."""
+    name = _ALIASES[alias]
     value, other = getattr(parameters, name), getattr(parameters, alias)
     if value is not None and other is not None and value != other:
         raise ParameterError(f"{alias}: the same as {name}, and they differ", alias)

@@ -21,7 +21,7 @@ from .request_body import ignored_header
 from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
 from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
 from .triton_types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError
-from .typed_body import read_body
+from .typed_body import read_body, unknown_fields
 
 BINARY: Final = "application/octet-stream"
 _BINARY_OUTPUT: Final = "binary_data_output"
@@ -46,10 +46,10 @@ def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
     as_binary = _wants_binary(request, shared.pop(_BINARY_OUTPUT, False))
     generations = []
     prefixes = []
-    ignored = [name for name in body if name not in InferRequest.__struct_fields__]
+    ignored = unknown_fields(body, InferRequest, model)
     for index, prompt in enumerate(texts.values):
         own = {tensor.name: _value(tensor, index, len(texts.values)) for tensor in tensors.values()}
-        parameters, unknown = read_parameters({**own, **shared}, model)
+        parameters, unknown = read_parameters(shared, own, model)
         if parameters.stream:
             unknown.append("stream")
         generations.append(generation_of(prompt, parameters, [*ignored, *unknown]))

@@ -6,6 +6,7 @@ codes of its router.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -78,6 +79,13 @@ def typed_answer(error: ServingError, *, as_event: bool = False) -> Answer:
 def typed_event(error: ServingError) -> bytes:
     """The event that ends a stream which has already begun."""
     return encode_sse(typed_error(error)[1])
+
+
+def typed_stream_error(error: ServingError, headers: Mapping[str, str]) -> bytes:
+    """What ends a stream that began with these headers."""
+    if headers.get("content-type", "").startswith(SSE):
+        return typed_event(error)
+    return encode_json(typed_error(error)[1])
 
 
 def _validation(error: PayloadError | ParameterError) -> str:

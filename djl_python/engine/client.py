@@ -18,7 +18,7 @@ from ..config import ModelConfig
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
-from ..types import EngineStats, SamplingParams, TokenEvent
+from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 from .rolling_batch import EngineSettings, Progress
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,17 @@ _DEATH = "the engine process ended unexpectedly"
 _BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 
 
-def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
-    """What the model's configuration says to its engine."""
+def engine_settings(
+    config: ModelConfig, model_path: Path, draft_path: Path | None = None, image_example: ImagePrompt | None = None
+) -> EngineSettings:
+    """What the model's configuration says to its engine.
+
+    Raises:
+        ModelLoadError: settings that exclude each other.
+    """
     option = config.option
+    if draft_path is not None and option.speculative != "none":
+        raise ModelLoadError(f"option.draft_model_id and option.speculative={option.speculative}: expected one of them")
     return EngineSettings(
         model_path=str(model_path),
         model_dir=config.path,
@@ -40,6 +48,10 @@ def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
         dtype=option.dtype,
         device=option.device,
         kernels=option.kernels,
+        quantize=option.quantize,
+        speculative=option.speculative if draft_path is None else "draft",
+        draft_model_path="" if draft_path is None else str(draft_path),
+        spec_length=option.spec_length,
         threads=option.threads,
         max_batch_size=1 if option.rolling_batch == "disable" else option.max_rolling_batch_size,
         max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
@@ -47,6 +59,7 @@ def engine_settings(config: ModelConfig, model_path: Path) -> EngineSettings:
         block_size=option.block_size,
         kv_cache_memory_mb=option.kv_cache_memory_mb,
         gpu_memory_utilization=option.gpu_memory_utilization,
+        image_example=image_example,
         properties=config.properties,
     )
 
@@ -95,10 +108,14 @@ class EngineClient:
         progress: Progress,
         on_stats: Callable[[EngineStats], None],
         on_death: Callable[[str], None],
+        draft_path: Path | None = None,
+        image_example: ImagePrompt | None = None,
     ) -> EngineClient:
         """Spawn the engine and wait until its model is loaded.
 
         Args:
+            draft_path: where the checkpoint of the draft model is, if there is one.
+            image_example: a prompt with an image, for a checkpoint that takes them.
             progress: told what is being loaded: (what, done, total).
             on_stats: told after every step.
             on_death: told once, with a reason, when the process ends unasked after it was ready.
@@ -111,7 +128,7 @@ class EngineClient:
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None)
         self._channel = await Channel.connect(sock, self._receive, self._lost)
         name = _BUILT_IN_NAMES.get(config.option.rolling_batch, config.option.rolling_batch)
-        settings = msgspec.msgpack.encode(engine_settings(config, model_path))
+        settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))
         self._channel.send(Open(name, settings))
         try:
             self.limits = await self._opened
@@ -126,14 +143,16 @@ class EngineClient:
         """The engine's process id."""
         return self._process.pid
 
-    def submit(self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink) -> int:
+    def submit(
+        self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None
+    ) -> int:
         """Queue a sequence. `on_event` is called in the event loop with every event until one ends it."""
         request_id = next(self._ids)
         if self._channel.closed:
             asyncio.get_running_loop().call_soon(on_event, _death_event(request_id))
             return request_id
         self._sinks[request_id] = on_event
-        self._channel.send(Add(request_id, prompt_ids, sampling))
+        self._channel.send(Add(request_id, prompt_ids, sampling, images))
         return request_id
 
     def cancel(self, request_id: int) -> None:

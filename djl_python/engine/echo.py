@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from ..errors import ParameterError
-from ..types import EngineStats, SamplingParams, TokenEvent
+from ..types import EngineStats, Images, SamplingParams, TokenEvent
 from .rolling_batch import EngineSettings, Progress, RollingBatch
 from .sequence import PromptEntry, Sequence
 
@@ -26,7 +26,9 @@ class EchoRollingBatch(RollingBatch):
         self._running: dict[int, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
 
-    def add(self, request_id: int, prompt_ids: list[int], sampling: SamplingParams) -> None:
+    def add(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> None:
         if not 0 < len(prompt_ids) < self.max_model_len:
             raise ParameterError(
                 f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self.max_model_len - 1}", "inputs"

@@ -1,8 +1,8 @@
 """Which cache block holds what: allocation, sharing by content, eviction. Runs in the engine process; no tensors.
 
 A block is room for `block_size` tokens' keys and values in every layer. A full block is *sealed*: found again by its
-content (the tokens in it and everything before them), shared by every sequence with the same prefix, and kept after
-its last user until the room is needed (least recently used first).
+content (the tokens and images in it and everything before them), shared by every sequence with the same prefix, and
+kept after its last user until the room is needed (least recently used first).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 
-from .sequence import Sequence
+from .sequence import Content, Sequence
 
 _ROOT = 0
 
@@ -30,10 +30,10 @@ class BlockManager:
         self._free = list(range(total))
         self._unused_sealed: OrderedDict[int, None] = OrderedDict()
         self._users = [0] * total
-        # Content is named by a serial number: (serial of the previous block's content, tokens) -> (serial, block).
+        # Content is named by a serial number: (serial of the previous block's content, content) -> (serial, block).
         # Lookup compares the tokens themselves, so a hash collision cannot hand out somebody else's text.
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
-        self._key_of: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._known: dict[tuple[int, Content], tuple[int, int]] = {}
+        self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
         self._next_serial = _ROOT + 1
 
@@ -85,7 +85,7 @@ class BlockManager:
         while sequence.sealed < full:
             index = sequence.sealed
             parent = self._serial_of[sequence.blocks[index - 1]] if index else _ROOT
-            key = (parent, tuple(sequence.tokens[index * size : (index + 1) * size]))
+            key = (parent, sequence.content(index * size, (index + 1) * size))
             block = sequence.blocks[index]
             known = self._known.get(key)
             if known is None:
@@ -121,9 +121,9 @@ class BlockManager:
     def _lookup(self, sequence: Sequence) -> list[int]:
         if not self._share or sequence.wants_prompt_logprobs:
             return []
-        size, tokens, parent, blocks = self.block_size, sequence.tokens, _ROOT, []
-        for start in range(0, len(tokens) - size, size):
-            known = self._known.get((parent, tuple(tokens[start : start + size])))
+        size, parent, blocks = self.block_size, _ROOT, []
+        for start in range(0, len(sequence.tokens) - size, size):
+            known = self._known.get((parent, sequence.content(start, start + size)))
             if known is None:
                 break
             parent, block = known

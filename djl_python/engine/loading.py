@@ -14,6 +14,7 @@ import torch
 
 from ..errors import ModelLoadError
 from .attention import PAGED, register
+from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ DTYPES: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model on its device, and what its checkpoint says about it."""
+    """A causal language model, with or without eyes, on its device, and what its checkpoint says about it."""
 
     model: Any
     device: torch.device
@@ -72,15 +73,17 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     device = pick_device(settings.device)
     torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
     progress("importing transformers", 0, 0)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: _Bar(progress, args, kwargs))
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    _check_quantization(settings, device, getattr(config, "quantization_config", None))
+    kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = kind.from_pretrained(
             path,
             config=config,
             dtype=DTYPES[settings.dtype],
@@ -105,17 +108,61 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     )
 
 
+def rounding(settings: EngineSettings) -> Quantize | None:
+    """What this engine itself does to the weights."""
+    return settings.quantize if settings.quantize in ("int8", "int4") else None
+
+
+def _check_quantization(settings: EngineSettings, device: torch.device, stored: Any) -> None:
+    """Whether the checkpoint is, or can be, quantized as `option.quantize` says; `stored` is what it says itself."""
+    wanted = settings.quantize
+    if wanted == "none":
+        return
+    method = None
+    if stored is not None:
+        said = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
+        method = getattr(said, "value", said)
+    if rounding(settings) is None:
+        if method != wanted:
+            has = "is not quantized" if method is None else f"is quantized with {method}"
+            raise ModelLoadError(f"option.quantize={wanted}: the checkpoint {has}")
+    elif method is not None:
+        raise ModelLoadError(f"option.quantize={wanted}: the checkpoint is quantized already, with {method}")
+    elif device.type != "cpu":
+        raise ModelLoadError(f"option.quantize={wanted} is for CPUs; the model is on {device}")
+    elif settings.image_example is not None:
+        raise ModelLoadError(f"option.quantize={wanted} is not for models that take images")
+
+
 def can_page(loaded: LoadedModel) -> bool:
     """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions."""
     parameters = inspect.signature(loaded.model.forward).parameters
     if "position_ids" not in parameters or "logits_to_keep" not in parameters:
         return False
     try:
-        loaded.model.set_attn_implementation(PAGED)
+        set_attention(loaded.model, PAGED)
     except ValueError as exc:
         log.info("%s", exc)
         return False
     return True
+
+
+def set_attention(model: Any, name: str) -> None:
+    """Give the language model an attention function of transformers'; what looks at images keeps its own.
+
+    Raises:
+        ValueError: it can't have this one.
+    """
+    config, text = model.config, model.config.get_text_config(decoder=True)
+    if text._attn_implementation == name:
+        return
+    if text is config:
+        model.set_attn_implementation(name)
+        return
+    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
+    if not parts:
+        raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
+    model.set_attn_implementation({parts[0]: name})
 
 
 def _context(config: Any) -> int:

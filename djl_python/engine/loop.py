@@ -90,7 +90,16 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
         sys.exit(EXIT_LOAD_FAILED)
     sock.sendall(
         encode_frame(
-            [Opened(batch.max_model_len, batch.max_batch_size, batch.kv_blocks, batch.block_size, batch.description)]
+            [
+                Opened(
+                    batch.max_model_len,
+                    batch.max_batch_size,
+                    batch.kv_blocks,
+                    batch.block_size,
+                    batch.description,
+                    batch.takes_images,
+                )
+            ]
         )
     )
     return batch
@@ -101,7 +110,7 @@ def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
         batch.cancel(message.id)
     elif isinstance(message, Add):
         try:
-            batch.add(message.id, message.prompt_ids, message.sampling)
+            batch.add(message.id, message.prompt_ids, message.sampling, message.images)
         except ParameterError as exc:
             return [TokenEvent(request_id=message.id, token_id=-1, error=exc.message, error_kind=exc.kind)]
     return []

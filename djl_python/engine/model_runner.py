@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import PAGED, Group, KVCache, LayerShape, StepLayout, attend_to, watching
+from .images import PagedImages
 from .scheduler import Chunk
 from .sequence import Sequence
 
@@ -26,7 +27,7 @@ class ModelRunner(Protocol):
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended or was preempted: state kept for it outside the cache's blocks can go."""
+        """The sequence has ended: state kept for it outside the cache's blocks can go."""
         ...
 
 
@@ -34,7 +35,7 @@ def rows_of(chunk: Chunk) -> int:
     """How many rows of logits `ModelRunner.run` returns for this chunk."""
     if chunk.sequence.wants_prompt_logprobs:
         return chunk.length
-    return 1 if chunk.completes else 0
+    return 1 + len(chunk.drafts) if chunk.completes else 0
 
 
 def probe(model: Any, device: torch.device) -> dict[int, LayerShape]:
@@ -51,14 +52,26 @@ def probe(model: Any, device: torch.device) -> dict[int, LayerShape]:
 
 
 class PagedModelRunner:
-    """One forward pass of the model a step, whatever mixture of prompts and generating sequences it holds."""
+    """One forward pass of the model a step, whatever mixture of prompts and generating sequences it holds.
 
-    def __init__(self, model: Any, layers: dict[int, LayerShape], cache: KVCache, device: torch.device) -> None:
-        assert model.config._attn_implementation == PAGED
+    Args:
+        images: what sees the images of prompts, for a model that takes them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        layers: dict[int, LayerShape],
+        cache: KVCache,
+        device: torch.device,
+        images: PagedImages | None = None,
+    ) -> None:
+        assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
         self._model = model
         self._layer_of = {module: index for index, module in enumerate(layers)}
         self._cache = cache
         self._device = device
+        self._images = images
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -66,10 +79,13 @@ class PagedModelRunner:
         flat = [chunk for group in ordered for chunk in group]
         layout, ids, positions = self._layout(ordered)
         keep = _logit_rows(chunks, flat)
+        if self._images is None:
+            inputs = {"input_ids": ids[None], "position_ids": positions[None]}
+        else:
+            inputs = self._images.inputs(flat, ids, positions)
         with attend_to(self._cache, layout, self._layer_of):
             output = self._model(
-                input_ids=ids[None],
-                position_ids=positions[None],
+                **inputs,
                 use_cache=False,
                 logits_to_keep=torch.from_numpy(keep).to(self._device),
             )
@@ -77,7 +93,8 @@ class PagedModelRunner:
         return logits
 
     def forget(self, sequence: Sequence) -> None:
-        return
+        if self._images is not None:
+            self._images.forget(sequence.id)
 
     def _layout(self, groups: list[list[Chunk]]) -> tuple[StepLayout, Tensor, Tensor]:
         """Ids (T,), positions (T,), and the places of all tokens: three host arrays, one copy to the device each."""
@@ -93,7 +110,7 @@ class PagedModelRunner:
             for row, chunk in enumerate(group):
                 sequence, first = chunk.sequence, chunk.sequence.computed
                 end = first + chunk.length
-                tokens += sequence.tokens[first:end]
+                tokens += chunk.tokens
                 used = _blocks(chunk, size)
                 table[row, :used] = sequence.blocks[:used]
                 place = np.arange(first, end)

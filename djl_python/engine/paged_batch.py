@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from ..errors import GenerationError, ParameterError, ServingError
-from ..types import EngineStats, SamplingParams, TokenEvent
+from ..types import EngineStats, Images, SamplingParams, TokenEvent
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .model_runner import ModelRunner, rows_of
 from .rolling_batch import EngineSettings, Progress, RollingBatch
 from .runners import open_runner
-from .sampler import Sampler, prompt_entries
+from .sampler import Sampled, Sampler, prompt_entries
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
+from .speculation_setup import open_speculation
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class PagedRollingBatch(RollingBatch):
         self.max_batch_size = settings.max_batch_size
         self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
         self.description = opened.description
+        self.takes_images = opened.takes_images
         self.weight_bytes = opened.weight_bytes
         self.scheduler = Scheduler(
             BlockManager(opened.kv_blocks, settings.block_size, share=opened.share_prefixes),
@@ -54,12 +56,15 @@ class PagedRollingBatch(RollingBatch):
         self.grammars = GrammarCompiler(
             Path(settings.model_path) / "tokenizer.json", opened.loaded.vocabulary, opened.loaded.eos_ids
         )
+        self._speculation = open_speculation(settings, opened, self.sampler, progress)
         self._compiling: dict[int, Future[CompiledGrammar]] = {}
         self._sequences: dict[int, Sequence] = {}
         self._chunks: list[Chunk] = []
         self._step_s = 0.0
 
-    def add(self, request_id: int, prompt_ids: list[int], sampling: SamplingParams) -> None:
+    def add(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> None:
         if not prompt_ids:
             raise ParameterError("the prompt has no tokens", "inputs")
         if len(prompt_ids) >= self.max_model_len:
@@ -73,7 +78,9 @@ class PagedRollingBatch(RollingBatch):
         if any(not 0 <= token < self.vocabulary for token in sampling.logit_bias):
             raise ParameterError(f"a token id is outside the vocabulary of {self.vocabulary}", "logit_bias")
         entries: list[PromptEntry] = [(None, ())] if sampling.prompt_logprobs is not None else []
-        sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries)
+        sequence = Sequence(
+            request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries, images=images
+        )
         self._sequences[request_id] = sequence
         if sampling.grammar is None:
             self.scheduler.add(sequence)
@@ -91,12 +98,12 @@ class PagedRollingBatch(RollingBatch):
         refused = self._admit_compiled()
         if refused or self.scheduler.idle:
             return refused  # now: events would be lost if what follows failed
-        self._chunks = chunks = self.scheduler.schedule()
+        self._chunks = chunks = self._speculate(self.scheduler.schedule())
         logits = self.runner.run(chunks)
         # where each chunk's rows end, before anything changes what rows a chunk wants
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
-        events = self._sample(chunks, ends, logits)
+        events = self._sample(chunks, ends, logits, began)
         self._step_s = time.perf_counter() - began
         return events
 
@@ -147,25 +154,48 @@ class PagedRollingBatch(RollingBatch):
                 refused.append(_error_event(request_id, error))
         return refused
 
-    def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor) -> list[TokenEvent]:
+    def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor, began: float) -> list[TokenEvent]:
         """Draw for the sequences whose last position was computed, and note what this step computed."""
-        drawing = [(chunk.sequence, end - 1) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
-        sequences, rows = [sequence for sequence, _ in drawing], [row for _, row in drawing]
+        drawing = [(chunk, end) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
+        rows = [row for chunk, end in drawing for row in range(end - 1 - len(chunk.drafts), end)]
+        ahead = [i for chunk, _ in drawing for i in range(len(chunk.drafts) + 1)]
+        sequences = [chunk.sequence for chunk, _ in drawing for _ in range(len(chunk.drafts) + 1)]
         if len(logits) != len(rows):
             logits = logits[rows]
         with torch.inference_mode():
-            sampled = self.sampler.sample(logits, sequences) if sequences else []
+            sampled = iter(self.sampler.sample(logits, sequences, ahead) if sequences else [])
+        self.scheduler.learn(chunks, time.perf_counter() - began)
+        if self._speculation is not None:
+            self._speculation.follow(chunks)
         self.scheduler.advance(chunks)
-        events = []
-        for sequence, drawn in zip(sequences, sampled, strict=True):
+        events: list[TokenEvent] = []
+        for chunk, _ in drawing:
+            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)), events)
+        return events
+
+    def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Add guesses to the chunks."""
+        if self._speculation is None:
+            return chunks
+        return self._speculation.add_drafts(chunks, self.scheduler.reserve)
+
+    def _append(self, chunk: Chunk, sampled: list[Sampled], events: list[TokenEvent]) -> None:
+        """Append what was drawn after the chunk, and after each of its drafts for as long as they are right."""
+        sequence = chunk.sequence
+        for right, (drawn, draft) in enumerate(itertools.zip_longest(sampled, chunk.drafts)):
             try:
                 event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
             except GenerationError as exc:
                 event = _error_event(sequence.id, exc)
+            events.append(event)
             if event.finish is not None or event.error is not None:
                 self._end(sequence)
-            events.append(event)
-        return events
+                return
+            if drawn.token_id != draft:  # at the latest after the last draft, which nothing follows
+                if self._speculation is not None and chunk.drafts:
+                    self._speculation.learn(chunk, right)
+                return
+            sequence.computed += 1  # the draft's keys and values are this token's
 
     @staticmethod
     def _keep_prompt_entries(chunks: list[Chunk], ends: list[int], logits: Tensor) -> None:
@@ -192,6 +222,8 @@ class PagedRollingBatch(RollingBatch):
             self.scheduler.remove(sequence)
         self.runner.forget(sequence)
         self.sampler.forget(sequence)
+        if self._speculation is not None:
+            self._speculation.forget(sequence)
 
 
 def _error_event(request_id: int, error: BaseException) -> TokenEvent:

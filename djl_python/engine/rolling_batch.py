@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from ..registry import resolve
-from ..types import EngineStats, SamplingParams, TokenEvent
+from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 
 Progress = Callable[[str, int, int], None]
 
@@ -26,6 +26,8 @@ ROLLING_BATCHES: Final = {
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine is opened with; `option.*` documents each.
 
+    `kv_blocks` is the number of the cache's blocks where something else has decided it.
+    `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
     """
 
@@ -35,13 +37,19 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     device: str = "auto"
     kernels: str = "auto"
+    quantize: Literal["none", "int8", "int4", "gptq", "awq"] = "none"
+    speculative: Literal["none", "ngram", "draft"] = "none"
+    draft_model_path: str = ""
+    spec_length: int | None = None
     threads: int | None = None
     max_batch_size: int = 32
     max_prefill_tokens: int = 512
     max_model_len: int | None = None
     block_size: int = 16
     kv_cache_memory_mb: int | None = None
+    kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
+    image_example: ImagePrompt | None = None
     properties: dict[str, str] = {}
 
 
@@ -53,6 +61,7 @@ class RollingBatch(abc.ABC):
         max_batch_size: sequences that generate at the same time.
         kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
         description: one line for the log.
+        takes_images: whether prompts may have images.
     """
 
     max_model_len: int
@@ -60,14 +69,17 @@ class RollingBatch(abc.ABC):
     kv_blocks: int = 0
     block_size: int = 0
     description: str = ""
+    takes_images: bool = False
 
     @abc.abstractmethod
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
         """Load the model. Raise ModelLoadError (or anything) if that can't be done."""
 
     @abc.abstractmethod
-    def add(self, request_id: int, prompt_ids: list[int], sampling: SamplingParams) -> None:
-        """Queue a sequence.
+    def add(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> None:
+        """Queue a sequence. `images` come only where the engine takes them.
 
         Raises:
             ParameterError: it can never be generated (empty, or longer than the context).

@@ -18,18 +18,24 @@ from torch import Tensor
 
 from ..errors import ModelLoadError
 from ..types import SamplingParams
-from .attention import KVCache, LayerShape
+from .attention import PAGED, KVCache, LayerShape
 from .cached_runner import CachedModelRunner
-from .loading import LoadedModel, can_page, load_model
+from .image_check import ImageCheck
+from .images import PagedImages
+from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.build import UnavailableError
+from .native.mapped import trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
+from .quantization import Quantize, round_linears_
+from .quantized_linear import quantize_linears_
 from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
 from .sequence import Sequence
+from .speculation import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,8 @@ class OpenedRunner:
     kv_blocks: int
     share_prefixes: bool
     description: str
+    takes_images: bool = False
+    takes_drafts: bool = False
 
 
 def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
@@ -68,21 +76,58 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
     reference = _reference_logits(loaded)
-    if can_page(loaded):
-        layers = probe(loaded.model, loaded.device)
-        if layers:
-            opened = _open_native(settings, loaded, layers, wanted, reference)
-            if opened is not None:
-                return opened
-            cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
-            trial = PagedModelRunner(loaded.model, layers, cache, loaded.device)
-            if _agrees(loaded, trial, reference):
-                return _open_paged(settings, loaded, layers, wanted)
+    own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    layers = probe(loaded.model, loaded.device) if can_page(loaded) else {}
+    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference)):
+        return opened
+    if (quantize := rounding(settings)) is not None:
+        quantize_linears_(loaded.model, quantize)
+        reference = _reference_logits(loaded)
+    eyes = _open_eyes(settings, loaded, own_attention)
+    if layers:
+        cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
+        trial = PagedModelRunner(loaded.model, layers, cache, loaded.device)
+        if _agrees(loaded, trial, reference) and (eyes is None or _sees_paged(loaded, layers, eyes)):
+            return _open_paged(settings, loaded, layers, wanted, eyes)
+    set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: sequences run one after the other, with transformers' own cache",
         type(loaded.model).__name__,
     )
-    return _open_cached(settings, loaded, wanted)
+    return _open_cached(settings, loaded, wanted, eyes)
+
+
+@dataclass(frozen=True)
+class _Eyes:
+    """Of a model that takes images: what to hold runners against, and what a paged runner sees with, if it can."""
+
+    check: ImageCheck
+    paged: PagedImages | None
+
+
+def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str) -> _Eyes | None:
+    if settings.image_example is None:
+        return None
+    model, example = loaded.model, settings.image_example
+    current = model.config.get_text_config(decoder=True)._attn_implementation
+    set_attention(model, own_attention)
+    tolerance = 1e-3 if loaded.dtype == torch.float32 else 0.1
+    eyes = _Eyes(ImageCheck(model, example, _check_ids(loaded)[0], tolerance), PagedImages.open(model, example))
+    set_attention(model, current)
+    return eyes
+
+
+def _sees_paged(loaded: LoadedModel, layers: dict[int, LayerShape], eyes: _Eyes) -> bool:
+    """Whether the model sees images when it runs on a paged cache."""
+    if eyes.paged is None:
+        return False
+
+    def trial() -> PagedModelRunner:
+        blocks = eyes.check.blocks(_CHECK_BLOCK)
+        cache = KVCache(list(layers.values()), blocks, _CHECK_BLOCK, loaded.dtype, loaded.device)
+        return PagedModelRunner(loaded.model, layers, cache, loaded.device, eyes.paged)
+
+    return eyes.check.agrees(trial, _CHECK_BLOCK, whole=False)
 
 
 def _open_native(
@@ -91,18 +136,22 @@ def _open_native(
     """The model as a native program; None, with the reason in the log, where that can't be."""
     if settings.kernels == "torch":
         return None
+    quantize = rounding(settings)
     try:
         if loaded.device.type != "cpu" or loaded.dtype not in (torch.bfloat16, torch.float32):
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
+        if settings.image_example is not None:
+            raise UnavailableError("a model that takes images has none")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         size = _size_cache(settings, loaded, layers, wanted)
         program = Program(
             read_recipe(loaded.model, wanted),
             loaded.dtype,
+            quantize,
             blocks=size.blocks,
             block_size=settings.block_size,
-            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS),
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS, MAX_ROWS),
             threads=torch.get_num_threads(),
         )
     except (UnavailableError, NotUnderstoodError) as reason:
@@ -111,24 +160,29 @@ def _open_native(
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
     runner = NativeModelRunner(program, settings.block_size)
-    if not _agrees(loaded, runner, reference):
+    if quantize is not None:  # what it must agree with is the model with rounded weights
+        round_linears_(loaded.model, quantize)
+        reference = _reference_logits(loaded)
+    if not _agrees(loaded, runner, reference, quantize):
         program.close()
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
     # Its weights are in the program, and idle threads of torch's would only spin beside the program's.
-    weight_bytes = loaded.weight_bytes
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
+    trim()
+    rounded = "" if quantize is None else f" with {quantize} weights"
     return OpenedRunner(
         loaded=loaded,
-        weight_bytes=weight_bytes,
+        weight_bytes=program.weight_bytes,
         runner=runner,
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
         share_prefixes=True,
-        description=f"{_name(loaded)} on cpu (native kernels), {size.description}",
+        takes_drafts=True,
+        description=f"{_name(loaded)}{rounded} on cpu (native kernels), {size.description}",
     )
 
 
@@ -150,7 +204,7 @@ def _size_cache(
     size = settings.block_size
     block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
     enough = settings.max_batch_size * -(-wanted // size)
-    blocks = min(enough, _cache_bytes(settings, loaded.device) // block_bytes)
+    blocks = settings.kv_blocks or min(enough, _cache_bytes(settings, loaded.device) // block_bytes)
     length = min(wanted, blocks * size)
     if blocks < 2:
         raise ModelLoadError(
@@ -168,25 +222,34 @@ def _name(loaded: LoadedModel) -> str:
 
 
 def _open_paged(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int
+    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, eyes: _Eyes | None
 ) -> OpenedRunner:
     size = _size_cache(settings, loaded, layers, wanted)
     cache = KVCache(list(layers.values()), size.blocks, settings.block_size, loaded.dtype, loaded.device)
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
-        runner=PagedModelRunner(loaded.model, layers, cache, loaded.device),
+        runner=PagedModelRunner(loaded.model, layers, cache, loaded.device, None if eyes is None else eyes.paged),
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
         share_prefixes=True,
         description=f"{_name(loaded)} on {loaded.device}, {size.description}",
+        takes_images=eyes is not None,
+        takes_drafts=True,
     )
 
 
-def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int) -> OpenedRunner:
+def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None) -> OpenedRunner:
     """Blocks bound only how many tokens are in memory; a prompt is read in one piece (recurrent states need it)."""
     size = settings.block_size
+    takes_images = eyes is not None and eyes.check.agrees(
+        lambda: CachedModelRunner(loaded.model, loaded.device), size, whole=True
+    )
+    if eyes is not None and not takes_images:
+        log.warning(
+            "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
+        )
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
@@ -196,6 +259,7 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int) -> 
         kv_blocks=settings.max_batch_size * -(-wanted // size),
         share_prefixes=False,
         description=f"{_name(loaded)} on {loaded.device}, context {wanted}, transformers' own cache",
+        takes_images=takes_images,
     )
 
 
@@ -224,18 +288,24 @@ def _check_ids(loaded: LoadedModel) -> list[int]:
 
 @torch.inference_mode()
 def _reference_logits(loaded: LoadedModel) -> Tensor:
-    """The model's own logits after a short prompt, before anything of it is replaced."""
+    """The model's own logits after a short prompt, with an attention of its own."""
+    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    if configured == PAGED:
+        set_attention(loaded.model, "eager")
     output = loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
+    set_attention(loaded.model, configured)
     logits: Tensor = output.logits[0, -1].float()
     return logits
 
 
-def _agrees(loaded: LoadedModel, runner: ModelRunner, reference: Tensor) -> bool:
+def _agrees(loaded: LoadedModel, runner: ModelRunner, reference: Tensor, quantize: Quantize | None = None) -> bool:
     """Whether a runner, reading the prompt in pieces into its block 1, comes to the model's own logits."""
     sequence = Sequence(0, _check_ids(loaded), _CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
     for length in (_CHECK_TOKENS - 5, 4, 1):
         logits = runner.run([Chunk(sequence, length)])
         sequence.computed += length
     difference = (logits[0].float() - reference).abs().max()
-    tolerance = (1e-3 if loaded.dtype == torch.float32 else 0.1) * max(1.0, float(reference.abs().max()))
+    tolerance = (1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1) * max(
+        1.0, float(reference.abs().max())
+    )
     return bool(difference <= tolerance)

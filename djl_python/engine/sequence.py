@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..types import FinishReason, SamplingParams, TokenEvent
+from ..types import FinishReason, Images, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
     from .grammar import Matcher
 
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
+#: What a run of positions holds: token ids, and where an image begins its digest.
+Content = tuple[int | bytes, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +31,7 @@ class Sequence:
         sealed: how many leading blocks are registered for sharing by content.
         prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
         matcher: where it is in its grammar, if it has one.
+        images: those of its prompt, if it has any.
     """
 
     id: int
@@ -41,6 +44,7 @@ class Sequence:
     sealed: int = 0
     prompt_entries: list[PromptEntry] = field(default_factory=list)
     matcher: Matcher | None = None
+    images: Images | None = None
 
     @property
     def remaining(self) -> int:
@@ -51,6 +55,14 @@ class Sequence:
     def generated(self) -> int:
         """Tokens generated so far."""
         return len(self.tokens) - self.prompt_length
+
+    def content(self, start: int, stop: int) -> Content:
+        """What positions `start` .. `stop`-1 hold: equal where, after equal beginnings, keys and values are equal."""
+        tokens: list[int | bytes] = list(self.tokens[start:stop])
+        for position, digest in self.images.marks if self.images is not None else ():
+            if start <= position < stop:
+                tokens[position - start] = digest
+        return tuple(tokens)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -22,9 +22,11 @@ def front_end_error(error: ServingError) -> Answer:
     return Answer(error.status, pretty_json(msgspec.structs.asdict(djl_error(error))))
 
 
-def error_answer(error: ServingError, dialect: Dialect | None, model: ModelConfig | None) -> Answer:
+def error_answer(
+    error: ServingError, dialect: Dialect | None, model: ModelConfig | None, operation: str = ""
+) -> Answer:
     """`error` as the dialect writes it, or as the front end does where no route was found."""
-    answer = front_end_error(error) if dialect is None else dialect.error(error, model)
+    answer = front_end_error(error) if dialect is None else dialect.error(error, model, operation=operation)
     if "retry-after" in map(str.lower, answer.headers):
         return answer
     return replace(answer, headers={**answer.headers, **retry_header(error)})

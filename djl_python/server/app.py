@@ -120,7 +120,7 @@ class FrontEnd(routing.Router):
 
     @functools.cached_property
     def _document(self) -> bytes:
-        return openapi(self.routes.rows)
+        return openapi([*self.routes.rows, *self.routes.shared])
 
 
 def _label(name: str, version: str) -> str:

@@ -21,7 +21,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
 from ..dialects.base import Answer, Dialect
-from ..errors import MethodError, ServingError, TooLargeError, UnavailableError
+from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
 from ..protocol import Call
 from .answers import error_answer, reason
 from .pool import Flight, next_id
@@ -159,12 +159,13 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
-        dialect = self._dialect
+        dialect, config = self._dialect, self._model.config if self._model is not None else None
         if self._head_sent:
-            content_type = next((value for name, value in self._headers.items() if name.lower() == "content-type"), "")
-            self.body(dialect.stream_error(error, content_type) if dialect is not None else b"", last=True)
+            headers = {name.lower(): value for name, value in self._headers.items()}
+            self.body(dialect.stream_error(error, headers, config) if dialect is not None else b"", last=True)
             return
-        answer = error_answer(error, dialect, self._model.config if self._model is not None else None)
+        operation = self._match.operation if self._match is not None else ""
+        answer = error_answer(error, dialect, config, operation)
         if isinstance(error, MethodError):
             answer = replace(answer, headers={**answer.headers, "allow": self._allowed()})
         self._send(answer)
@@ -177,7 +178,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             return
         try:
             self._match = routes.match(method, path)
-        except MethodError:
+        except (RouteError, MethodError):
             self._dialect = routes.dialect_at(path)
             raise
         self._dialect = self._match.dialect

@@ -54,12 +54,19 @@ class _Node:
     #: By method: the row, and the names of its variable segments in order.
     rows: dict[str, tuple[Route, Dialect | None, tuple[str, ...]]] = field(default_factory=dict)
 
+    def dialects(self) -> Iterator[Dialect | None]:
+        """Whose the rows are, here and below."""
+        yield from (dialect for _, dialect, _ in self.rows.values())
+        for node in (*self.fixed.values(), *([] if self.variable is None else [self.variable])):
+            yield from node.dialects()
+
 
 class RouteTable:
     """The routes of a set of dialects, and the pages of the server's own that no dialect claims.
 
     Attributes:
         rows: every route that can be matched, with its dialect (None: the server's own).
+        shared: what a dialect takes and answers at another one's route.
 
     Raises:
         ConfigError: two dialects claim one method and path.
@@ -68,6 +75,7 @@ class RouteTable:
     def __init__(self, dialects: Mapping[str, Dialect], own: Sequence[Route] = ()) -> None:
         self._root = _Node()
         self.rows: list[tuple[Route, Dialect | None]] = []
+        self.shared = [(route, dialect) for dialect in dialects.values() for route in dialect.shared]
         for dialect in dialects.values():
             for route in dialect.routes:
                 if (taken := self._add(route, dialect)) is not None:
@@ -112,9 +120,24 @@ class RouteTable:
         raise RouteError(f"there is nothing at {path}")
 
     def dialect_at(self, path: str) -> Dialect | None:
-        """Whose path this is, whatever the method: who answers that the method is wrong. None: nobody's."""
+        """Who answers that there is nothing at this path, or nothing with this method; None: no dialect in particular.
+
+        Whoever has the path, else whoever alone has paths that begin with as much of it as any does.
+        """
         rows = (row for node, _ in self._nodes(path) for row in node.rows.values())
-        return next((dialect for _, dialect, _ in rows if dialect is not None), None)
+        owner = next((dialect for _, dialect, _ in rows if dialect is not None), None)
+        return owner if owner is not None else self._neighbour(path)
+
+    def _neighbour(self, path: str) -> Dialect | None:
+        """The only dialect with routes at or below the longest known beginning of this path, which is not the root."""
+        node = self._root
+        for segment in _segments(path):
+            below = node.fixed.get(segment) or (node.variable if segment else None)
+            if below is None:
+                break
+            node = below
+        owners = set(node.dialects()) if node is not self._root else set()
+        return owners.pop() if len(owners) == 1 else None
 
     def methods(self, path: str) -> list[str]:
         """The methods of a path, for Allow; empty if there is no such path."""

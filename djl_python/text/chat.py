@@ -24,6 +24,7 @@ from ..types import Chat
 #: Names that a message's reasoning comes under; templates read the first (gpt-oss the second).
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+_SHOWN = "a text to be found again"
 
 
 class ChatTemplates:
@@ -98,6 +99,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as exc:
             raise ModelLoadError(f"the chat template is not valid: line {exc.lineno}: {exc.message}") from exc
+        self._reads_parts = not self._shows(_SHOWN) and self._shows(_parts(_SHOWN))
 
     def render(
         self,
@@ -122,6 +124,8 @@ class ChatTemplate:
             if not plain or not isinstance(plain[-1].get("content"), str):
                 raise PayloadError("messages: the last one has no text to continue", "messages")
             plain[-1]["content"] += _CONTINUE_HERE
+        if self._reads_parts:
+            plain = [_with_parts(message) for message in plain]
         try:
             text = self._template.render(
                 {
@@ -139,6 +143,26 @@ class ChatTemplate:
             # Template code meets values it was not written for.
             raise PayloadError(f"the chat template fails on these messages: {exc}", "messages") from exc
         return _open_ended(text) if continue_final_message else text
+
+    def _shows(self, content: str | list[dict[str, str]]) -> bool:
+        """Whether a message with this content can be read in what the template makes of it.
+
+        Models that take images may have templates that know lists of parts only, and leave out a plain text.
+        """
+        self._reads_parts = False
+        try:
+            return _SHOWN in self.render([{"role": "user", "content": content}])
+        except PayloadError:
+            return False
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return {**message, "content": _parts(content)} if isinstance(content, str) else message
 
 
 def _open_ended(text: str) -> str:

@@ -120,8 +120,17 @@ class TextStream:
     def _top(self, pairs: Sequence[tuple[int, float]]) -> tuple[TopToken, ...]:
         if not pairs:
             return ()
-        text, special = self._tokenizer.token_text, self._tokenizer.special_ids
-        return tuple(TopToken(token_id, text(token_id), logprob, token_id in special) for token_id, logprob in pairs)
+        tokenizer = self._tokenizer
+        return tuple(
+            TopToken(
+                token_id,
+                tokenizer.token_text(token_id),
+                logprob,
+                token_id in tokenizer.special_ids,
+                tokenizer.partial_bytes(token_id),
+            )
+            for token_id, logprob in pairs
+        )
 
     def _prefill_tokens(self, event: TokenEvent) -> tuple[Token, ...]:
         """Prompt tokens; special ones keep their text, so that the texts joined are the prompt as the model saw it."""

@@ -151,6 +151,17 @@ class Tokenizer:
             return self.token_bytes[token_id].decode(errors="replace")
         return self._backend.decode([token_id], False, True)
 
+    def partial_bytes(self, token_id: int) -> bytes | None:
+        """One token's bytes where they are no whole characters; None: they are, or they are not known."""
+        if self.token_bytes is None:
+            return None
+        found = self.token_bytes[token_id]
+        try:
+            found.decode()
+        except UnicodeDecodeError:
+            return found
+        return None
+
     def bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
         """Every way in which one of `words` may be spelled in ids: first in a text, after a space, within a word."""
         found: dict[tuple[int, ...], None] = {}
@@ -344,14 +355,17 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 
 def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
-    """Templates by name. Files win over tokenizer_config.json, all or nothing, as in transformers."""
+    """Templates by name. Files win over tokenizer_config.json, all or nothing, as in transformers.
+
+    chat_template.json is where processors of images used to keep theirs.
+    """
     found = {
         file.stem: file.read_text("utf-8") for file in sorted((path / "additional_chat_templates").glob("*.jinja"))
     }
     main = path / "chat_template.jinja"
     if main.is_file():
         found["default"] = main.read_text("utf-8")
-    return found or _by_name(configured)
+    return found or _by_name(_json(path / "chat_template.json").get("chat_template")) or _by_name(configured)
 
 
 def _by_name(configured: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from ..json_schema import closed
 from ..registry import resolve
 from ..types import Grammar, ToolCallDelta, ToolUse
 
@@ -100,8 +101,8 @@ def forced_calls(use: ToolUse) -> Grammar:
             continue
         # A schema's references count from its root, and here it is no longer the root.
         key = f"tool{index}"
-        schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
-        definitions[key] = _moved(schema, f"#/$defs/{key}")
+        schema = function.get("parameters") or {"type": "object", "properties": {}}
+        definitions[key] = _moved(closed(schema), f"#/$defs/{key}")
         calls.append(
             {
                 "type": "object",
@@ -113,7 +114,7 @@ def forced_calls(use: ToolUse) -> Grammar:
     schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if use.choice == "required" and use.parallel:
         schema = {"type": "array", "items": schema, "minItems": 1}
-    return Grammar("json_schema", json.dumps({**schema, "$defs": definitions}, ensure_ascii=False))
+    return Grammar("json_schema", json.dumps({**schema, "$defs": definitions}, ensure_ascii=False), field="tools")
 
 
 def _moved(schema: Any, root: str) -> Any:

@@ -20,7 +20,7 @@ class ChannelReply:
     """A `handler.Reply`. Every answer carries the request's id.
 
     Attributes:
-        content_type: of the answer, once it has started.
+        headers: of the answer, once it has started; names in lower case.
     """
 
     def __init__(self, channel: Channel, call_id: int, request_id: str) -> None:
@@ -29,7 +29,7 @@ class ChannelReply:
         self._request_id = request_id
         self.started = False
         self.finished = False
-        self.content_type = ""
+        self.headers: dict[str, str] = {}
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Send status and headers.
@@ -42,9 +42,8 @@ class ChannelReply:
         if self.started:
             raise RuntimeError("an answer can be started only once")
         self.started = True
-        sent = {REQUEST_ID: self._request_id} | {name.lower(): value for name, value in headers.items()}
-        self.content_type = sent.get("content-type", "")
-        self._channel.send(Start(self._id, status, sent))
+        self.headers = {REQUEST_ID: self._request_id} | {name.lower(): value for name, value in headers.items()}
+        self._channel.send(Start(self._id, status, self.headers))
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; an empty one is not sent.

@@ -213,9 +213,9 @@ class Service:
             return
         speaker = dialect(flight.call.dialect)
         if reply.started:
-            reply.finish(speaker.stream_error(error, reply.content_type))
+            reply.finish(speaker.stream_error(error, reply.headers, self._config))
         else:
-            answer = speaker.error(error, self._config, inputs=flight.inputs)
+            answer = speaker.error(error, self._config, operation=flight.call.operation, inputs=flight.inputs)
             reply.start(answer.status, answer.headers)
             reply.finish(answer.body)
 

@@ -9,17 +9,27 @@ import pytest
 from djl_python import errors
 from djl_python.config import Checkpoint
 from djl_python.dialects.chat_request import read_chat
-from djl_python.types import Chat
+from djl_python.types import Chat, ImageSource
 from tests.dialects.exchange import model
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
 
 
-def messages(*given: Any, takes_images: bool = False) -> tuple[dict[str, Any], ...]:
+def read(given: list[Any], *, takes_images: bool) -> Chat:
     served = model(Checkpoint(takes_images=takes_images))
-    prompt = read_chat({"messages": list(given)}, served, must_fit=True).request.prompt
+    prompt = read_chat({"messages": given}, served, must_fit=True).request.prompt
     assert isinstance(prompt, Chat)
-    return prompt.messages
+    return prompt
+
+
+def messages(*given: Any, takes_images: bool = False) -> tuple[dict[str, Any], ...]:
+    return read(list(given), takes_images=takes_images).messages
+
+
+def ignored(detail: str | None) -> tuple[str, ...]:
+    part = {"type": "image_url", "image_url": {"url": "data:,", **({"detail": detail} if detail else {})}}
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    return read_chat(body, model(Checkpoint(takes_images=True)), must_fit=True).request.ignored
 
 
 @pytest.mark.parametrize(
@@ -66,9 +76,16 @@ def test_calls_that_were_made(arguments: Any) -> None:
 
 def test_images() -> None:
     shown = {"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}
-    assert messages(shown, takes_images=True) == (shown,)
+    (message,) = messages(shown, takes_images=True)
+    assert message == {"role": "user", "content": [{"type": "text", "text": "What?"}, {"type": "image"}]}
+    prompt = read([{"role": "system", "content": "S"}, shown, shown], takes_images=True)
+    assert prompt.images == tuple(
+        ImageSource("data:image/png;base64,AAAA", f"messages[{i}].content[1].image_url.url") for i in (1, 2)
+    )
     with pytest.raises(errors.PayloadError) as caught:
         messages({"role": "system", "content": "S"}, shown)
+    assert ignored("low") == ("detail",)
+    assert ignored("auto") == ignored(None) == ()
     assert caught.value.message == "messages[1].content[1]: this model does not take images, expected text"
     assert caught.value.field == "messages[1].content[1]"
 

@@ -15,7 +15,7 @@ from djl_python.types import Branching, Chat, GenerateRequest, Grammar, ToolUse
 from tests.dialects.exchange import model
 
 USER = {"role": "user", "content": "Hi."}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 SCHEMA_TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}
 
@@ -136,6 +136,10 @@ def test_a_checkpoint_that_does_not_sample() -> None:
 # ------------------------------------------------------------------------------------------------ formats
 
 
+IN_SCHEMA = "response_format.json_schema.schema"
+IN_VALUE = "response_format.value"
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -148,23 +152,30 @@ def test_a_checkpoint_that_does_not_sample() -> None:
                     "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
                 }
             },
-            Grammar("json_schema", SCHEMA_TEXT),
+            Grammar("json_schema", SCHEMA_TEXT, IN_SCHEMA),
         ),
         (
             {"response_format": {"type": "json_schema", "value": {"schema": SCHEMA}}},
-            Grammar("json_schema", SCHEMA_TEXT),
+            Grammar("json_schema", SCHEMA_TEXT, IN_VALUE),
         ),
-        ({"response_format": {"type": "json_schema", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
-        ({"response_format": {"type": "json_object", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
-        ({"response_format": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT)),
-        ({"response_format": {"type": "json", "value": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT)),
-        ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+")),
-        ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT)),
-        ({"guided_regex": "a+"}, Grammar("regex", "a+")),
+        ({"response_format": {"type": "json_schema", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        ({"response_format": {"type": "json", "value": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", IN_VALUE)),
+        ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT, "guided_json")),
+        ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
     ],
 )
 def test_formats(body: dict[str, Any], expected: Grammar | None) -> None:
     assert read(body).sampling.grammar == expected
+
+
+def test_objects_have_the_properties_that_a_schema_lists() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    grammar = read({"guided_json": schema}).sampling.grammar
+    assert grammar is not None
+    assert json.loads(grammar.source) == {**schema, "additionalProperties": False}
 
 
 # ------------------------------------------------------------------------------------------------ tools
@@ -202,14 +213,31 @@ def test_tgis_name_for_parameters_and_none_at_all() -> None:
 
 
 def test_a_format_beside_tools() -> None:
+    """It is the form of an answer, where the model is free to answer."""
     body = {"tools": [TOOL], "response_format": {"type": "json_object"}}
-    with pytest.raises(
-        errors.ParameterError, match=r"^response_format: not together with tools, unless tool_choice is"
-    ):
-        read(body)
+    assert read(body).sampling.grammar == Grammar("json_object")
+    assert read(body | {"tool_choice": "none"}).sampling.grammar == Grammar("json_object")
     forced = read(body | {"tool_choice": "required"})
     assert (forced.sampling.grammar, forced.ignored) == (None, ("response_format",))
-    assert read(body | {"tool_choice": "none"}).sampling.grammar == Grammar("json_object")
+    for choice in ("auto", "none", "required"):
+        with pytest.raises(errors.ParameterError, match=r"^Grammar and tools are mutually exclusive$") as caught:
+            read(body | {"tool_choice": choice}, model(tgi_compat=True))
+        assert caught.value.field == "response_format"
+
+
+def test_schemas_are_not_nested_without_end() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(120):
+        schema = {"items": schema}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    for body, field in (
+        ({"guided_json": schema}, "guided_json"),
+        ({"response_format": {"type": "json", "value": json.dumps(schema)}}, "response_format.value"),
+        ({"tools": tools}, "tools[0].function.parameters"),
+    ):
+        with pytest.raises(errors.ParameterError, match=r"expected a JSON schema of at most 100 levels$") as caught:
+            read(body)
+        assert caught.value.field == field
 
 
 # ------------------------------------------------------------------------------------------------ the template's

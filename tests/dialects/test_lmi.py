@@ -397,18 +397,18 @@ def test_an_error_ends_a_stream() -> None:
     error = errors.GenerationError("out of luck")
     line = {**ERROR_LINE, "error": "out of luck", "code": 424}
     assert jsonlines(parse({"inputs": "x", "stream": True}).formatter.error(error)) == [line]
-    assert jsonlines(LMI.stream_error(error, "application/jsonlines")) == [line]
-    assert events(LMI.stream_error(error, "text/event-stream; charset=utf-8")) == [line]
+    assert jsonlines(LMI.stream_error(error, {"content-type": "application/jsonlines"})) == [line]
+    assert events(LMI.stream_error(error, {"content-type": "text/event-stream; charset=utf-8"})) == [line]
+    tgi_line = {
+        **line,
+        "token": {"id": -1, "text": "", "logprob": -1, "special": True},
+        "error_type": "generation",
+    }
     tgi = parse({"inputs": "x", "stream": True}, tgi_compat=True).formatter
     tgi.push(delta(TOKENS[:1]))
-    assert events(tgi.error(error)) == [
-        {
-            **line,
-            "index": 2,
-            "token": {"id": -1, "text": "", "logprob": -1, "special": True},
-            "error_type": "generation",
-        }
-    ]
+    assert events(tgi.error(error)) == [{**tgi_line, "index": 2}]
+    # Whoever ends it in the writer's place does not know how far it had come.
+    assert events(LMI.stream_error(error, tgi.headers, model(tgi_compat=True))) == [tgi_line]
 
 
 def test_a_handler_that_fails() -> None:

@@ -203,3 +203,18 @@ def test_an_error_ends_a_stream() -> None:
     assert sse(chat({"stream": True}, output_formatter="sse_chat").error(error))[0]["error"] == "out of luck"
     (tgi,) = lines(chat({"stream": True}, tgi_compat=True).error(error))
     assert tgi["error_type"] == "generation"
+
+
+@pytest.mark.parametrize("output_formatter", ["jsonlines_chat", "sse_chat"])
+@pytest.mark.parametrize("tgi_compat", [True, False])
+def test_a_stream_whose_writer_is_gone_ends_in_the_same_way(output_formatter: str, tgi_compat: bool) -> None:
+    """The front end ends it, which knows of the stream only its headers."""
+    error = errors.WorkerDiedError("the worker has ended")
+    served = model(output_formatter=output_formatter, tgi_compat=tgi_compat)
+    formatter = chat({"stream": True}, output_formatter=output_formatter, tgi_compat=tgi_compat)
+    read = sse if output_formatter == "sse_chat" else lines
+    (expected,) = read(formatter.error(error))
+    (found,) = read(LMI.stream_error(error, formatter.headers, served))
+    assert found.pop("created") - expected.pop("created") <= 1
+    assert found == expected
+    assert "x-completion-id" not in chat({}).headers

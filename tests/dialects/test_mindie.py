@@ -15,7 +15,7 @@ from djl_python.dialects.base import Parsed
 from djl_python.dialects.mindie import MindieDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Chat, Delta, Finish, FinishReason, Token
+from djl_python.types import Chat, Delta, Finish, FinishReason, ImageSource, Token
 
 MINDIE = MindieDialect()
 #: The document's own example.
@@ -143,7 +143,11 @@ def test_return_full_text() -> None:
 def test_errors_after_the_first_byte() -> None:
     event = b'data: {"error":"Request failed during generation: gone","error_type":"generation"}\n\n'
     error = errors.WorkerDiedError("gone")
-    assert parameters().formatter.error(error) == MINDIE.stream_error(error, "text/event-stream") == event
+    assert (
+        parameters().formatter.error(error)
+        == MINDIE.stream_error(error, {"content-type": "text/event-stream"})
+        == event
+    )
 
 
 def test_a_quiet_stream_sends_comments() -> None:
@@ -217,8 +221,10 @@ def test_pictures() -> None:
     text = {"type": "text", "text": "What is this?"}
     assert refused({"inputs": [text, picture]}) == "inputs[1]: this model does not take images, expected text"
     (request,) = parse({"inputs": [text, picture]}, takes_images=True).requests
-    content = [text, {"type": "image_url", "image_url": {"url": PICTURE}}]
-    assert request.prompt == Chat(messages=({"role": "user", "content": content},))
+    assert request.prompt == Chat(
+        messages=({"role": "user", "content": [text, {"type": "image"}]},),
+        images=(ImageSource(PICTURE, "inputs[1].image_url"),),
+    )
     assert not request.add_special_tokens
     assert "at most 1 image" in refused({"inputs": [picture, picture]}, takes_images=True)
     local = {"type": "image_url", "image_url": "/etc/passwd"}

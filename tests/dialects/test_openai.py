@@ -17,6 +17,7 @@ from djl_python.dialects.base import Formatter, Kind, ModelStatus
 from djl_python.dialects.openai import OpenAIDialect
 from djl_python.types import FinishReason
 from tests.dialects.exchange import called, ending, events, inputs, lines, model, said, sse, token, whole
+from tests.dialects.tgi_schema import check
 
 OPENAI = OpenAIDialect()
 MESSAGES = [{"role": "user", "content": "Hi."}]
@@ -276,16 +277,27 @@ def test_errors(error: errors.ServingError, status: int, kind: str, param: str |
 
 def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     error = errors.ContextLengthError(9, 5, 8)
-    chat_error = json.loads(OPENAI.error(error, inputs=inputs("chat", {})).body)["error"]
+    chat_error = json.loads(OPENAI.error(error, operation="chat").body)["error"]
     assert chat_error["message"] == (
         "This model's maximum context length is 8 tokens. However, you requested 14 tokens (9 tokens in the messages, "
         "5 in the completion). Please reduce the length of the messages or completion."
     )
-    completion_error = json.loads(OPENAI.error(error, inputs=inputs("completion", {})).body)["error"]
+    completion_error = json.loads(OPENAI.error(error, operation="completion").body)["error"]
     assert completion_error["param"] == "prompt"
     ours = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
-    found = json.loads(OPENAI.error(ours, inputs=inputs("completion", {})).body)["error"]
+    found = json.loads(OPENAI.error(ours, operation="completion").body)["error"]
     assert (found["message"], found["param"]) == ("prompt: the tokenizer makes no tokens of this text", "prompt")
+
+
+def test_prompts_under_tgi_compat_are_limited_in_number() -> None:
+    body = {"prompt": ["a", "b", "c"]}
+    assert OPENAI.parse(inputs("completion", body), model(max_client_batch_size=2)).requests
+    given = inputs("completion", body)
+    with pytest.raises(errors.ParameterError) as caught:
+        OPENAI.parse(given, model(max_client_batch_size=2, tgi_compat=True))
+    found = OPENAI.error(caught.value, model(tgi_compat=True), operation="completion", inputs=given)
+    message = "Input validation error: Number of prompts exceeds the maximum allowed batch size of 2"
+    assert (found.status, json.loads(found.body)) == (422, {"error": message, "error_type": "validation"})
 
 
 def test_errors_under_tgi_compat() -> None:
@@ -298,10 +310,43 @@ def test_an_error_ends_a_stream() -> None:
     error = errors.GenerationError("out of luck")
     body = {"error": {"message": "out of luck", "type": "server_error", "param": None, "code": "generation"}}
     assert sse(chat({"stream": True}).error(error)) == [body]
-    assert sse(OPENAI.stream_error(error, "text/event-stream; charset=utf-8")) == [body]
-    assert lines(OPENAI.stream_error(error, "application/jsonlines")) == [body]
+    assert sse(OPENAI.stream_error(error, {"content-type": "text/event-stream"})) == [body]
+    assert lines(OPENAI.stream_error(error, {"content-type": "application/jsonlines"})) == [body]
     (tgi,) = sse(chat({"stream": True}, tgi_compat=True).error(error))
     assert tgi == {"error": {"message": "Request failed during generation: out of luck", "http_status_code": 424}}
+    assert sse(OPENAI.stream_error(error, {"content-type": "text/event-stream"}, model(tgi_compat=True))) == [tgi]
+
+
+# ------------------------------------------------------------------------------------------------ TGI's document
+
+
+def check_objects(found: dict[str, Any], kind: str, component: str) -> None:
+    """Hold an answer against TGI's document, which has `object` beside its components and no `bytes`."""
+    assert found.pop("object") == kind
+    for choice in found["choices"]:
+        for token_logprob in (choice.get("logprobs") or {}).get("content", ()):
+            for each in (token_logprob, *token_logprob["top_logprobs"]):
+                assert bytes(each.pop("bytes")).decode() == each["token"]
+    check(found, component)
+
+
+def test_chats_are_those_of_tgis_document() -> None:
+    options: dict[str, Any] = {"logprobs": True, "top_logprobs": 1, "stream_options": None}
+    deltas = said("A", token("A", -0.5, "B")), said("B", token("B", -0.5, "C"), end=ending())
+    check_objects(whole(chat(options, tgi_compat=True), *deltas), "chat.completion", "ChatCompletion")
+    for one in events(chat(options | {"stream": True}, tgi_compat=True), *deltas):
+        check_objects(one, "chat.completion.chunk", "ChatCompletionChunk")
+
+
+def test_completions_are_those_of_tgis_document() -> None:
+    for stream in (False, True):
+        body = {"prompt": "a", "stream": stream}
+        formatter = OPENAI.parse(inputs("completion", body), model(tgi_compat=True)).formatter
+        deltas = said("A"), said("B", end=ending())
+        for one in events(formatter, *deltas) if stream else [whole(formatter, *deltas)]:
+            for each in one["choices"]:
+                each.pop("logprobs")  # always null, and OpenAI's
+            check_objects(one, "text_completion", "Chunk" if stream else "CompletionFinal")
 
 
 # ------------------------------------------------------------------------------------------------ models

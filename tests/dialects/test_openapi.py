@@ -17,7 +17,7 @@ from djl_python.server.app import OWN_PAGES
 from djl_python.server.routes import RouteTable
 
 TABLE = RouteTable(all_dialects(), OWN_PAGES)
-DOCUMENT = json.loads(openapi(TABLE.rows))
+DOCUMENT = json.loads(openapi([*TABLE.rows, *TABLE.shared]))
 
 
 class Question(msgspec.Struct):
@@ -55,6 +55,7 @@ class Talk(Dialect):
             "POST", "/stream", "s", responses={200: {"text/event-stream; charset=utf-8": (Reply, Refusal, "[DONE]")}}
         ),
         Route("POST", "/lines", "l", request=(Question, Reply), responses={200: {"application/jsonlines": Reply}}),
+        Route("POST", "/lines", "l", request=Refusal, responses={200: {"application/jsonlines": Refusal}, 418: {}}),
         Route("GET", "/bare", "bare", Kind.PAGE),
         Route("*", "/any", "any", Kind.PAGE, request=Question, responses={200: {}, 400: {"text/plain": str}}),
     )
@@ -63,10 +64,10 @@ class Talk(Dialect):
     def parse(self, inputs, model):
         raise NotImplementedError
 
-    def error(self, error, model=None, *, inputs=None):
+    def error(self, error, model=None, *, operation="", inputs=None):
         return Answer(error.status, b"")
 
-    def stream_error(self, error, content_type):
+    def stream_error(self, error, headers, model=None):
         return b""
 
 
@@ -107,8 +108,14 @@ def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
         ]
     }
     lines = talk["paths"]["/lines"]["post"]
-    assert lines["responses"]["200"]["content"]["application/jsonlines"]["x-itemSchema"] == ref("Reply")
-    assert lines["requestBody"]["content"]["application/json"]["schema"] == {"anyOf": [ref("Question"), ref("Reply")]}
+    assert set(lines["responses"]) == {"200", "400", "418"}
+    # Two dialects have it: what either takes and answers.
+    assert lines["responses"]["200"]["content"]["application/jsonlines"]["x-itemSchema"] == {
+        "anyOf": [ref("Reply"), ref("Refusal")]
+    }
+    assert lines["requestBody"]["content"]["application/json"]["schema"] == {
+        "anyOf": [ref("Question"), ref("Reply"), ref("Refusal")]
+    }
 
 
 def test_rows_that_say_little_are_there_all_the_same(talk: Any) -> None:
@@ -134,6 +141,31 @@ def test_every_route_says_what_it_takes_and_gives() -> None:
         if not (route.summary and route.responses) or (route.method == "POST" and route.request is None)
     ]
     assert bare == []
+
+
+def test_what_a_stream_may_hold_besides_what_was_asked_for() -> None:
+    """Errors, and what ends it."""
+    expected = {
+        "/v1/chat/completions": {"ChatChunk", "ErrorBody", "StreamFailure", "[DONE]"},
+        "/v1/completions": {"Completion", "ErrorBody", "StreamFailure", "[DONE]"},
+        "/generate_stream": {"StreamResponse", "MindieEvent", "ErrorResponse"},
+        "/": {"StreamResponse", "ErrorResponse"},
+        "/invocations": {"LmiLine", "LmiFailure", "ChatChunk", "[DONE]"},
+        "/v2/models/{model}/generate_stream": {"TritonResponse", "TritonError"},
+    }
+    for path, names in expected.items():
+        content = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]
+        (media,) = (body for content_type, body in content.items() if content_type.startswith("text/event-stream"))
+        data = media["schema"]["properties"]["data"]
+        found = set()
+        for one in data.get("anyOf", [data]):
+            schema = one.get("contentSchema", {})
+            found |= (
+                {one["const"]}
+                if "const" in one
+                else {each["$ref"].rpartition("/")[2] for each in schema.get("anyOf", [schema])}
+            )
+        assert found == names, path
 
 
 def test_component_names_are_of_the_api_and_not_of_our_modules() -> None:

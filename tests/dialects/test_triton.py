@@ -126,8 +126,11 @@ def test_a_stream_that_is_not_to_stream_is_one_event() -> None:
 def test_an_error_after_the_first_response() -> None:
     error = errors.WorkerDiedError("it died")
     assert parse({"text_input": "a"}, "generate_stream").formatter.error(error) == b'data: {"error":"it died"}\n\n'
-    assert TRITON.stream_error(error, "text/event-stream; charset=utf-8") == b'data: {"error":"it died"}\n\n'
-    assert TRITON.stream_error(error, "application/json") == b'{"error":"it died"}'
+    assert (
+        TRITON.stream_error(error, {"content-type": "text/event-stream; charset=utf-8"})
+        == b'data: {"error":"it died"}\n\n'
+    )
+    assert TRITON.stream_error(error, {"content-type": "application/json"}) == b'{"error":"it died"}'
 
 
 # ------------------------------------------------------------------------------------------------ parameters
@@ -140,6 +143,17 @@ def test_parameters_stand_inside_or_beside_and_inside_wins() -> None:
     assert request.sampling.max_new_tokens == 7
     (request,) = parse({"text_input": "a", "max_new_tokens": 5, "seed": None}).requests
     assert request.sampling.max_new_tokens == 5
+
+
+def test_inside_wins_under_either_name() -> None:
+    for inside, beside in (("max_tokens", "max_new_tokens"), ("max_new_tokens", "max_tokens")):
+        parsed = parse({"text_input": "a", beside: 5, "parameters": {inside: 7}})
+        assert parsed.requests[0].sampling.max_new_tokens == 7
+        assert parsed.formatter.headers["x-ignored-parameters"] == beside
+    own = tensor("max_new_tokens", "INT32", [5])
+    parsed = infer({"inputs": [TEXT, own], "parameters": {"max_tokens": 7}})
+    assert parsed.requests[0].sampling.max_new_tokens == 7
+    assert parsed.formatter.headers["x-ignored-parameters"] == "max_new_tokens"
 
 
 def test_every_parameter() -> None:

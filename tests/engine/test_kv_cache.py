@@ -8,7 +8,7 @@ import pytest
 
 from djl_python.engine.kv_cache import BlockManager, OutOfBlocksError
 from djl_python.engine.sequence import Sequence
-from djl_python.types import SamplingParams
+from djl_python.types import Images, SamplingParams
 
 SIZE = 4
 
@@ -44,6 +44,30 @@ def test_running_out_keeps_what_was_given() -> None:
     assert len(mine.blocks) == 2
     blocks.release(mine)
     assert blocks.used == 0
+
+
+def test_what_an_image_has_a_say_in_is_not_shared_with_another() -> None:
+    blocks = BlockManager(20, SIZE)
+
+    def seeing(*marks: tuple[int, bytes]) -> Sequence:
+        found = sequence([7] * 17)
+        found.images = Images({}, marks, 12)
+        return found
+
+    first = seeing((5, b"cat"), (9, b"dog"))
+    blocks.admit(first)
+    compute(blocks, first)
+    for again, shared in (
+        (seeing((5, b"cat"), (9, b"dog")), 4),
+        (seeing((5, b"cat"), (9, b"cow")), 2),
+        (seeing((5, b"cat"), (10, b"dog")), 2),  # the first image has a token more
+        (seeing((6, b"cat"), (9, b"dog")), 1),
+        (seeing((5, b"cow")), 1),
+        (sequence([7] * 17), 1),
+    ):
+        assert blocks.admit(again)
+        assert again.blocks == first.blocks[:shared]
+        blocks.release(again)
 
 
 def test_a_known_prefix_is_shared_and_one_token_is_left_to_compute() -> None:

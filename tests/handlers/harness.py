@@ -25,6 +25,7 @@ from djl_python.types import (
     Delta,
     FinishReason,
     GenerateRequest,
+    Images,
     SamplingParams,
     TokenEvent,
 )
@@ -60,6 +61,7 @@ class FakeEngine:
         self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
         self.prompts: dict[int, list[int]] = {}
         self.sampling: dict[int, SamplingParams] = {}
+        self.images: dict[int, Images | None] = {}
         self.cancelled: list[int] = []
         self.closed = False
         self.reply_to: Callable[[str], str] = lambda prompt: f" {prompt.upper()}"
@@ -72,12 +74,19 @@ class FakeEngine:
         self.model_path = model_path
         return self
 
-    def submit(self, prompt_ids: list[int], sampling: SamplingParams, on_event: Callable[[TokenEvent], None]) -> int:
+    def submit(
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        on_event: Callable[[TokenEvent], None],
+        images: Images | None = None,
+    ) -> int:
         request_id = len(self.prompts) + 1
         script = [*self.script_of(BYTES.decode(prompt_ids)), EOS_ID]
         self.sequences[request_id] = (prompt_ids, sampling, on_event, script)
         self.prompts[request_id] = prompt_ids
         self.sampling[request_id] = sampling
+        self.images[request_id] = images
         self.submitted.set()
         return request_id
 
@@ -282,8 +291,15 @@ class PlainDialect(Dialect):
         found = (model.config.name, model.model_id, model.dtype, model.max_model_len, model.max_batch_size)
         return Answer(200, msgspec.json.encode(found))
 
-    def error(self, error: ServingError, model: ModelConfig | None = None, *, inputs: Input | None = None) -> Answer:
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
         return Answer(error.status, error.message.encode())
 
-    def stream_error(self, error: ServingError, content_type: str) -> bytes:
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         return error.message.encode()

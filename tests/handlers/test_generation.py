@@ -11,7 +11,7 @@ import pytest
 
 from djl_python.errors import GenerationError, ParameterError, WorkerDiedError
 from djl_python.handlers.generation import sibling_seed
-from djl_python.types import Branching, Delta, Finish, GenerateRequest, SamplingParams, TextOptions
+from djl_python.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 
 from .harness import Served, ids
 
@@ -113,6 +113,18 @@ async def test_the_kind_of_an_engines_error_arrives(served: Served) -> None:
         with pytest.raises(expected, match="no"):
             await task
     assert issubclass(WorkerDiedError, GenerationError)
+
+
+async def test_a_broken_grammar_is_told_of_the_field_it_came_from(served: Served) -> None:
+    for field, expected in {"response_format": "response_format: no", "": "no"}.items():
+        served.engine.prompts.clear()
+        asked = request("a", grammar=Grammar("regex", "(", field))
+        task, _ = served.call("plain", "generate", {"requests": [asked]})
+        await served.submitted()
+        served.engine.fail("no", "parameter")
+        with pytest.raises(ParameterError, match=f"^{expected}$") as caught:
+            await task
+        assert caught.value.field == (field or None)
 
 
 async def test_a_client_that_goes_frees_every_sequence(served: Served) -> None:

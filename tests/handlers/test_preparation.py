@@ -156,6 +156,55 @@ async def test_a_forced_call_is_a_grammars(chatting: Served) -> None:
     assert "".join(delta.text for delta in deltas) == ""
 
 
+FORM = Grammar("regex", "[A-Z]+", "response_format")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("said", ["Well, it is", '<tool_call>{"no": "call"}', ""])
+async def test_an_answer_beside_tools_has_its_form(chatting: Served, stream: bool, said: str) -> None:
+    """Once the model answers, what it has begun without the form is forgotten."""
+    engine = chatting.engine
+    engine.script_of = lambda prompt: ids("ANSWER" if engine.prompts else said)
+    sampling = SamplingParams(max_new_tokens=100, grammar=FORM, seed=7, do_sample=True)
+    asked = GenerateRequest(prompt=chat("hi", tool_use=ToolUse(tools=TOOLS)), sampling=sampling)
+    deltas = await chatting.plain(asked, stream=stream)
+    assert ("".join(delta.text for delta in deltas), calls(deltas)) == ("ANSWER", [])
+    assert [given.grammar for given in engine.sampling.values()] == [None, FORM]
+    assert engine.prompts[1] == engine.prompts[2]
+    finish = deltas[-1].finish
+    assert finish is not None
+    assert (finish.text, finish.generated_tokens, finish.seed) == ("ANSWER", 7, 7)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_needs_no_form(chatting: Served, stream: bool) -> None:
+    chatting.engine.reply_to = lambda prompt: '<tool_call>{"name":"now"}</tool_call>'
+    sampling = SamplingParams(max_new_tokens=100, grammar=FORM)
+    asked = GenerateRequest(prompt=chat("hi", tool_use=ToolUse(tools=TOOLS)), sampling=sampling)
+    deltas = await chatting.plain(asked, stream=stream)
+    assert calls(deltas) == [(0, "now", "{}")]
+    assert len(chatting.engine.prompts) == 1
+    assert deltas[-1].finish is not None
+    assert sum(len(delta.tokens) for delta in deltas) == deltas[-1].finish.generated_tokens
+
+
+async def test_where_calls_are_not_heard_every_answer_has_the_form(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    served = await Served(model_dir).load()
+    sampling = SamplingParams(max_new_tokens=100, grammar=FORM)
+    await served.plain(GenerateRequest(prompt=chat("hi", tool_use=ToolUse(tools=TOOLS)), sampling=sampling))
+    assert [given.grammar for given in served.engine.sampling.values()] == [FORM]
+
+
+async def test_a_bias_is_for_tokens_that_there_are(served: Served) -> None:
+    task, _ = served.call("openai", "completion", {"prompt": "hi", "logit_bias": {"5": 1, "1000": 1}})
+    with pytest.raises(
+        ParameterError, match=r"^logit_bias: token id 1000, expected 0 to 256 \(the vocabulary\)$"
+    ) as caught:
+        await task
+    assert caught.value.field == "logit_bias"
+
+
 async def test_a_forced_call_and_another_form(chatting: Served) -> None:
     asked = GenerateRequest(
         prompt=chat("x", tool_use=ToolUse(tools=TOOLS, choice="required")),

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     {"errors", "types", "protocol", "config", "sources", "registry", "channel", "processes", "logs"},
     {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"forms", "np_util", "pair_list", "user_module"},
+    | {"forms", "json_schema", "np_util", "pair_list", "user_module"},
     {"handler", "batching", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},
-    {"cli", "testing", "__main__"},
+    {"cli", "testing", "bench", "__main__"},
 )
 #: Groups whose members never import one another.
 APART = (

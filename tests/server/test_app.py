@@ -112,10 +112,10 @@ class Paged(Dialect):
     def speaker(self, operation, model):
         return "lmi" if model.name == "other" else self.name
 
-    def error(self, error, model=None, *, inputs=None):
+    def error(self, error, model=None, *, operation="", inputs=None):
         return Answer(error.status, json.dumps(["paged", error.message]).encode())
 
-    def stream_error(self, error, content_type):
+    def stream_error(self, error, headers, model=None):
         return b""
 
 

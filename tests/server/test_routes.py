@@ -10,10 +10,10 @@ def dialect(name: str, *routes: Route) -> Dialect:
         def parse(self, inputs, model):
             raise NotImplementedError
 
-        def error(self, error, model=None, *, inputs=None):
+        def error(self, error, model=None, *, operation="", inputs=None):
             return Answer(500, b"")
 
-        def stream_error(self, error, content_type):
+        def stream_error(self, error, headers, model=None):
             return b""
 
     Some.name, Some.routes = name, routes
@@ -84,7 +84,26 @@ def test_the_servers_own_pages_give_way_to_a_dialects(table):
 def test_whoever_has_the_path_answers_a_wrong_method(table):
     assert table.dialect_at("/invocations").name == "lmi"
     assert table.dialect_at("/ping") is None
-    assert table.dialect_at("/nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/predictions", "lmi"),
+        ("/predictions/m/1/more", "lmi"),
+        ("/invocations/more", None),  # two dialects have it
+        ("/any/more", "lmi"),
+        ("/health/more", "other"),
+        ("/ping/more", None),
+        ("/nothing", None),
+        ("/nothing/at/all", None),
+    ],
+)
+def test_whoever_has_all_paths_nearby_answers_that_there_is_none(table, path, expected):
+    with pytest.raises(RouteError):
+        table.match("GET", path)
+    found = table.dialect_at(path)
+    assert (found.name if found is not None else None) == expected
 
 
 @pytest.mark.parametrize("path", ["/models/{model}", "/models/{id}"])

@@ -150,6 +150,25 @@ def test_logprobs(client: openai.OpenAI, expected: str) -> None:
         assert token.logprob == pytest.approx(token.top_logprobs[0].logprob)  # greedy: the likeliest
 
 
+def test_logprobs_of_parts_of_characters(client: openai.OpenAI) -> None:
+    """A token's bytes join to the text; an alternative's are its own, which a greedy text consists of too."""
+    answer = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Show me some emoji."}],
+        temperature=0,
+        logprobs=True,
+        top_logprobs=20,
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "stop" and choice.message.content and "\U0001f680" in choice.message.content
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    *tokens, end = choice.logprobs.content
+    assert end.bytes == []
+    assert b"".join(bytes(token.bytes or []) for token in tokens).decode() == choice.message.content
+    assert b"".join(bytes(token.top_logprobs[0].bytes or []) for token in tokens).decode() == choice.message.content
+    assert all(len(token.top_logprobs) == 20 for token in tokens)
+
+
 def test_logit_bias(client: openai.OpenAI, expected: str) -> None:
     answer = client.completions.create(model="demo", prompt="Hi", temperature=0, max_tokens=4, logprobs=0)
     banned = client.completions.create(

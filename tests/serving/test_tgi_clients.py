@@ -73,6 +73,59 @@ def test_hub_refusals(hub: InferenceClient) -> None:
             hub.text_generation(PROMPT, temperature=0, stream=stream, max_new_tokens=4)
 
 
+def test_hub_chat(hub: InferenceClient) -> None:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 12, "temperature": 0}
+    answer = hub.chat_completion(**asked, logprobs=True, top_logprobs=2)
+    (choice,) = answer.choices
+    assert choice.message.content
+    assert choice.logprobs is not None
+    assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
+    streamed = list(hub.chat_completion(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed[:-1]) == choice.message.content
+    assert streamed[-1].usage.completion_tokens == answer.usage.completion_tokens == 12
+
+
+@pytest.mark.parametrize("kind", ["json", "json_object", "json_schema", "regex"])
+def test_hub_chat_in_a_format(hub: InferenceClient, kind: str) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    value = {"json_schema": {"name": "it", "schema": schema}} if kind == "json_schema" else {"value": schema}
+    form: Any = {"type": kind, **({"value": "(yes|no)!"} if kind == "regex" else value)}
+    answer = hub.chat_completion([{"role": "user", "content": PROMPT}], max_tokens=200, response_format=form)
+    content = answer.choices[0].message.content
+    assert content in ("yes!", "no!") if kind == "regex" else set(json.loads(content or "")) == {"ok"}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_hub_chat_with_tools(hub: InferenceClient, choice: Any) -> None:
+    parameters = {"type": "object", "properties": {"days": {"enum": [1, 7]}}, "required": ["days"]}
+    tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
+    asked: Any = {"messages": [{"role": "user", "content": PROMPT}], "tools": tools, "tool_choice": choice}
+    (found,) = hub.chat_completion(**asked, max_tokens=300, temperature=0).choices
+    assert found.finish_reason == "tool_calls"
+    assert found.message.tool_calls
+    for call in found.message.tool_calls:
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments) in ({"days": 1}, {"days": 7})
+    pieces = [
+        call.function
+        for chunk in hub.chat_completion(**asked, max_tokens=300, temperature=0, stream=True)
+        for call in chunk.choices[0].delta.tool_calls or []
+        if call.index == 0
+    ]
+    assert "".join(piece.arguments for piece in pieces) == found.message.tool_calls[0].function.arguments
+
+
+def test_hub_text_in_a_grammar(hub: InferenceClient) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    grammar: Any = {"type": "json", "value": schema}
+    text = hub.text_generation(PROMPT, max_new_tokens=60, grammar=grammar)
+    assert set(json.loads(text)) == {"ok"}
+    broken: Any = {"type": "regex", "value": "(a"}
+    for stream in (False, True):
+        with pytest.raises(ValidationError, match="grammar is not valid: unclosed group"):
+            hub.text_generation(PROMPT, max_new_tokens=60, grammar=broken, stream=stream)
+
+
 def test_hub_info(demo: RunningServer) -> None:
     info = InferenceClient(provider="hf-inference").get_endpoint_info(model=demo.url)
     check(info, "Info")

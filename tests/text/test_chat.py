@@ -205,3 +205,20 @@ def test_arguments_come_back_as_objects(arguments: object, expected: str) -> Non
     template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     assert template.render([{"role": "assistant", "content": "", "tool_calls": [call]}]) == expected
+
+
+def test_a_template_that_reads_parts_only_gets_parts() -> None:
+    """Models that take images may have such templates; a plain text would be left out."""
+    parts = (
+        "{% for message in messages %}{{ message.role }}:{% for part in message.content %}"
+        "{% if part.type == 'text' %}{{ part.text }}{% else %}<image>{% endif %}{% endfor %};{% endfor %}"
+    )
+    seen = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}]
+    template = ChatTemplate(parts)
+    assert template.render(USER) == "user:hi;"
+    assert template.render(seen) == "user:<image>what?;"
+    assert template.render([*USER, {"role": "assistant", "content": "we"}], continue_final_message=True) == (
+        "user:hi;assistant:we"
+    )
+    either = "{{ messages[0].content if messages[0].content is string else 'parts' }}"
+    assert ChatTemplate(either).render(USER) == "hi"

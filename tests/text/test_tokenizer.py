@@ -127,6 +127,8 @@ def test_chat_templates_by_name(checkpoints: dict[str, Path], tmp_path: Path) ->
         '{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}'
     )
     assert Tokenizer.load(tmp_path).chat_templates == {"default": "a", "tool_use": "b"}
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "from a processor"}')
+    assert Tokenizer.load(tmp_path).chat_templates == {"default": "from a processor"}
     (tmp_path / "chat_template.jinja").write_text("from a file")
     assert Tokenizer.load(tmp_path).chat_templates == {"default": "from a file"}
 
@@ -148,6 +150,15 @@ def test_token_text_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
         assert "".join(map(tokenizer.token_text, ids)).strip() == "hello world"
     emoji = loaded["byte-level"].encode("👍", add_special_tokens=False)
     assert {loaded["byte-level"].token_text(i) for i in emoji} == {"\ufffd"}
+
+
+def test_bytes_that_are_no_whole_characters(loaded: dict[str, Tokenizer]) -> None:
+    tokenizer = loaded["byte-level"]
+    parts = [tokenizer.partial_bytes(i) for i in tokenizer.encode("👍", add_special_tokens=False)]
+    assert len(parts) > 1
+    assert b"".join(part or b"?" for part in parts).decode() == "👍"
+    assert {tokenizer.partial_bytes(i) for i in tokenizer.encode("hello", add_special_tokens=False)} == {None}
+    assert loaded["word-piece"].partial_bytes(1) is None  # its tokens are no bytes
 
 
 # ------------------------------------------------------------------------------------------------ spans

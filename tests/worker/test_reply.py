@@ -48,7 +48,7 @@ async def test_reply_in_one_frame() -> None:
     reply.finish(b"ignored")
     reply.write(b"ignored")
     reply.start(500, {})
-    assert (reply.started, reply.finished, reply.content_type) == (True, True, "a/b")
+    assert (reply.started, reply.finished, reply.headers["content-type"]) == (True, True, "a/b")
     assert await ends.frame() == [
         Start(5, 200, {"x-request-id": "r", "content-type": "a/b"}),
         Chunk(5, b"1", False),

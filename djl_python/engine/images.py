@@ -1,0 +1,180 @@
+"""Prompts with images: what a model makes of them before its language model reads them. Runs in the engine process.
+
+Models differ in how they see: towers, tiles, projections, what goes where among the embeddings, positions in one
+dimension or three. All that is the model's own code, up to the call of its language model. That call is caught here:
+its embeddings and positions are what a paged runner then reads in any pieces it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..types import ImagePrompt, Images
+from .scheduler import Chunk
+
+log = logging.getLogger(__name__)
+
+#: Rotary positions in three dimensions (time, height, width): what models have that don't count tokens.
+_AXES: Final = 3
+#: What a language model may be given.
+_KNOWN: Final = ("inputs_embeds", "position_ids")
+#: What a model's code raises when it is called in a way that it was not written for.
+MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A prompt's beginning, up to where its last image ends, as the language model is given it.
+
+    Attributes:
+        embeddings: (end, hidden).
+        positions: (3, end), or None where a token's position is its place in the sequence.
+    """
+
+    embeddings: Tensor
+    positions: Tensor | None
+
+
+def model_inputs(images: Images, length: int, model: Any) -> dict[str, Tensor]:
+    """The model's arguments for the images, beside the first `length` ids of a prompt."""
+    found = {}
+    for name, array in images.inputs.items():
+        numbers = np.frombuffer(array.data, np.dtype(array.dtype)).reshape(array.shape)
+        if name.endswith("token_type_ids"):  # one for each token of the prompt; what follows it is text, type 0
+            numbers = np.pad(numbers[:, :length], ((0, 0), (0, max(0, length - numbers.shape[1]))))
+        tensor = torch.from_numpy(numbers.copy()).to(model.device)
+        found[name] = tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+    return found
+
+
+class PagedImages:
+    """Sees each prompt once, when the first of its chunks that needs it is run, and remembers it until it has ended.
+
+    Args:
+        model: with an attention of its own; later, that of its language model may be another.
+        example: shows what the model gives its language model.
+
+    Raises:
+        ValueError: that is more than embeddings and positions, which are all that is known here.
+    """
+
+    @classmethod
+    def open(cls, model: Any, example: ImagePrompt) -> PagedImages | None:
+        """None, with the reason in the log, for a model that can't be paged."""
+        try:
+            return cls(model, example)
+        except MISFITS as misfit:
+            log.info("%s can't be paged: %s", type(model).__name__, misfit)
+            return None
+
+    def __init__(self, model: Any, example: ImagePrompt) -> None:
+        self._model = model
+        self._decoder: nn.Module = model.get_decoder()
+        self._seen: dict[int, Seen] = {}
+        self._counts = self._see(example.ids, example.images).positions is None
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence has ended."""
+        self._seen.pop(sequence_id, None)
+
+    def inputs(self, chunks: Sequence[Chunk], ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
+        """The model's arguments for a flat batch of chunks, of which some may belong to prompts with images.
+
+        Args:
+            ids, positions: (T,) of the flat batch, positions being places in the sequences.
+        """
+        pieces = list(self._pieces(chunks))
+        if not pieces:
+            return {"input_ids": ids[None], "position_ids": positions[None]}
+        embeddings = self._model.get_input_embeddings()(ids)
+        if not self._counts:
+            positions = positions.expand(_AXES, -1).clone()
+        for start, chunk, seen in pieces:
+            first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
+            given = seen.embeddings[first:end]
+            embeddings[start : start + len(given)] = given
+            if seen.positions is not None:
+                positions[:, start : start + chunk.length] = _rotary(seen.positions, first, end)
+        return {
+            "inputs_embeds": embeddings[None],
+            "position_ids": positions[None] if self._counts else positions[:, None],
+        }
+
+    def _pieces(self, chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk, Seen]]:
+        """(first row, chunk, what its prompt is) of the chunks that an image has a say in."""
+        start = 0
+        for chunk in chunks:
+            sequence = chunk.sequence
+            images = sequence.images
+            if images is not None and (sequence.computed < images.end or not self._counts):
+                seen = self._seen.get(sequence.id)
+                if seen is None:
+                    seen = self._seen[sequence.id] = self._see(sequence.tokens, images)
+                yield start, chunk, seen
+            start += chunk.length
+
+    @torch.inference_mode()
+    def _see(self, tokens: list[int], images: Images) -> Seen:
+        """Run the model up to its language model.
+
+        Raises:
+            ValueError: it gives this more than is known here.
+        """
+        ids = torch.tensor([tokens[: images.end]], device=self._model.device)
+        with _caught(self._decoder) as given:
+            self._model(
+                input_ids=ids, use_cache=False, logits_to_keep=1, **model_inputs(images, images.end, self._model)
+            )
+        # Masks of its own (an image's tokens see one another), features for single layers ...
+        if more := [name for name, value in given.items() if name not in _KNOWN and _has_tensor(value)]:
+            raise ValueError(f"its language model is also given {', '.join(more)}")
+        positions: Tensor | None = given.get("position_ids")
+        if positions is not None:
+            if positions.shape == (_AXES, 1, images.end):
+                return Seen(given["inputs_embeds"][0], positions[:, 0])
+            if positions.shape != (1, images.end) or bool((positions[0].diff() != 1).any()) or bool(positions[0, 0]):
+                raise ValueError(f"its language model is given positions of shape {tuple(positions.shape)}")
+        return Seen(given["inputs_embeds"][0], None)
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return any(map(_has_tensor, value)) if isinstance(value, list | tuple) else isinstance(value, Tensor)
+
+
+def _rotary(positions: Tensor, first: int, end: int) -> Tensor:
+    """(3, end - first): those of the prompt's beginning, and then each token one further in every dimension."""
+    known = positions.shape[1]
+    following = torch.arange(max(first, known) - known, max(end, known) - known, device=positions.device)
+    following = following + positions.max() + 1
+    return torch.cat([positions[:, first:end], following.expand(_AXES, -1)], 1)
+
+
+@contextmanager
+def _caught(decoder: nn.Module) -> Iterator[dict[str, Any]]:
+    """Within it, the language model computes nothing; what it is given lies in the dict."""
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    given: dict[str, Any] = {}
+
+    def forward(**arguments: Any) -> Any:
+        given.update(arguments)
+        return BaseModelOutputWithPast(last_hidden_state=arguments["inputs_embeds"])
+
+    own = vars(decoder).get("forward")  # placement hooks put theirs there
+    decoder.forward = forward
+    try:
+        yield given
+    finally:
+        del decoder.forward
+        if own is not None:
+            decoder.forward = own

@@ -1,0 +1,220 @@
+"""The images of a chat: fetched where they are elsewhere, decoded, and refused where they are not what they should be.
+
+Runs in the worker: the network in its event loop, decoding in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import io
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from djl_python.errors import ModelLoadError, PayloadError
+from djl_python.types import ImageSource
+
+#: Formats that Pillow decodes by itself; some others are programs.
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+#: Of one file, and of a prompt's images together: decoded, a pixel takes three bytes.
+MAX_BYTES: Final = 20 * 2**20
+MAX_PIXELS: Final = 100_000_000
+FETCH_TIMEOUT_S: Final = 10.0
+_MAX_REDIRECTS: Final = 3
+_REMOTE: Final = ("http://", "https://")
+INSTALL: Final = "pip install 'djl-serving[images]'"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded image, upright and in RGB. `digest` stands for its content."""
+
+    image: Any
+    digest: bytes
+
+
+class ImageSources:
+    """Reads what the URLs of a chat's images stand for. Close it.
+
+    Args:
+        remote: whether http(s) URLs are fetched. Whoever sends a request then makes this server send one.
+        max_images: of a prompt.
+
+    Raises:
+        ModelLoadError: a library is missing.
+    """
+
+    def __init__(self, *, remote: bool, max_images: int) -> None:
+        self._max_images = max_images
+        self._fetcher = Fetcher() if remote else None
+
+    async def fetch(self, sources: Sequence[ImageSource]) -> list[bytes | None]:
+        """The files of the remote ones, in order; None for those that are in the URL itself.
+
+        Raises:
+            PayloadError: too many, not to be had, or of a kind that is not taken; names the field.
+        """
+        if len(sources) > self._max_images:
+            field = sources[self._max_images].field
+            raise PayloadError(f"{field}: expected at most {self._max_images} images, got {len(sources)}", field)
+        tasks = [asyncio.ensure_future(self._fetch(source)) for source in sources]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # with one that fails, the others are in vain
+                task.cancel()
+
+    async def _fetch(self, source: ImageSource) -> bytes | None:
+        if source.url[:5].lower() == "data:":
+            return None
+        if not source.url.lower().startswith(_REMOTE):
+            raise _refused(source, f"expected a data: URL{' or an http(s) URL' if self._fetcher else ''}")
+        if self._fetcher is None:
+            raise _refused(source, "expected a data: URL; this server fetches none (option.allow_remote_images)")
+        return await self._fetcher.fetch(source)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._fetcher is not None:
+            await self._fetcher.close()
+
+
+class Fetcher:
+    """Fetches images over HTTP.
+
+    A redirect may not lead from a public address to one that isn't: what is inside this server's network is not for
+    strangers to point at.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import httpx2
+        except ImportError as exc:
+            raise ModelLoadError(f"option.allow_remote_images needs httpx2: {INSTALL}") from exc
+        self._http = httpx2
+        self._client = httpx2.AsyncClient(timeout=FETCH_TIMEOUT_S, headers={"accept": "image/*"})
+
+    async def fetch(self, source: ImageSource) -> bytes:
+        """The file that an http(s) URL stands for.
+
+        Raises:
+            PayloadError: it can't be had, or is too large.
+        """
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return await self._follow(source)
+        except TimeoutError as exc:
+            raise _refused(source, f"no answer within {FETCH_TIMEOUT_S:.0f} seconds") from exc
+        except (self._http.HTTPError, self._http.InvalidURL, OSError, ValueError) as exc:
+            raise _refused(source, f"can't be fetched ({type(exc).__name__})") from exc
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _follow(self, source: ImageSource) -> bytes:
+        url = self._http.URL(source.url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            async with self._client.stream("GET", url) as response:
+                if not response.is_redirect:
+                    return await self._read(response, source)
+                target = url.join(response.headers["location"])
+            if target.scheme not in ("http", "https") or not await may_lead(url.host, target.host):
+                raise _refused(source, "redirects to where images are not fetched from")
+            url = target
+        raise _refused(source, f"more than {_MAX_REDIRECTS} redirects")
+
+    @staticmethod
+    async def _read(response: Any, source: ImageSource) -> bytes:
+        if response.status_code != 200:
+            raise _refused(source, f"expected an image, got status {response.status_code}")
+        data = bytearray()
+        async for piece in response.aiter_bytes():
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise _refused(source, f"expected at most {MAX_BYTES // 2**20} MiB")
+        return bytes(data)
+
+
+def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> list[Picture]:
+    """Decode images; takes its time.
+
+    Args:
+        files: as from `ImageSources.fetch`.
+
+    Raises:
+        PayloadError: what is there is not an image, or too large; names the field.
+    """
+    pictures: list[Picture] = []
+    pixels = 0
+    for source, file in zip(sources, files, strict=True):
+        data = _inline(source) if file is None else file
+        image = _opened(source, data)
+        pixels += image.width * image.height
+        if pixels > MAX_PIXELS:
+            raise _refused(
+                source, f"expected at most {MAX_PIXELS // 10**6} megapixels, those of earlier images included"
+            )
+        pictures.append(Picture(_upright(source, image), hashlib.sha256(data).digest()))
+    return pictures
+
+
+def _inline(source: ImageSource) -> bytes:
+    """What a data URL holds (RFC 2397)."""
+    head, comma, body = source.url.partition(",")
+    parts = head[len("data:") :].split(";")
+    if not comma or (parts[0] and not parts[0].lower().startswith("image/")):
+        raise _refused(source, "expected data:image/...;base64,...")
+    if parts[-1].lower() != "base64":
+        return unquote_to_bytes(body)
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise _refused(source, f"not valid base64: {exc}") from exc
+
+
+def _opened(source: ImageSource, data: bytes) -> Any:
+    """The image, of which only the head is read."""
+    from PIL import Image, UnidentifiedImageError
+
+    if len(data) > MAX_BYTES:
+        raise _refused(source, f"expected at most {MAX_BYTES // 2**20} MiB")
+    try:
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError as exc:
+        raise _refused(source, f"not an image in one of the formats {', '.join(FORMATS)}") from exc
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+        raise _refused(source, f"expected at most {MAX_PIXELS // 10**6} megapixels") from exc
+    except (OSError, SyntaxError, ValueError, EOFError) as exc:  # what the formats' readers raise
+        raise _refused(source, f"the image is broken: {exc}") from exc
+
+
+def _upright(source: ImageSource, image: Any) -> Any:
+    """Its first frame, turned as its camera was held."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, SyntaxError, ValueError, EOFError) as exc:
+        raise _refused(source, f"the image is broken: {exc}") from exc
+
+
+async def may_lead(host: str, target: str) -> bool:
+    """Whether a redirect may go from one host to another."""
+    return target == host or await _is_public(target) or not await _is_public(host)
+
+
+async def _is_public(host: str) -> bool:
+    """Whether all addresses of a host are reachable from anywhere."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(address[4][0]).is_global for address in found)
+
+
+def _refused(source: ImageSource, why: str) -> PayloadError:
+    return PayloadError(f"{source.field}: {why}", source.field)

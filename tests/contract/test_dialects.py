@@ -1,0 +1,393 @@
+"""One model in every dialect, over real sockets: the same text from each, and from each its own errors.
+
+Two servers with the demo model: as it stands, and with the options that change what a dialect says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from djl_python.testing import RunningServer, running_server
+
+DEMO = Path(__file__).resolve().parents[2] / "serving_templates" / "demo"
+PROMPT = "What is deep learning?"
+MESSAGES = [{"role": "user", "content": PROMPT}]
+TOKENS = 14
+STRICT = {"OPTION_TGI_DIALECT": "mindie", "OPTION_TGI_COMPAT": "true", "OPTION_UNKNOWN_PARAMETERS": "error"}
+
+JSON, JSONLINES, SSE = "application/json", "application/jsonlines", "text/event-stream"
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[RunningServer]:
+    with running_server("-m", f"demo={DEMO}", environment={"OPTION_THREADS": "1"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[RunningServer]:
+    """TGI's shapes on every route, MindIE at /generate_stream, and no field that means nothing."""
+    with running_server("-m", f"demo={DEMO}", environment={"OPTION_THREADS": "1"} | STRICT) as server:
+        yield server
+
+
+def post(server: RunningServer, path: str, body: Any) -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(server.url + path, content=data, headers={"content-type": JSON}, timeout=60)
+
+
+def objects(answer: httpx.Response) -> list[Any]:
+    """What an answer consists of, whichever way it is framed."""
+    if answer.headers["content-type"] == JSON:
+        return [answer.json()]
+    lines = (line.removeprefix("data:").strip() for line in answer.text.splitlines())
+    return [json.loads(line) for line in lines if line not in ("", "[DONE]")]
+
+
+# ------------------------------------------------------------------------------------------------ the same text
+
+Reader = Callable[[list[Any]], str]
+
+GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": TOKENS, "do_sample": False}}
+COMPLETE = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
+TRITON = {"text_input": PROMPT, "parameters": {"max_tokens": TOKENS}}
+INFER = {
+    "inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": [PROMPT]}],
+    "parameters": {"max_tokens": TOKENS},
+}
+CHAT = {"messages": MESSAGES, "max_tokens": TOKENS, "temperature": 0}
+STREAM = {"stream": True}
+
+
+def whole(found: list[Any]) -> str:
+    (answer,) = found
+    (answer,) = answer if isinstance(answer, list) else [answer]
+    return str(answer["generated_text"])
+
+
+def tokens(found: list[Any]) -> str:
+    assert found[-1]["generated_text"] == "".join(one["token"]["text"] for one in found)
+    return whole(found[-1:])
+
+
+def choice(found: list[Any]) -> str:
+    (answer,) = found
+    return str(answer["choices"][0].get("text") or answer["choices"][0]["message"]["content"])
+
+
+def pieces(found: list[Any]) -> str:
+    choices = [one["choices"][0] for one in found]
+    return "".join(one.get("text", "") or one.get("delta", {}).get("content", "") for one in choices)
+
+
+def triton(found: list[Any]) -> str:
+    return "".join(one["text_output"] for one in found)
+
+
+def tensor(found: list[Any]) -> str:
+    return str(found[0]["outputs"][0]["data"][0])
+
+
+PROMPTED: dict[str, tuple[str, Any, Reader]] = {
+    "LMI": ("/invocations", GENERATE, whole),
+    "LMI by name": ("/predictions/demo", GENERATE, whole),
+    "LMI stream": ("/invocations", GENERATE | STREAM, tokens),
+    "OpenAI": ("/v1/completions", COMPLETE, choice),
+    "OpenAI stream": ("/v1/completions", COMPLETE | STREAM, pieces),
+    "TGI": ("/generate", GENERATE, whole),
+    "TGI root": ("/", GENERATE, whole),
+    "TGI root stream": ("/", GENERATE | STREAM, tokens),
+    "TGI stream, or MindIE": ("/generate_stream", GENERATE, tokens),
+    "Triton": ("/v2/models/demo/generate", TRITON, triton),
+    "Triton stream": ("/v2/models/demo/generate_stream", TRITON, triton),
+    "Triton infer": ("/v2/models/demo/versions/1/infer", INFER, tensor),
+}
+CHATTED: dict[str, tuple[str, Any, Reader]] = {
+    "LMI chat": ("/invocations", CHAT, choice),
+    "LMI chat stream": ("/predictions/demo", CHAT | STREAM, pieces),
+    "OpenAI chat": ("/v1/chat/completions", CHAT, choice),
+    "OpenAI chat stream": ("/v1/chat/completions", CHAT | STREAM, pieces),
+}
+
+
+def texts(server: RunningServer, asked: dict[str, tuple[str, Any, Reader]]) -> dict[str, str]:
+    found = {}
+    for name, (path, body, read) in asked.items():
+        answer = post(server, path, body)
+        assert answer.status_code == 200, (name, answer.text)
+        found[name] = read(objects(answer))
+    return found
+
+
+@pytest.mark.parametrize("asked", [PROMPTED, CHATTED], ids=["prompt", "chat"])
+def test_the_same_text_in_every_dialect(
+    plain: RunningServer, strict: RunningServer, asked: dict[str, tuple[str, Any, Reader]]
+) -> None:
+    found = texts(plain, asked)
+    expected = next(iter(found.values()))
+    assert len(expected.split()) > 3
+    assert found == dict.fromkeys(asked, expected) == texts(strict, asked)
+
+
+def test_a_chat_is_its_template_gone_on_with(plain: RunningServer) -> None:
+    written = post(plain, "/chat_tokenize", {"messages": MESSAGES}).json()["templated_text"]
+    (said,) = set(texts(plain, CHATTED).values())
+    assert texts(plain, {"chat": ("/generate", GENERATE | {"inputs": written}, whole)})["chat"] == said
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+def lmi_error(message: str, tokens: bool = True) -> Any:
+    details = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
+    return {
+        "generated_text": "",
+        "details": {**details, "tokens": None} if tokens else details,
+        "error": message,
+        "code": 424,
+    }
+
+
+def openai_error(message: str, param: str | None = None, code: str | None = None) -> Any:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+def tgi_error(message: str, kind: str = "validation") -> Any:
+    return {"error": f"Input validation error: {message}" if kind == "validation" else message, "error_type": kind}
+
+
+NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+NO_REGEX = {"type": "regex", "value": "(a"}
+LMI_TOKEN = {"id": -1, "text": "", "log_prob": -1, "special_token": True}
+NO_GRAMMAR = "grammar is not valid: Invalid type: nonsense"
+IN_SCHEMA = "response_format.json_schema.schema"
+TEMPERATURE = "temperature: expected a number >= 0 and <= 2, got 9"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "content_type", "expected"),
+    [
+        # LMI: the payload itself, then parameters; in a stream, its line.
+        (
+            "/invocations",
+            {"parameters": {}},
+            424,
+            JSON,
+            {"error": "inputs: required, expected a string (or messages, for a chat)", "code": 424},
+        ),
+        (
+            "/invocations",
+            {"inputs": "a", "parameters": {"top_p": 2}},
+            424,
+            JSON,
+            lmi_error("parameters.top_p: expected a number > 0 and <= 1, got 2"),
+        ),
+        (
+            "/invocations",
+            {"inputs": "a", "parameters": {"top_p": 2}, "stream": True},
+            424,
+            JSON,
+            {"token": LMI_TOKEN, **lmi_error("parameters.top_p: expected a number > 0 and <= 1, got 2", tokens=False)},
+        ),
+        ("/invocations", {"messages": MESSAGES, "temperature": 9}, 424, JSON, lmi_error(TEMPERATURE)),
+        (
+            "/invocations",
+            {"messages": MESSAGES, "response_format": NO_SCHEMA},
+            424,
+            JSON,
+            lmi_error(f"{IN_SCHEMA}: {NO_GRAMMAR}"),
+        ),
+        (
+            "/predictions/other",
+            {"inputs": "a"},
+            404,
+            JSON,
+            {"code": 404, "type": "ModelNotFoundException", "message": "there is no model 'other'; loaded: demo"},
+        ),
+        # OpenAI.
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "temperature": 9},
+            400,
+            JSON,
+            openai_error(TEMPERATURE, "temperature"),
+        ),
+        *(
+            (
+                path,
+                {**body, "response_format": NO_SCHEMA, "stream": stream},
+                400,
+                JSON,
+                openai_error(f"{IN_SCHEMA}: {NO_GRAMMAR}", IN_SCHEMA),
+            )
+            for path, body in (("/v1/chat/completions", {"messages": MESSAGES}), ("/v1/completions", {"prompt": "a"}))
+            for stream in (False, True)
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "guided_regex": "(a", "stream": True},
+            400,
+            JSON,
+            openai_error("guided_regex: grammar is not valid: unclosed group", "guided_regex"),
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": MESSAGES,
+                "tool_choice": "required",
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}],
+            },
+            400,
+            JSON,
+            openai_error(f"tools: {NO_GRAMMAR}", "tools"),
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "a", "logit_bias": {"99999": 1}},
+            400,
+            JSON,
+            openai_error("logit_bias: token id 99999, expected 0 to 2047 (the vocabulary)", "logit_bias"),
+        ),
+        ("/v1/embeddings", {"input": "a"}, 404, JSON, openai_error("there is nothing at /v1/embeddings")),
+        (
+            "/v1/models",
+            {},
+            405,
+            JSON,
+            openai_error("/v1/models does not take POST; it takes GET, HEAD, OPTIONS"),
+        ),
+        # TGI: JSON, and an event where the answer is a stream of them.
+        *(
+            (
+                path,
+                {"inputs": "a", "parameters": {"grammar": NO_REGEX}, **extra},
+                422,
+                content_type,
+                tgi_error("grammar is not valid: unclosed group"),
+            )
+            for path, extra, content_type in (
+                ("/generate", {}, JSON),
+                ("/", {}, JSON),
+                ("/", STREAM, JSON),
+                ("/generate_stream", {}, SSE),
+            )
+        ),
+        (
+            "/generate",
+            {"inputs": "a", "parameters": {"max_new_tokens": 2048}},
+            422,
+            JSON,
+            tgi_error(
+                "`inputs` tokens + `max_new_tokens` must be <= 2048. Given: 1 `inputs` tokens and 2048 `max_new_tokens`"
+            ),
+        ),
+        ("/generate/more", {}, 404, JSON, tgi_error("there is nothing at /generate/more", "not_found")),
+        # Triton.
+        (
+            "/v2/models/demo/generate_stream",
+            {"text_input": "a", "temperature": -1},
+            400,
+            JSON,
+            {"error": "temperature: expected a number >= 0, got -1"},
+        ),
+        (
+            "/v2/models/demo/generate",
+            {"text_input": "a", "parameters": {"stop": {"a": 1}}},
+            400,
+            JSON,
+            {"error": 'parameters.stop: expected a string, a number or a boolean, got {"a":1}'},
+        ),
+        (
+            "/v2/models/other/generate",
+            {"text_input": "a"},
+            404,
+            JSON,
+            {"error": "there is no model 'other'; loaded: demo"},
+        ),
+        ("/v2/models/demo/nothing", {}, 404, JSON, {"error": "there is nothing at /v2/models/demo/nothing"}),
+        # Nobody's.
+        (
+            "/nothing",
+            {},
+            404,
+            JSON,
+            {"code": 404, "type": "ResourceNotFoundException", "message": "there is nothing at /nothing"},
+        ),
+    ],
+)
+def test_errors(plain: RunningServer, path: str, body: Any, status: int, content_type: str, expected: Any) -> None:
+    answer = post(plain, path, body)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, content_type)
+    assert objects(answer) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/invocations", 424),
+        ("/v1/chat/completions", 400),
+        ("/v1/completions", 400),
+        ("/generate", 400),
+        ("/", 400),
+        ("/tokenize", 400),
+        ("/v2/models/demo/generate", 400),
+        ("/v2/models/demo/infer", 400),
+    ],
+)
+def test_a_body_that_is_no_json(plain: RunningServer, path: str, status: int) -> None:
+    for body in (b"{", b"[]", b'"x"', b"\xff"):
+        answer = post(plain, path, body)
+        assert answer.status_code == status
+        assert "error" in answer.json()
+
+
+# ------------------------------------------------------------------------------------------------ fields unknown
+
+UNKNOWN: dict[str, tuple[str, Any, str]] = {
+    "LMI": ("/invocations", {"inputs": "a", "parameters": {"zzz": 1}}, "zzz"),
+    "LMI beside parameters": ("/invocations", {"inputs": "a", "zzz": 1}, "zzz"),
+    "LMI chat": ("/invocations", {"messages": MESSAGES, "max_tokens": 1, "zzz": 1}, "zzz"),
+    "OpenAI": ("/v1/completions", {"prompt": "a", "max_tokens": 1, "zzz": 1}, "zzz"),
+    "OpenAI chat": (
+        "/v1/chat/completions",
+        {"messages": MESSAGES, "max_tokens": 1, "stream_options": {"zzz": 1}, "stream": True},
+        "stream_options.zzz",
+    ),
+    "TGI": ("/generate", {"inputs": "a", "parameters": {"zzz": 1}}, "zzz"),
+    "TGI root": ("/", {"inputs": "a", "zzz": 1}, "zzz"),
+    "TGI stream, or MindIE": ("/generate_stream", {"inputs": "a", "parameters": {"zzz": 1}}, "zzz"),
+    "TGI tokenize": ("/tokenize", {"inputs": "a", "zzz": 1}, "zzz"),
+    "TGI chat_tokenize": ("/chat_tokenize", {"messages": MESSAGES, "zzz": 1}, "zzz"),
+    "Triton": ("/v2/models/demo/generate", {"text_input": "a", "parameters": {"zzz": 1}}, "zzz"),
+    "Triton beside parameters": ("/v2/models/demo/generate_stream", {"text_input": "a", "zzz": 1}, "zzz"),
+    "Triton infer": ("/v2/models/demo/infer", INFER | {"parameters": {"zzz": 1}}, "zzz"),
+    "Triton infer beside parameters": ("/v2/models/demo/infer", INFER | {"zzz": 1}, "zzz"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_fields_are_named(plain: RunningServer, name: str) -> None:
+    path, body, field = UNKNOWN[name]
+    answer = post(plain, path, body)
+    assert answer.status_code == 200
+    assert field in answer.headers["x-ignored-parameters"].split(",")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_fields_are_refused_where_the_model_says_so(strict: RunningServer, name: str) -> None:
+    path, body, field = UNKNOWN[name]
+    answer = post(strict, path, body)
+    (found,) = objects(answer)
+    assert f"{field}: no such " in found["error"]
+    if path.startswith("/v2"):
+        assert (answer.status_code, set(found)) == (400, {"error"})
+    elif path == "/invocations":
+        assert (answer.status_code, found["code"], found["error_type"]) == (424, 424, "validation")
+    else:
+        assert (answer.status_code, set(found), found["error_type"]) == (422, {"error", "error_type"}, "validation")

@@ -1,0 +1,206 @@
+"""Images of chats: where they may be, what they may be, and what is said of those that may not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from aiohttp import web
+from PIL import Image
+
+from djl_python.errors import PayloadError
+from djl_python.handlers import image_sources
+from djl_python.handlers.image_sources import ImageSources, decode, may_lead
+from djl_python.types import ImageSource
+from tests.vision_checkpoints import data_url, picture, png
+
+FIELD = "messages[0].content[1].image_url.url"
+
+
+def source(url: str) -> ImageSource:
+    return ImageSource(url, FIELD)
+
+
+def inline(data: bytes, kind: str = "image/png") -> ImageSource:
+    return source(f"data:{kind};base64,{base64.b64encode(data).decode()}")
+
+
+def decoded(*sources: ImageSource) -> list[image_sources.Picture]:
+    return decode(sources, [None] * len(sources))
+
+
+def refused(*sources: ImageSource) -> str:
+    with pytest.raises(PayloadError) as caught:
+        decoded(*sources)
+    assert caught.value.field == FIELD
+    assert caught.value.message.startswith(f"{FIELD}: ")
+    return caught.value.message.removeprefix(f"{FIELD}: ")
+
+
+# ------------------------------------------------------------------------------------------------ decoding
+
+
+def test_a_data_url_is_its_image() -> None:
+    image = picture(1)
+    for url in (data_url(image), data_url(image).replace("data:image/png", "DATA:IMAGE/PNG;x=y")):
+        (found,) = decoded(source(url))
+        assert np.array_equal(np.asarray(found.image), np.asarray(image))
+    (unpadded,) = decoded(source(f"data:image/png,{quote(png(image))}"))
+    assert unpadded == found
+
+
+def test_the_digest_stands_for_the_content() -> None:
+    first, second, again = decoded(*(source(data_url(picture(seed))) for seed in (1, 2, 1)))
+    assert first.digest == again.digest != second.digest
+    assert len(first.digest) == 32
+
+
+def test_images_come_upright_in_rgb_and_still() -> None:
+    image = Image.new("L", (20, 10))
+    image.paste(255, (0, 0, 10, 10))
+    exif = image.getexif()
+    exif[0x0112] = 6  # the camera was turned: the top is on the right
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=exif)
+    animation = io.BytesIO()
+    frames = [Image.new("P", (20, 10), color) for color in (1, 2)]
+    frames[0].save(animation, "GIF", save_all=True, append_images=frames[1:])
+    turned, still = decoded(inline(file.getvalue()), inline(animation.getvalue(), "image/gif"))
+    assert (turned.image.size, turned.image.mode) == ((10, 20), "RGB")
+    assert [turned.image.getpixel((5, y)) for y in (2, 18)] == [(255, 255, 255), (0, 0, 0)]
+    assert (still.image.size, still.image.mode) == ((20, 10), "RGB")
+
+
+def test_what_is_no_image() -> None:
+    whole = png(picture(1))
+    assert refused(source("data:,")).startswith("not an image in one of the formats PNG, JPEG")
+    assert refused(source("data:image/png;base64")) == "expected data:image/...;base64,..."
+    assert refused(inline(whole, "text/plain")) == "expected data:image/...;base64,..."
+    assert refused(source("data:image/png;base64,@@@@")).startswith("not valid base64")
+    assert refused(inline(b"<html>")).startswith("not an image in one of the formats")
+    assert refused(inline(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")).startswith("not an image in one of")
+    assert refused(inline(whole[: len(whole) // 2])).startswith("the image is broken")
+
+
+def test_large_images_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.new("1", (20_000, 10_000)).save(file, "PNG")
+    assert len(file.getvalue()) < 100_000
+    assert refused(inline(file.getvalue())).startswith("expected at most 100 megapixels")
+    monkeypatch.setattr(image_sources, "MAX_PIXELS", 40 * 30 * 2)
+    some = source(data_url(picture(1)))
+    assert len(decoded(some, some)) == 2
+    assert "those of earlier images included" in refused(some, some, some)
+    monkeypatch.setattr(image_sources, "MAX_BYTES", 100)
+    assert refused(some) == "expected at most 0 MiB"
+
+
+# ------------------------------------------------------------------------------------------------ fetching
+
+
+Site = Callable[[str], str]
+GONE = "http://127.0.0.1:9/"  # the discard port: nobody listens
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """A web server with an image; gives the URL of a path."""
+    never = asyncio.Event()
+
+    async def image(request: web.Request) -> web.Response:
+        return web.Response(body=png(picture(1)), content_type="image/png")
+
+    async def slow(request: web.Request) -> web.Response:
+        await never.wait()
+        raise AssertionError
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound(request.query["to"])
+
+    app = web.Application()
+    app.router.add_get("/image.png", image)
+    app.router.add_get("/slow", slow)
+    app.router.add_get("/redirect", redirect)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
+    await runner.setup()
+    listener = web.TCPSite(runner, "127.0.0.1", 0)
+    await listener.start()
+    port = runner.addresses[0][1]
+    yield lambda path: f"http://127.0.0.1:{port}{path}"
+    never.set()
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def sources() -> AsyncIterator[ImageSources]:
+    opened = ImageSources(remote=True, max_images=3)
+    yield opened
+    await opened.close()
+
+
+Refuses = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def refuses(sources: ImageSources) -> Refuses:
+    async def why(*urls: str) -> str:
+        with pytest.raises(PayloadError) as caught:
+            await sources.fetch([source(url) for url in urls])
+        assert caught.value.field == FIELD
+        return caught.value.message.removeprefix(f"{FIELD}: ")
+
+    return why
+
+
+async def test_remote_images_are_fetched(sources: ImageSources, site: Site) -> None:
+    whole = png(picture(1))
+    urls = [site("/image.png"), data_url(picture(2)), site(f"/redirect?to={site('/image.png')}")]
+    given = [source(url) for url in urls]
+    files = await sources.fetch(given)
+    assert files == [whole, None, whole]
+    first, second, third = decode(given, files)
+    assert first.digest == third.digest != second.digest
+
+
+async def test_remote_images_only_where_they_are_allowed(site: Site) -> None:
+    closed = ImageSources(remote=False, max_images=3)
+    with pytest.raises(PayloadError, match=r"expected a data: URL; this server fetches none"):
+        await closed.fetch([source(site("/image.png"))])
+    assert await closed.fetch([source(data_url(picture(1)))]) == [None]
+
+
+async def test_what_is_not_fetched(refuses: Refuses, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await refuses("/etc/passwd") == "expected a data: URL or an http(s) URL"
+    assert await refuses("file:///etc/passwd") == "expected a data: URL or an http(s) URL"
+    assert await refuses("ftp://127.0.0.1/x.png") == "expected a data: URL or an http(s) URL"
+    assert await refuses(site("/nothing")) == "expected an image, got status 404"
+    assert await refuses(GONE) == "can't be fetched (ConnectError)"
+    assert (await refuses("http://[broken")).startswith("can't be fetched")
+    assert await refuses(site("/redirect?to=file:///etc/passwd")) == "redirects to where images are not fetched from"
+    again = site("/redirect?to=")
+    assert await refuses(again + quote(again + quote(again + quote(again + site("/image.png"))))) == (
+        "more than 3 redirects"
+    )
+    assert await refuses(*[site("/image.png")] * 4) == "expected at most 3 images, got 4"
+    monkeypatch.setattr(image_sources, "MAX_BYTES", 100)
+    assert await refuses(site("/image.png")) == "expected at most 0 MiB"
+
+
+async def test_a_slow_site_does_not_hold_a_request(
+    refuses: Refuses, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_sources, "FETCH_TIMEOUT_S", 0.1)
+    assert (await refuses(site("/slow"))).startswith("no answer within")
+
+
+async def test_a_redirect_does_not_lead_inside() -> None:
+    assert not await may_lead("8.8.8.8", "127.0.0.1")
+    assert not await may_lead("8.8.8.8", "169.254.169.254")
+    assert not await may_lead("8.8.8.8", "::1")
+    assert await may_lead("8.8.8.8", "1.1.1.1")
+    assert await may_lead("127.0.0.1", "10.0.0.1")

@@ -1,0 +1,223 @@
+"""Structured output and tool calls with a model of random weights: what comes out parses, whatever the model wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from jsonschema import Draft202012Validator
+from openai.types.chat import ChatCompletionToolParam
+
+from djl_python.testing import EOS, RunningServer, running_server, write_byte_tokenizer
+from tests.checkpoints import build_checkpoint
+from tests.schemas import random_schema
+
+CONTEXT = 2048
+#: What closes a string, an object or an array: bytes that a random model may otherwise never write.
+CLOSERS: Any = {str(ord(closer)): 4 for closer in '"}],'}
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool.function.name }} in <tool_call> {% endfor %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %} {{ call.function.name }} {{ call.function.arguments }}{% endfor %}\n"
+    "{% endfor %}"
+)
+
+
+def tool(name: str, **properties: Any) -> ChatCompletionToolParam:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("heat", unit={"enum": ["c", "f"]}, days={"type": "integer", "minimum": 0, "maximum": 9}),
+    tool("now"),
+    tool("find", place={"type": "string", "maxLength": 8}),
+]
+SCHEMAS = {each["function"]["name"]: each["function"].get("parameters") for each in TOOLS}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    path = build_checkpoint(tmp_path_factory.mktemp("models") / "random", "llama")
+    write_byte_tokenizer(path)
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    config = json.loads((path / "config.json").read_bytes())
+    config |= {"max_position_embeddings": CONTEXT, "eos_token_id": 256}
+    (path / "config.json").write_text(json.dumps(config))
+    assert json.loads((path / "tokenizer_config.json").read_bytes())["eos_token"] == EOS
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": 256}))
+    with running_server("-m", f"random={path}", environment={"OPTION_THREADS": "1"}) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: RunningServer) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def asked(content: str) -> Any:
+    return [{"role": "user", "content": content}]
+
+
+# ------------------------------------------------------------------------------------------------ schemas
+
+
+async def instance(client: openai.AsyncOpenAI, index: int) -> str:
+    """A chat held to the index-th schema; checked."""
+    schema = random_schema(random.Random(index))
+    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}}
+    answer = await client.chat.completions.create(
+        model="random",
+        messages=asked(f"Number {index}"),
+        max_tokens=1000,
+        temperature=index % 2,
+        seed=index,
+        logit_bias=CLOSERS,
+        response_format=form,
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "stop"
+    assert choice.message.content is not None
+    Draft202012Validator(schema).validate(json.loads(choice.message.content))
+    return choice.message.content
+
+
+async def test_fifty_schemas_alone_and_among_sixteen_others(client: openai.AsyncOpenAI) -> None:
+    alone = [await instance(client, index) for index in range(50)]
+
+    async def chatter(index: int) -> None:
+        """An unconstrained request after another, until the test is over."""
+        while True:
+            await client.completions.create(model="random", prompt=f"Crowd {index}", max_tokens=40)
+
+    crowd = [asyncio.create_task(chatter(index)) for index in range(16)]
+    try:
+        assert await asyncio.gather(*(instance(client, index) for index in range(50))) == alone
+    finally:
+        assert not any(task.done() for task in crowd)
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+
+def test_one_schema_in_every_dialect_that_has_a_field_for_it(server: RunningServer) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}}, "required": ["n"]}
+    openais = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    chat = {"messages": asked("Hi"), "max_tokens": 200, "temperature": 0}
+    tgi = {"inputs": "Hi", "parameters": {"max_new_tokens": 200, "do_sample": False}}
+    bodies: list[tuple[str, Any]] = [
+        ("/invocations", chat | {"response_format": openais}),
+        ("/v1/chat/completions", chat | {"response_format": openais}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 200, "temperature": 0, "response_format": openais}),
+        ("/v1/chat/completions", chat | {"response_format": {"type": "json_object", "value": schema}}),
+        ("/v1/chat/completions", chat | {"guided_json": schema}),
+        *(
+            ("/generate", {**tgi, "parameters": {**tgi["parameters"], "grammar": grammar}})  # type: ignore[dict-item]
+            for grammar in (
+                {"type": "json", "value": schema},
+                {"type": "json_object", "value": schema},
+                {"type": "json_schema", "value": {"name": "it", "schema": schema}},
+            )
+        ),
+    ]
+    for path, body in bodies:
+        found = httpx.post(server.url + path, json=body, timeout=60).json()
+        text = found["generated_text"] if "generated_text" in found else _said(found["choices"][0])
+        value = json.loads(text)
+        Draft202012Validator({**schema, "additionalProperties": False}).validate(value)
+
+
+def _said(choice: Any) -> str:
+    return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+async def test_a_constrained_request_slows_nobody(client: openai.AsyncOpenAI) -> None:
+    """Eight requests take about as long beside a constrained one as beside a ninth of their own kind."""
+    schema = {"type": "array", "items": {"type": "integer", "maximum": 99}, "minItems": 60, "maxItems": 60}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+
+    async def complete(options: Any) -> None:
+        await client.completions.create(
+            model="random", prompt="Hi", max_tokens=200, temperature=0, extra_body={"ignore_eos": True} | options
+        )
+
+    async def took_s(beside: Any) -> float:
+        began_s = time.perf_counter()
+        ninth = asyncio.create_task(complete(beside))
+        await asyncio.gather(*(complete({}) for _ in range(8)))
+        took_s = time.perf_counter() - began_s
+        await ninth
+        return took_s
+
+    await complete({"response_format": form})  # compiles the grammar
+    # In turns, and the best of each: whatever else the machine does hits both.
+    times = [(await took_s({"response_format": form}), await took_s({})) for _ in range(5)]
+    constrained_s, free_s = map(min, zip(*times, strict=True))
+    assert constrained_s < 1.6 * free_s
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("choice", ["required", "named"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_forced_calls_always_parse(client: openai.AsyncOpenAI, choice: str, stream: bool, seed: int) -> None:
+    name = list(SCHEMAS)[seed % 3]
+    given: dict[str, Any] = {
+        "model": "random",
+        "messages": asked("Hi"),
+        "tools": TOOLS,
+        "tool_choice": choice if choice == "required" else {"type": "function", "function": {"name": name}},
+        "temperature": 1,
+        "seed": seed,
+        "max_tokens": 1000,
+        "logit_bias": CLOSERS,
+    }
+    if stream:
+        async with client.chat.completions.stream(**given) as events:
+            answer: Any = await events.get_final_completion()
+    else:
+        answer = await client.chat.completions.create(**given)
+    (found,) = answer.choices
+    assert (found.finish_reason, found.message.content) == ("tool_calls", None)
+    calls = found.message.tool_calls
+    assert len({call.id for call in calls}) == len(calls) >= 1
+    if choice == "named":
+        assert [call.function.name for call in calls] == [name]
+    for call in calls:
+        Draft202012Validator(SCHEMAS[call.function.name]).validate(json.loads(call.function.arguments))
+    results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "21"} for call in calls]
+    again = await client.chat.completions.create(
+        model="random", messages=[*asked("Hi"), found.message, *results], tools=TOOLS, max_tokens=3
+    )
+    assert again.usage is not None and again.usage.completion_tokens >= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_beside_tools_has_its_form(client: openai.AsyncOpenAI, stream: bool) -> None:
+    """The model calls no tool, and so its answer is an instance of the schema."""
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
+    given: dict[str, Any] = {
+        "model": "random",
+        "messages": asked("Hi"),
+        "tools": TOOLS,
+        "temperature": 0,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}},
+    }
+    if stream:
+        chunks = [chunk async for chunk in await client.chat.completions.create(**given, stream=True)]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    else:
+        answer = await client.chat.completions.create(**given)
+        text = answer.choices[0].message.content or ""
+    Draft202012Validator(schema).validate(json.loads(text))

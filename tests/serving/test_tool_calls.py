@@ -1,0 +1,142 @@
+"""Calls that a model makes of its own accord, through OpenAI's client. The model repeats what it is told to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+
+#: Hermes' syntax, in a template that writes the last message and nothing else.
+TEMPLATE = "{# tools are called with <tool_call> #}{% if tools %}{% endif %}{{ messages[-1].content }}"
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+NOW: Any = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "echo")
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    (path / "serving.properties").write_text(f"option.model_id={path}\noption.rolling_batch=fake\n")
+    with running_server("-m", f"echo={path}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def written(*calls: tuple[str, Any], said: str = "") -> str:
+    return said + "".join(
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+        for name, arguments in calls
+    )
+
+
+def told(text: str, **options: Any) -> dict[str, Any]:
+    """What makes the model say this once."""
+    return {
+        "model": "echo",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": len(text.encode()),
+        "tools": [WEATHER, NOW],
+        **options,
+    }
+
+
+CALLS: Any = (("weather", {"city": "Zürich \U0001f600"}), ("now", {}), ("weather", {"city": 'a "b"\n'}))
+
+
+def test_parallel_calls_and_their_round_trip(client: openai.OpenAI) -> None:
+    asked = told(written(*CALLS, said="Let me see."))
+    (choice,) = client.chat.completions.create(**asked).choices
+    message = choice.message
+    assert message.content == "Let me see."
+    calls: Any = message.tool_calls
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == list(CALLS)
+    assert len({call.id for call in calls}) == 3
+    # The engine ends by length; that it called tools would otherwise be the reason.
+    assert choice.finish_reason == "length"
+    results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": f"{call.id}!"} for call in calls]
+    again = client.chat.completions.create(
+        **asked | {"messages": [*asked["messages"], message, *results], "max_tokens": len(calls[-1].id) + 1}
+    )
+    assert again.choices[0].message.content == f"{calls[-1].id}!"
+    assert not again.choices[0].message.tool_calls
+
+
+def test_one_call_where_parallel_ones_are_not_wanted(client: openai.OpenAI) -> None:
+    (choice,) = client.chat.completions.create(**told(written(*CALLS), parallel_tool_calls=False)).choices
+    assert choice.message.tool_calls is not None
+    assert [call.type == "function" and call.function.name for call in choice.message.tool_calls] == ["weather"]
+
+
+def test_arguments_are_streamed_while_they_are_written(client: openai.OpenAI) -> None:
+    pieces: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
+    content = ""
+    for chunk in client.chat.completions.create(**told(written(*CALLS, said="So: ")), stream=True):
+        delta = chunk.choices[0].delta
+        content += delta.content or ""
+        for call in delta.tool_calls or []:
+            assert call.function is not None
+            assert (call.id is not None) == (call.type is not None) == (call.function.name is not None)
+            names.setdefault(call.index, []).append(call.function.name or "")
+            pieces.setdefault(call.index, []).append(call.function.arguments or "")
+    assert content == "So:"
+    assert [(names[index][0], json.loads("".join(pieces[index]))) for index in sorted(pieces)] == list(CALLS)
+    assert all(not any(later) for _, *later in names.values())
+    assert len(pieces[0]) > 10
+
+
+def test_the_streaming_helper_reads_the_calls(client: openai.OpenAI) -> None:
+    text = written(CALLS[0])
+    deltas: list[str] = []
+    with client.chat.completions.stream(**told(text, max_tokens=4000, stop="</tool_call>")) as stream:
+        for event in stream:
+            if event.type == "tool_calls.function.arguments.delta":
+                deltas.append(event.arguments_delta)
+            if event.type == "tool_calls.function.arguments.done":
+                assert (event.name, event.parsed_arguments) == CALLS[0]
+        final = stream.get_final_completion()
+    assert len(deltas) > 10
+    (choice,) = final.choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or []
+    assert call.function.parsed_arguments == CALLS[0][1]
+
+
+@pytest.mark.parametrize("text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool", "{}"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_only_looks_like_a_call_is_said(client: openai.OpenAI, text: str, stream: bool) -> None:
+    if stream:
+        chunks = [chunk.choices[0].delta for chunk in client.chat.completions.create(**told(text), stream=True)]
+        assert not any(delta.tool_calls for delta in chunks)
+        assert "".join(delta.content or "" for delta in chunks) == text
+    else:
+        message = client.chat.completions.create(**told(text)).choices[0].message
+        assert (message.content, message.tool_calls) == (text, None)
+
+
+def test_calls_in_lmis_schema(server: RunningServer, client: openai.OpenAI) -> None:
+    answer = client.post(f"{server.url}/invocations", body=told(written(CALLS[1])), cast_to=object)
+    (choice,) = answer["choices"]  # type: ignore[index]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}

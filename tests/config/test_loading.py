@@ -139,7 +139,7 @@ def test_a_secret_is_not_in_the_message(model: Path) -> None:
 
 def test_warnings_about_keys(model: Path) -> None:
     text = (
-        "option.max_rolling_batchsize=4\noption.mine=1\noption.quantize=awq\nminworkers=1\ntranslatorFactory=x\n"
+        "option.max_rolling_batchsize=4\noption.mine=1\noption.max_loras=awq\nminworkers=1\ntranslatorFactory=x\n"
         "option.dtype=\noption.task=a\noption.task=b\n"
     )
     config = load(model, text, OPTION_MINE_TOO="1", ENABLE_CUDA_GRAPHS="true")
@@ -149,7 +149,7 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:1: option.max_rolling_batchsize is not known: passed to the handler; "
             "did you mean option.max_rolling_batch_size?",
             "serving.properties:2: option.mine is not known: passed to the handler",
-            "serving.properties:3: option.quantize is known to DJL and has no effect here yet",
+            "serving.properties:3: option.max_loras is known to DJL and has no effect here yet",
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
             "serving.properties:5: translatorFactory is known to DJL and has no effect here yet",
             "serving.properties:6: option.dtype is empty: the default counts",

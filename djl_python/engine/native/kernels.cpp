@@ -48,7 +48,8 @@ void walk(Pool& pool) {
 
 void walk_any(Pool& pool) { pool.bf16 ? walk<BF16>(pool) : walk<F32>(pool); }
 
-void work(Pool* pool) {
+void work(Pool* pool, int thread) {
+    number = thread;
     uint32_t seen = 0;
     while (true) {
         for (int spins = 0; pool->generation.load(std::memory_order_acquire) == seen; ++spins) {
@@ -70,7 +71,7 @@ int djl_step_size() { return sizeof(Step); }
 
 void* djl_pool(int threads) {
     auto* pool = new Pool(threads);
-    for (int i = 1; i < threads; ++i) pool->others.emplace_back(work, pool);
+    for (int i = 1; i < threads; ++i) pool->others.emplace_back(work, pool, i);
     return pool;
 }
 
@@ -86,12 +87,12 @@ void djl_pool_close(void* handle) {
 // Runs the program; returns when it is done. Not reentrant.
 int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) {
     auto* pool = (Pool*)handle;
-    if (count > (int)pool->counters.size()) return -1;
+    if (count * pool->threads > (int)pool->counters.size()) return -1;
     pool->ops = ops;
     pool->count = count;
     pool->step = step;
     pool->bf16 = bf16;
-    for (int i = 0; i < count; ++i) pool->counters[i].store(0, std::memory_order_relaxed);
+    for (int i = 0; i < count * pool->threads; ++i) pool->counters[i].store(0, std::memory_order_relaxed);
     if (pool->threads > 1) {
         pool->generation.fetch_add(1, std::memory_order_release);
         wake_all(pool->generation);

@@ -12,6 +12,28 @@ namespace {
 constexpr int kRows = 6;      // rows of the register tile
 constexpr int kAhead = 8192;  // bytes of a panel fetched before they are needed
 
+// What a tile fetches along the way: `lines` cache lines a step, 0, 1, 2 or 4, from `at` on.
+struct Ahead {
+    const char* at;
+    int lines;
+};
+
+// A panel that one tile reads is fetched some lines before it. With more tiles, they find it in the cache and fetch the
+// next one between them: the memory is never idle, and nobody waits for it. A panel has `lines` lines for each of its
+// `steps`.
+inline Ahead ahead_of(int tile, int tiles, const char* panel, const char* next, int64_t steps, int lines) {
+    if (tiles == 1) return {panel + kAhead, lines};
+    const int each = tiles < 4 ? std::min(2, lines) : 1, fetched = tile * each;
+    if (fetched >= lines) return {panel, 0};
+    return {next + fetched * steps * 64, each};
+}
+
+template <int L>
+inline void fetch(const char*& at) {
+    for (int line = 0; line < L; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
+    at += L * 64;
+}
+
 inline __m512 activate(__m512 x, int activation) {
     const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
     switch (activation) {
@@ -32,13 +54,12 @@ inline __m512 activate(__m512 x, int activation) {
     }
 }
 
-// R rows times one panel. `ahead` is fetched along the way: the panel itself some lines on while it comes from memory, the
-// next panel while this one comes from the cache.
-template <class F, int R>
+// R rows times one panel; L lines a step are fetched from `ahead`.
+template <class F, int R, int L>
 inline void tile(const typename F::T* a, int64_t stride, const typename F::T* panel, int pairs, const char* ahead,
                  __m512 (&sum)[R][4]) {
     const auto* b = (const __m512i*)panel;
-    for (int p = 0; p < pairs; ++p, b += 4, ahead += 256) {
+    for (int p = 0; p < pairs; ++p, b += 4) {
         const __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + 1);
         const __m512i b2 = _mm512_loadu_si512(b + 2), b3 = _mm512_loadu_si512(b + 3);
         for (int r = 0; r < R; ++r) {
@@ -49,7 +70,7 @@ inline void tile(const typename F::T* a, int64_t stride, const typename F::T* pa
             sum[r][2] = F::fma(sum[r][2], b2, x);
             sum[r][3] = F::fma(sum[r][3], b3, x);
         }
-        for (int line = 0; line < 4; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
+        fetch<L>(ahead);
     }
 }
 
@@ -87,15 +108,21 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
 }
 
 template <class F, int R>
-inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F::T* weights, int pairs, const char* ahead) {
+inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F::T* weights, int pairs, Ahead ahead) {
     __m512 sum[R][4];
     for (auto& one : sum)
         for (auto& lane : one) lane = _mm512_setzero_ps();
-    tile<F, R>((const typename F::T*)op.in + row * op.k, op.k, weights, pairs, ahead, sum);
+    auto in = (const typename F::T*)op.in + row * op.k;
+    switch (ahead.lines) {
+        case 0: tile<F, R, 0>(in, op.k, weights, pairs, ahead.at, sum); break;
+        case 1: tile<F, R, 1>(in, op.k, weights, pairs, ahead.at, sum); break;
+        case 2: tile<F, R, 2>(in, op.k, weights, pairs, ahead.at, sum); break;
+        default: tile<F, R, 4>(in, op.k, weights, pairs, ahead.at, sum); break;
+    }
     for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
 }
 
-// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and for the
+// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
 // panel that this thread will probably take next.
 template <class Work>
 inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step, Work work) {
@@ -104,10 +131,9 @@ inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step,
     const int panels = (columns + kPanel - 1) / kPanel;
     // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
     const int band = rows > 192 ? 96 : rows, bands = band ? (rows + band - 1) / band : 0;
-    for (int task; (task = pool.take(index)) < panels * bands;) {
+    for (int task; (task = pool.take_in_order(index, panels * bands)) >= 0;) {
         const int panel = task / bands, first = task % bands * band;
-        // The next is probably the one after those that the other threads have.
-        work(panel, bands == 1 ? std::min(panel + pool.threads, panels - 1) : panel, first, std::min(rows, first + band));
+        work(panel, bands == 1 ? std::min(panel + 1, panels - 1) : panel, first, std::min(rows, first + band));
     }
 }
 
@@ -124,7 +150,7 @@ void linear(Pool& pool, int index, const Op& op, const Step& step) {
         int row = first;
         for (int t = 0; t < tiles; ++t) {
             const int height = (last - row + tiles - t - 1) / (tiles - t);
-            const char* ahead = t == 0 ? (const char*)weights + kAhead : t == 1 ? next : (const char*)weights;
+            const Ahead ahead = ahead_of(t, tiles, (const char*)weights, next, pairs, 4);
             switch (height) {
                 case 6: rows_of_panel<F, 6>(op, row, panel, weights, pairs, ahead); break;
                 case 5: rows_of_panel<F, 5>(op, row, panel, weights, pairs, ahead); break;

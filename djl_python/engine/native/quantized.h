@@ -61,7 +61,7 @@ inline int64_t panel_bytes(int groups) {
 }
 
 // R rows times one panel of weights; sums in fp32.
-template <class W, int R>
+template <class W, int R, int L>
 inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, const char* ahead,
                          __m512 (&sum)[R][4]) {
     IntegerRow given[R];
@@ -71,7 +71,7 @@ inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const
         __m512i part[R][4];
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < 4; ++v) part[r][v] = _mm512_set1_epi32(-W::zero * given[r].sums[g]);
-        for (int q = 0; q < kQuads; ++q, weights += W::lines * 64, ahead += W::lines * 64) {
+        for (int q = 0; q < kQuads; ++q, weights += W::lines * 64) {
             __m512i b[4];
             W::load(weights, b);
             for (int r = 0; r < R; ++r) {
@@ -80,7 +80,7 @@ inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const
                 const __m512i x = _mm512_set1_epi32(four);
                 for (int v = 0; v < 4; ++v) part[r][v] = _mm512_dpbusd_epi32(part[r][v], b[v], x);
             }
-            for (int line = 0; line < W::lines; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
+            fetch<L>(ahead);
         }
         __m512 of_group[4];
         if (W::grouped)
@@ -103,11 +103,16 @@ inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const
 
 template <class F, class W, int R>
 inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights,
-                                  const char* ahead) {
+                                  Ahead ahead) {
     __m512 sum[R][4];
     for (auto& one : sum)
         for (auto& lane : one) lane = _mm512_setzero_ps();
-    integer_tile<W, R>(op, row, panel, groups, weights, ahead, sum);
+    switch (ahead.lines) {
+        case 0: integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead.at, sum); break;
+        case 1: integer_tile<W, R, 1>(op, row, panel, groups, weights, ahead.at, sum); break;
+        case 2: integer_tile<W, R, 2>(op, row, panel, groups, weights, ahead.at, sum); break;
+        default: integer_tile<W, R, 4>(op, row, panel, groups, weights, ahead.at, sum); break;
+    }
     for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
 }
 
@@ -119,8 +124,10 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
     for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
         const char* weights = (const char*)op.weight + panel * size;
         const char* next = (const char*)op.weight + following * size;
-        for (int row = first; row < last;) {
-            const char* ahead = row == first ? weights + kAhead : row == first + kIntegerRows ? next : weights;
+        const int tiles = (last - first + kIntegerRows - 1) / kIntegerRows;
+        int row = first;
+        for (int t = 0; t < tiles; ++t) {
+            const Ahead ahead = ahead_of(t, tiles, weights, next, groups * kQuads, W::lines);
             switch (std::min(last - row, kIntegerRows)) {
                 case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, ahead); break;
                 case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, ahead); break;

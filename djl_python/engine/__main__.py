@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import socket
 
 from ..processes import configure_child
@@ -14,6 +15,9 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="an inherited, connected Unix socket")
     arguments = parser.parse_args()
     configure_child("engine")
+    # What is imported and loaded stays: looking for garbage in it, again and again as it grows, would take a quarter of
+    # the time to ready. The loop turns it on.
+    gc.disable()
     serve(socket.socket(fileno=arguments.fd))
 
 

@@ -6,6 +6,7 @@ the worker's death ends this process at once.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -59,6 +60,8 @@ def serve(sock: socket.socket) -> None:
     """Open what the first message says, then step until told to stop."""
     inbox = Inbox(sock)
     batch = _open(sock, inbox)
+    gc.freeze()
+    gc.enable()
     while True:
         events: list[TokenEvent] = []
         for message in inbox.take(wait=batch.idle):

@@ -50,14 +50,14 @@ def pack(linears: list[Linear], dtype: torch.dtype, quantize: Quantize | None) -
         raise NotUnderstoodError(f"a weight of odd width {k}")
     bias = _bias([linear.bias for linear in linears], n)
     if quantize is None:
-        lanes = [linear.weight.to(dtype).contiguous().view(torch.int32) for linear in linears]
-        return Packed(n, k, SAME, _lanes(_columns(lanes)), None, bias)
+        weight = _lanes([linear.weight.to(dtype).contiguous().view(torch.int32) for linear in linears])
+        return Packed(n, k, SAME, weight, None, bias)
     codes = [quantized(linear.weight, quantize) for linear in linears]
     scales = _columns([each.scales for each in codes])
     if quantize == "int8":
-        weight = _lanes(_columns([each.codes.view(torch.int32) for each in codes]))
-        return Packed(n, k, EIGHT, weight, scales.contiguous().view(-1), bias)
-    weight = _lanes(_halves(_columns([each.codes for each in codes])).view(torch.int32))
+        weight = _lanes([each.codes.view(torch.int32) for each in codes])
+        return Packed(n, k, EIGHT, weight, scales.view(-1), bias)
+    weight = _lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
     return Packed(n, k, FOUR, weight, scales.transpose(1, 2).contiguous(), bias)
 
 
@@ -66,8 +66,6 @@ def _columns(parts: list[Tensor]) -> Tensor:
     share = PANEL // len(parts)
     n = len(parts[0])
     panels = -(-n // share)
-    if len(parts) == 1 and n % PANEL == 0:
-        return parts[0].view(panels, PANEL, *parts[0].shape[1:])
     made = parts[0].new_zeros(panels, len(parts), share, *parts[0].shape[1:])
     for i, part in enumerate(parts):
         whole = n // share
@@ -77,29 +75,34 @@ def _columns(parts: list[Tensor]) -> Tensor:
     return made.view(panels, PANEL, *parts[0].shape[1:])
 
 
-def _lanes(columns: Tensor) -> Tensor:
-    """(panels, 64, lanes) of 32 bits as (panels, lanes, 64), on huge pages."""
-    panels, width, lanes = columns.shape
-    made = _on_huge_pages(columns.numel() * 4).view(torch.int32).view(panels, lanes, width)
-    made.copy_(columns.transpose(1, 2))
+def _lanes(parts: list[Tensor], width: int = PANEL) -> Tensor:
+    """(n, lanes) of 32 bits, side by side in panels of `width`: (panels, lanes, width), on huge pages."""
+    share = width // len(parts)
+    n, lanes = parts[0].shape
+    panels, whole, rest = -(-n // share), n // share, n % share
+    made = _on_huge_pages(panels * lanes * width * 4).view(torch.int32).view(panels, lanes, len(parts), share)
+    for i, part in enumerate(parts):
+        made[:whole, :, i] = part[: whole * share].view(whole, share, lanes).transpose(1, 2)
+        if rest:
+            made[whole, :, i, :rest] = part[whole * share :].T
     return made
 
 
 def _halves(codes: Tensor) -> Tensor:
-    """(panels, 64, k) codes below 16 as (panels, 32, k): of four vectors of columns, the second's above the first's."""
+    """(panels, 64, k) codes below 16 as (panels * 32, k): of two vectors of columns, the second's above the first's."""
     panels, _, k = codes.shape
     vectors = codes.view(panels, 2, 2, 16, k)
-    return (vectors[:, :, 0] | vectors[:, :, 1] << 4).reshape(panels, PANEL // 2, k)
+    return (vectors[:, :, 0] | vectors[:, :, 1] << 4).reshape(panels * PANEL // 2, k)
 
 
 def _bias(parts: list[Tensor | None], n: int) -> Tensor | None:
     if all(part is None for part in parts):
         return None
-    return _columns([torch.zeros(n) if part is None else part.float() for part in parts]).contiguous().view(-1)
+    return _columns([torch.zeros(n) if part is None else part.float() for part in parts]).view(-1)
 
 
 def _on_huge_pages(size: int) -> Tensor:
-    """Bytes for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
+    """Zeros for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
     memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

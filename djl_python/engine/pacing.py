@@ -1,21 +1,26 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
-A client that reads a stream notices its longest gaps. While somebody generates, a step may take `STRETCH` times as much
-longer as it takes without prompts; what that is in tokens is learnt from the steps. With nobody to wait, a step reads
-as much as fits.
+A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step may
+take `STRETCH` times as long as half of the latest steps did; what that is in prompt tokens is learnt from the steps.
+Occasional prompts so pass unnoticed, and where prompts never cease, the usual step grows until every second one reads
+some. While more sequences wait for their first token than for their next, and with nobody to wait, a step reads as much
+as fits.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from typing import Final
 
-# A stretched step is 1 + 1.5 of a plain one: gaps stay below three times the usual.
-STRETCH: Final = 1.5
+#: Gaps stay below three times the usual.
+STRETCH: Final = 2.5
 #: Fewer tokens than this would read the weights for little.
 LEAST_TOKENS: Final = 16
 # Before anything was measured.
 _FIRST_TOKENS: Final = 64
 _WEIGHT: Final = 0.2  # of the newest measurement
+_LATEST: Final = 128  # steps
 
 
 class PrefillPacer:
@@ -27,21 +32,25 @@ class PrefillPacer:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._latest_s: deque[float] = deque(maxlen=_LATEST)  # steps in which somebody generated
         self._decode_s: dict[int, float] = {}  # a step without prompts, by the bit length of how many it advances
         self._token_s = 0.0  # a prompt's token more
 
-    def budget(self, generating: int) -> int:
-        """Prompt tokens of a step that advances `generating` sequences as well."""
-        if not generating:
+    def budget(self, generating: int, waiting: int) -> int:
+        """Prompt tokens of a step that advances `generating` sequences, with `waiting` whose prompts aren't read."""
+        if waiting > generating:
             return self._most
         decode_s = self._decode_s.get(generating.bit_length())
         if decode_s is None or not self._token_s:
             return min(self._most, _FIRST_TOKENS)
-        return min(self._most, max(LEAST_TOKENS, int(STRETCH * decode_s / self._token_s)))
+        spare_s = STRETCH * max(decode_s, statistics.median(self._latest_s)) - decode_s
+        return min(self._most, max(LEAST_TOKENS, int(spare_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
         """A step took so long."""
         kind = generating.bit_length()
+        if generating:
+            self._latest_s.append(step_s)
         if not prompt_tokens:
             self._decode_s[kind] = _mean(self._decode_s.get(kind, 0.0), step_s)
             return

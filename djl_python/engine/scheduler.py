@@ -70,7 +70,9 @@ class Scheduler:
         """The chunks of the next step: generating sequences and started prompts first, then new ones."""
         if self._suspects:
             return self._schedule_suspect()
-        budget = self.pacer.budget(sum(sequence.remaining == 1 for sequence in self.running))
+        generating = sum(sequence.remaining == 1 for sequence in self.running)
+        room = self.max_sequences - len(self.running)
+        budget = self.pacer.budget(generating, len(self.running) - generating + min(len(self.waiting), room))
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):

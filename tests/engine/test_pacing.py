@@ -12,36 +12,59 @@ from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch
 
 
-def test_nobody_waits_then_as_much_as_fits() -> None:
-    assert PrefillPacer(512).budget(0) == 512
-    assert PrefillPacer(40).budget(3) == 40
+def test_more_wait_for_their_first_token_than_for_their_next_then_as_much_as_fits() -> None:
+    pacer = PrefillPacer(512)
+    assert pacer.budget(0, 1) == 512
+    assert pacer.budget(3, 4) == 512
+    assert pacer.budget(3, 3) < 512
+    assert PrefillPacer(40).budget(3, 1) == 40
+
+
+def measured() -> PrefillPacer:
+    """A millisecond a token; a step without prompts takes 40 ms alone, 100 ms for eight."""
+    pacer = PrefillPacer(512)
+    pacer.learn(0, 200, 0.2)
+    for _ in range(30):
+        pacer.learn(8, 0, 0.1)
+    for _ in range(200):
+        pacer.learn(1, 0, 0.04)
+    return pacer
 
 
 def test_a_step_is_stretched_by_what_was_measured() -> None:
-    pacer = PrefillPacer(512)
-    pacer.learn(0, 200, 0.2)  # a millisecond a token
-    for _ in range(30):
-        pacer.learn(1, 0, 0.04)
-        pacer.learn(8, 0, 0.1)
-    assert pacer.budget(1) == pytest.approx(STRETCH * 40, abs=1)
-    assert pacer.budget(8) == pytest.approx(STRETCH * 100, abs=1)
+    pacer = measured()
+    assert pacer.budget(1, 1) == pytest.approx((STRETCH - 1) * 40, abs=1)
+    assert pacer.budget(8, 1) == pytest.approx((STRETCH - 1) * 100, abs=1)
     for _ in range(60):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
-    assert pacer.budget(1) == pytest.approx(STRETCH * 20, abs=1)
+    assert pacer.budget(1, 1) == pytest.approx((STRETCH - 1) * 20, abs=1)
+
+
+def test_where_prompts_never_cease_the_usual_step_grows() -> None:
+    pacer = measured()
+    before = pacer.budget(1, 1)
+    for _ in range(1000):
+        tokens = pacer.budget(1, 1)
+        pacer.learn(1, tokens, 0.04 + tokens * 0.001)
+    assert pacer.budget(1, 1) == 512
+    for _ in range(200):
+        pacer.learn(1, 0, 0.04)
+    assert pacer.budget(1, 1) == pytest.approx(before, abs=1)
 
 
 def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() -> None:
     pacer = PrefillPacer(512)
     pacer.learn(0, 100, 1.0)
     pacer.learn(1, 0, 1e-4)
-    assert pacer.budget(1) == LEAST_TOKENS
+    assert pacer.budget(1, 1) == LEAST_TOKENS
     pacer.learn(4, 0, 1e3)
-    assert pacer.budget(4) == 512
+    assert pacer.budget(4, 1) == 512
 
 
 def test_a_long_prompt_is_read_beside_a_sequence_that_goes_on(tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "llama"), max_prefill_tokens=100)
     batch.add(0, [3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True))
+    batch.add(2, [3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True))
     for _ in range(10):
         batch.step()
     batch.add(1, [6] * 180, SamplingParams(max_new_tokens=2))
@@ -50,4 +73,4 @@ def test_a_long_prompt_is_read_beside_a_sequence_that_goes_on(tmp_path: Path) ->
         advanced.append([event.request_id for event in batch.step()])
     assert len(advanced) > 1
     assert all(0 in ids for ids in advanced)
-    assert batch.stats.step_tokens <= 101
+    assert batch.stats.step_tokens <= 102

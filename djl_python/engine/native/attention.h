@@ -104,7 +104,7 @@ struct Scratch {
     float most[kQueries], total[kQueries];
 };
 
-// Scores of R (query, head) pairs against G groups of keys; fetches their values, which are needed next.
+// Scores of R (query, head) pairs against G groups of keys; fetches their values, and the keys of the G groups after them.
 template <class F, int R, int G>
 inline void score(const int32_t* queries, int pairs, const typename F::T* const* keys, const typename F::T* const* values,
                   float* out) {
@@ -116,6 +116,7 @@ inline void score(const int32_t* queries, int pairs, const typename F::T* const*
         for (int g = 0; g < G; ++g) {
             key[g] = _mm512_loadu_si512((const __m512i*)keys[g] + p);
             _mm_prefetch((const char*)values[g] + p * 64, _MM_HINT_T0);
+            _mm_prefetch((const char*)keys[G + g] + p * 64, _MM_HINT_T0);
         }
         for (int r = 0; r < R; ++r)
             for (int g = 0; g < G; ++g) sum[r][g] = F::fma(sum[r][g], key[g], queries[r * pairs + p]);
@@ -189,7 +190,7 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
     int64_t begin = op.window > 0 ? std::max<int64_t>(0, position_of(0) - op.window + 1) : 0;
     begin -= begin % kKeys;
     const int per_block = step.block_size / kKeys;
-    const T* keys[kChunkKeys / kKeys];
+    const T* keys[kChunkKeys / kKeys + 2];
     const T* values[kChunkKeys / kKeys];
     for (int64_t chunk = begin; chunk < end; chunk += kChunkKeys) {
         const int groups = (int)((std::min<int64_t>(end - chunk, kChunkKeys) + kKeys - 1) / kKeys);
@@ -198,6 +199,7 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
             keys[g] = key_group<F>(op, step, block, kv_head, (int)(group % per_block));
             values[g] = value_group<F>(op, step, block, kv_head, (int)(group % per_block));
         }
+        keys[groups] = keys[groups + 1] = keys[groups - 1];  // what is fetched after the last
         int g = 0;
         for (; g + 2 <= groups; g += 2)
             score_all<F, 2>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);

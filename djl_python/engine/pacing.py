@@ -1,10 +1,10 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
 A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step may
-take `STRETCH` times as long as half of the latest steps did; what that is in prompt tokens is learnt from the steps.
-Occasional prompts so pass unnoticed, and where prompts never cease, the usual step grows until every second one reads
-some. While more sequences wait for their first token than for their next, and with nobody to wait, a step reads as much
-as fits.
+take 2.5 times as long as half of the latest steps did, and more the more prompts wait; what that is in tokens is learnt
+from the steps. Occasional prompts so pass unnoticed, and where prompts never cease, the usual step grows until every
+second one reads some. While more sequences wait for their first token than for their next, and with nobody to wait, a
+step reads as much as fits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import statistics
 from collections import deque
 from typing import Final
 
-#: Gaps stay below three times the usual.
-STRETCH: Final = 2.5
+#: How much longer than usual a step may take, and how much more for each prompt that waits.
+STRETCH: Final = 2.0
+STRETCH_BY_PROMPT: Final = 0.5
 #: Fewer tokens than this would read the weights for little.
 LEAST_TOKENS: Final = 16
 # Before anything was measured.
@@ -43,7 +44,7 @@ class PrefillPacer:
         decode_s = self._decode_s.get(generating.bit_length())
         if decode_s is None or not self._token_s:
             return min(self._most, _FIRST_TOKENS)
-        spare_s = STRETCH * max(decode_s, statistics.median(self._latest_s)) - decode_s
+        spare_s = (STRETCH + STRETCH_BY_PROMPT * waiting) * max(decode_s, statistics.median(self._latest_s)) - decode_s
         return min(self._most, max(LEAST_TOKENS, int(spare_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:

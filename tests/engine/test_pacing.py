@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.engine.pacing import LEAST_TOKENS, STRETCH, PrefillPacer
+from djl_python.engine.pacing import LEAST_TOKENS, PrefillPacer
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch
@@ -33,11 +33,12 @@ def measured() -> PrefillPacer:
 
 def test_a_step_is_stretched_by_what_was_measured() -> None:
     pacer = measured()
-    assert pacer.budget(1, 1) == pytest.approx((STRETCH - 1) * 40, abs=1)
-    assert pacer.budget(8, 1) == pytest.approx((STRETCH - 1) * 100, abs=1)
+    assert pacer.budget(1, 1) == pytest.approx(1.5 * 40, abs=1)
+    assert pacer.budget(8, 1) == pytest.approx(1.5 * 100, abs=1)
+    assert pacer.budget(8, 3) == pytest.approx(2.5 * 100, abs=1)
     for _ in range(60):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
-    assert pacer.budget(1, 1) == pytest.approx((STRETCH - 1) * 20, abs=1)
+    assert pacer.budget(1, 1) == pytest.approx(1.5 * 20, abs=1)
 
 
 def test_where_prompts_never_cease_the_usual_step_grows() -> None:

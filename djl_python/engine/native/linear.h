@@ -24,7 +24,7 @@ struct Ahead {
 inline Ahead ahead_of(int tile, int tiles, const char* panel, const char* next, int64_t steps, int lines) {
     if (tiles == 1) return {panel + kAhead, lines};
     const int each = tiles < 4 ? std::min(2, lines) : 1, fetched = tile * each;
-    if (fetched >= lines) return {panel, 0};
+    if (!next || fetched >= lines) return {panel, 0};
     return {next + fetched * steps * 64, each};
 }
 
@@ -123,17 +123,17 @@ inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F
 }
 
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
-// panel that this thread will probably take next.
+// panel to be fetched meanwhile: with the last band the next one, else -1.
 template <class Work>
 inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step, Work work) {
     const int rows = op.rows_from ? step.wanted : step.tokens;
     const int columns = op.gated ? op.n * 2 : op.n;
     const int panels = (columns + kPanel - 1) / kPanel;
     // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
-    const int band = rows > 192 ? 96 : rows, bands = band ? (rows + band - 1) / band : 0;
+    const int band = rows > 96 ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
     for (int task; (task = pool.take_in_order(index, panels * bands)) >= 0;) {
-        const int panel = task / bands, first = task % bands * band;
-        work(panel, bands == 1 ? std::min(panel + 1, panels - 1) : panel, first, std::min(rows, first + band));
+        const int panel = task / bands, first = task % bands * band, last = std::min(rows, first + band);
+        work(panel, last == rows ? std::min(panel + 1, panels - 1) : -1, first, last);
     }
 }
 
@@ -144,7 +144,7 @@ void linear(Pool& pool, int index, const Op& op, const Step& step) {
     const int pairs = op.k / F::pair;
     for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
         const T* weights = (const T*)op.weight + (int64_t)panel * kPanel * op.k;
-        const char* next = (const char*)((const T*)op.weight + (int64_t)following * kPanel * op.k);
+        const char* next = following < 0 ? nullptr : (const char*)((const T*)op.weight + (int64_t)following * kPanel * op.k);
         // Tiles of nearly the same height: a low last one would wait for its own additions.
         const int tiles = (last - first + kRows - 1) / kRows;
         int row = first;

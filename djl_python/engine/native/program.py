@@ -23,6 +23,7 @@ from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rec
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
+_KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER, _QUANTIZE = range(7)
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
@@ -112,15 +113,16 @@ class Program:
         self._lay_out(recipe)
         self._array = (_Op * len(self._ops))(*self._ops)
         self._pool = self._library.djl_pool(threads)
+        # Memory that is touched for the first time costs more than what is written to it.
+        self._ends = self._end_buffers(_KEPT_ROWS)
 
     def run(self, step: StepArrays) -> Tensor:
-        """Logits of the wanted rows: (rows, vocabulary) fp32."""
+        """Logits of the wanted rows: (rows, vocabulary) fp32, until the next step."""
         wanted = len(step.rows)
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
-        logits = torch.empty(wanted, self.vocabulary)
-        hidden = torch.empty(wanted, self._width)
-        normed = torch.empty(wanted, self._width, dtype=self._dtype)
+        ends = self._ends if wanted <= _KEPT_ROWS else self._end_buffers(wanted)
+        logits, hidden, normed = ends
         ends = self._array[len(self._ops) - self._end_ops :]
         gather, norm, taker, head = ends[0], ends[1], ends[2], ends[-1]
         gather.out = norm.in_ = hidden.data_ptr()
@@ -132,7 +134,7 @@ class Program:
         count = len(self._ops) if wanted else len(self._ops) - self._end_ops
         if self._library.djl_run(self._pool, self._array, count, ctypes.byref(given), int(self._bf16)):
             raise RuntimeError("the program has more operations than the kernels take")
-        return logits
+        return logits[:wanted]
 
     def close(self) -> None:
         """End the threads."""
@@ -264,6 +266,11 @@ class Program:
         self._add(_NORM, n=self._width, mode=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
 
     # ------------------------------------------------------------------------------------ memory
+
+    def _end_buffers(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, the hidden state that they are made of, and its norm."""
+        hidden = torch.empty(rows, self._width)
+        return torch.empty(rows, self.vocabulary), hidden, torch.empty_like(hidden, dtype=self._dtype)
 
     def _add(self, kind: int, **fields: Any) -> None:
         self._ops.append(_Op(kind=kind, **fields))

@@ -123,7 +123,7 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
     const int64_t size = panel_bytes<W>(groups);
     for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
         const char* weights = (const char*)op.weight + panel * size;
-        const char* next = (const char*)op.weight + following * size;
+        const char* next = following < 0 ? nullptr : (const char*)op.weight + following * size;
         const int tiles = (last - first + kIntegerRows - 1) / kIntegerRows;
         int row = first;
         for (int t = 0; t < tiles; ++t) {

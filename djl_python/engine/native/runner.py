@@ -28,17 +28,19 @@ class NativeModelRunner:
     def _arrays(self, chunks: list[Chunk]) -> StepArrays:
         size = self._block_size
         ids: list[int] = []
-        positions, slots, rows, starts, sizes, tables = [], [], [], [], [], []
+        positions: list[int] = []
+        slots: list[int] = []
+        rows: list[int] = []
+        starts, sizes, tables = [], [], []
         blocks: list[int] = []
-        for chunk in chunks:
-            sequence, first = chunk.sequence, chunk.sequence.computed
+        for chunk in chunks:  # lists of numbers: most chunks are a single token
+            first = chunk.sequence.computed
             end, start = first + chunk.length, len(ids)
+            held = chunk.sequence.blocks[: (end - 1) // size + 1]
             ids += chunk.tokens
-            place = np.arange(first, end)
-            held = sequence.blocks[: (end - 1) // size + 1]
-            positions.append(place)
-            slots.append(np.array(held)[place // size] * size + place % size)
-            rows.append(np.arange(len(ids) - rows_of(chunk), len(ids)))
+            positions += range(first, end)
+            slots += [held[place // size] * size + place % size for place in range(first, end)]
+            rows += range(len(ids) - rows_of(chunk), len(ids))
             for offset in range(0, chunk.length, self._tile):
                 starts.append(start + offset)
                 sizes.append(min(self._tile, chunk.length - offset))
@@ -46,9 +48,9 @@ class NativeModelRunner:
             blocks += held
         return StepArrays(
             ids=np.array(ids, np.int64),
-            positions=np.concatenate(positions),
-            slots=np.concatenate(slots),
-            rows=np.concatenate(rows),
+            positions=np.array(positions, np.int64),
+            slots=np.array(slots, np.int64),
+            rows=np.array(rows, np.int64),
             tile_start=np.array(starts, np.int32),
             tile_size=np.array(sizes, np.int32),
             tile_table=np.array(tables, np.int64),

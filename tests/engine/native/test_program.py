@@ -85,7 +85,7 @@ def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
         chunks = [Chunk(one, rng.randrange(1, min(40, one.remaining) + 1)) for one in pair if one.remaining]
         logits = native.runner.run(chunks)
         for chunk, piece in zip(chunks, logits.split([chunk.length for chunk in chunks]), strict=True):
-            rows[chunk.sequence.id].append(piece)
+            rows[chunk.sequence.id].append(piece.clone())
             chunk.sequence.computed += chunk.length
     for one in pair:
         expected = native.reference(one.tokens)
@@ -107,7 +107,7 @@ def test_threads_make_no_difference(tmp_path: Path, threads: int) -> None:
         for length in (LENGTH - 1, 1):
             made = native.runner.run([Chunk(one, length)])
             one.computed += length
-        logits.append(made)
+        logits.append(made.clone())
     assert all(torch.equal(logits[0], other) for other in logits)
     assert torch.allclose(logits[0][0], native.reference(one.tokens)[-1], atol=1e-3)
     native.program.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from .protocol import AnyMessage, FrameReader, encode_frame
 
@@ -73,9 +74,8 @@ class Channel(asyncio.Protocol):
 
     # asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=1 << 26)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # of a socket; uvloop's has no such base class
+        self._transport.set_write_buffer_limits(high=1 << 26)
 
     def data_received(self, data: bytes) -> None:
         self._on_messages(self._reader.feed(data))

@@ -114,15 +114,14 @@ class Program:
         self._array = (_Op * len(self._ops))(*self._ops)
         self._pool = self._library.djl_pool(threads)
         # Memory that is touched for the first time costs more than what is written to it.
-        self._ends = self._end_buffers(_KEPT_ROWS)
+        self._end_rows = self._end_buffers(_KEPT_ROWS)
 
     def run(self, step: StepArrays) -> Tensor:
         """Logits of the wanted rows: (rows, vocabulary) fp32, until the next step."""
         wanted = len(step.rows)
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
-        ends = self._ends if wanted <= _KEPT_ROWS else self._end_buffers(wanted)
-        logits, hidden, normed = ends
+        logits, hidden, normed = self._end_rows if wanted <= _KEPT_ROWS else self._end_buffers(wanted)
         ends = self._array[len(self._ops) - self._end_ops :]
         gather, norm, taker, head = ends[0], ends[1], ends[2], ends[-1]
         gather.out = norm.in_ = hidden.data_ptr()

@@ -1,19 +1,16 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
 A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step may
-take 2.5 times as long as half of the latest steps did, and more the more prompts wait; what that is in tokens is learnt
-from the steps. Occasional prompts so pass unnoticed, and where prompts never cease, the usual step grows until every
-second one reads some. While more sequences wait for their first token than for their next, and with nobody to wait, a
-step reads as much as fits.
+take 2.5 times as long as one without prompts, and more the more prompts wait; what that is in tokens is learnt from
+the steps. While more sequences wait for their first token than for their next, and with nobody to wait, a step reads as
+much as fits.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
 from typing import Final
 
-#: How much longer than usual a step may take, and how much more for each prompt that waits.
+#: How many times as long as without prompts a step may take, and how much more for each prompt that waits.
 STRETCH: Final = 2.0
 STRETCH_BY_PROMPT: Final = 0.5
 #: Fewer tokens than this would read the weights for little.
@@ -21,7 +18,6 @@ LEAST_TOKENS: Final = 16
 # Before anything was measured.
 _FIRST_TOKENS: Final = 64
 _WEIGHT: Final = 0.2  # of the newest measurement
-_LATEST: Final = 128  # steps
 
 
 class PrefillPacer:
@@ -33,7 +29,6 @@ class PrefillPacer:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._latest_s: deque[float] = deque(maxlen=_LATEST)  # steps in which somebody generated
         self._decode_s: dict[int, float] = {}  # a step without prompts, by the bit length of how many it advances
         self._token_s = 0.0  # a prompt's token more
 
@@ -44,14 +39,12 @@ class PrefillPacer:
         decode_s = self._decode_s.get(generating.bit_length())
         if decode_s is None or not self._token_s:
             return min(self._most, _FIRST_TOKENS)
-        spare_s = (STRETCH + STRETCH_BY_PROMPT * waiting) * max(decode_s, statistics.median(self._latest_s)) - decode_s
+        spare_s = (STRETCH + STRETCH_BY_PROMPT * waiting - 1) * decode_s
         return min(self._most, max(LEAST_TOKENS, int(spare_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
         """A step took so long."""
         kind = generating.bit_length()
-        if generating:
-            self._latest_s.append(step_s)
         if not prompt_tokens:
             self._decode_s[kind] = _mean(self._decode_s.get(kind, 0.0), step_s)
             return

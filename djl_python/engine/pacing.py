@@ -1,9 +1,9 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
 A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step may
-take 2.5 times as long as one without prompts, and more the more prompts wait; what that is in tokens is learnt from
-the steps. While more sequences wait for their first token than for their next, and with nobody to wait, a step reads as
-much as fits.
+take 2.25 times as long as one without prompts, and as long again for each further prompt that waits. What that is in
+tokens is learnt from the steps. While more sequences wait for their first token than for their next, and with nobody to
+wait, a step reads as much as fits.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 #: How many times as long as without prompts a step may take, and how much more for each prompt that waits.
-STRETCH: Final = 2.0
-STRETCH_BY_PROMPT: Final = 0.5
+STRETCH: Final = 1.25
+STRETCH_BY_PROMPT: Final = 1.0
 #: Fewer tokens than this would read the weights for little.
 LEAST_TOKENS: Final = 16
 # Before anything was measured.

@@ -32,12 +32,12 @@ def measured() -> PrefillPacer:
 
 def test_a_step_is_stretched_by_what_was_measured() -> None:
     pacer = measured()
-    assert pacer.budget(1, 1) == pytest.approx(1.5 * 40, abs=1)
-    assert pacer.budget(8, 1) == pytest.approx(1.5 * 100, abs=1)
-    assert pacer.budget(8, 3) == pytest.approx(2.5 * 100, abs=1)
+    assert pacer.budget(1, 1) == pytest.approx(1.25 * 40, abs=1)
+    assert pacer.budget(8, 1) == pytest.approx(1.25 * 100, abs=1)
+    assert pacer.budget(8, 3) == pytest.approx(3.25 * 100, abs=1)
     for _ in range(60):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
-    assert pacer.budget(1, 1) == pytest.approx(1.5 * 20, abs=1)
+    assert pacer.budget(1, 1) == pytest.approx(1.25 * 20, abs=1)
 
 
 def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() -> None:

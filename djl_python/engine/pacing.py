@@ -1,16 +1,16 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
-A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step may
-take 2.25 times as long as one without prompts, and as long again for each further prompt that waits. What that is in
-tokens is learnt from the steps. While more sequences wait for their first token than for their next, and with nobody to
-wait, a step reads as much as fits.
+A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates and one prompt
+waits, a step may take 2.25 times as long as without prompts; with more prompts, more, by the square of their number.
+What that is in tokens is learnt from the steps. While more sequences wait for their first token than for their next, and
+with nobody to wait, a step reads as much as fits.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: How many times as long as without prompts a step may take, and how much more for each prompt that waits.
+#: How many times as long as without prompts a step may take, and how much of that for the prompts that wait, squared.
 STRETCH: Final = 1.25
 STRETCH_BY_PROMPT: Final = 1.0
 #: Fewer tokens than this would read the weights for little.
@@ -39,7 +39,7 @@ class PrefillPacer:
         decode_s = self._decode_s.get(generating.bit_length())
         if decode_s is None or not self._token_s:
             return min(self._most, _FIRST_TOKENS)
-        spare_s = (STRETCH + STRETCH_BY_PROMPT * waiting - 1) * decode_s
+        spare_s = (STRETCH + STRETCH_BY_PROMPT * waiting**2 - 1) * decode_s
         return min(self._most, max(LEAST_TOKENS, int(spare_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:

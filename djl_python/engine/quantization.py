@@ -8,12 +8,10 @@ squared error less).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
-
-from .native.parts import as_linear
 
 Quantize = Literal["int8", "int4"]
 
@@ -45,9 +43,10 @@ class Codes:
 
     def values(self, width: int) -> Tensor:
         """(n, width) fp32: what the codes stand for, without the padding."""
-        step = self.codes.shape[1] if self.bits == 8 else GROUP
-        scales = self.scales.float().view(len(self.codes), -1).repeat_interleave(step, 1)[:, :width]
-        return (self.codes[:, :width].float() - self.zero) * scales
+        n, padded = self.codes.shape
+        scales = self.scales.float().view(n, -1, 1)
+        groups = self.codes.float().sub_(self.zero).view(n, scales.shape[1], -1)
+        return groups.mul_(scales).view(n, padded)[:, :width]
 
 
 @torch.inference_mode()
@@ -63,17 +62,6 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
         rows = slice(first, first + step)
         codes[rows, :k], scales[rows] = round_rows(weight[rows].float())
     return Codes(bits, codes, scales)
-
-
-@torch.inference_mode()
-def round_linears_(model: Any, quantize: Quantize) -> None:
-    """Replace the weights of a model's linears by what their codes stand for, in place."""
-    head = model.get_output_embeddings()
-    for module in model.modules():
-        linear = as_linear(module)
-        if linear is not None:
-            codes = quantized(linear.weight, "int8" if module is head else quantize)
-            linear.weight.copy_(codes.values(linear.weight.shape[1]))
 
 
 def _eight(weight: Tensor) -> tuple[Tensor, Tensor]:

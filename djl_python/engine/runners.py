@@ -30,7 +30,7 @@ from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
-from .quantization import Quantize, round_linears_
+from .quantization import Quantize
 from .quantized_linear import quantize_linears_
 from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 CPU_CACHE_SHARE: Final = 0.4
 _CHECK_TOKENS: Final = 12
 _CHECK_BLOCK: Final = 16
+# Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights, which amplify every error;
+# logits that have nothing to do with each other differ by 1.4.
+_ROUNDED_TOLERANCE: Final[dict[Quantize, float]] = {"int8": 0.25, "int4": 0.9}
 
 
 @dataclass(frozen=True)
@@ -160,9 +163,6 @@ def _open_native(
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
     runner = NativeModelRunner(program, settings.block_size)
-    if quantize is not None:  # what it must agree with is the model with rounded weights
-        round_linears_(loaded.model, quantize)
-        reference = _reference_logits(loaded)
     if not _agrees(loaded, runner, reference, quantize):
         program.close()
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
@@ -299,13 +299,16 @@ def _reference_logits(loaded: LoadedModel) -> Tensor:
 
 
 def _agrees(loaded: LoadedModel, runner: ModelRunner, reference: Tensor, quantize: Quantize | None = None) -> bool:
-    """Whether a runner, reading the prompt in pieces into its block 1, comes to the model's own logits."""
+    """Whether a runner, reading the prompt in pieces into its block 1, comes to the model's own logits.
+
+    Those of rounded weights are only near them; what was read wrongly is not.
+    """
     sequence = Sequence(0, _check_ids(loaded), _CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
     for length in (_CHECK_TOKENS - 5, 4, 1):
         logits = runner.run([Chunk(sequence, length)])
         sequence.computed += length
-    difference = (logits[0].float() - reference).abs().max()
-    tolerance = (1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1) * max(
-        1.0, float(reference.abs().max())
-    )
-    return bool(difference <= tolerance)
+    difference = logits[0].float() - reference
+    if quantize is not None:
+        return bool(difference.norm() <= _ROUNDED_TOLERANCE[quantize] * reference.norm())
+    tolerance = (1e-3 if loaded.dtype == torch.float32 else 0.1) * max(1.0, float(reference.abs().max()))
+    return bool(difference.abs().max() <= tolerance)

@@ -34,7 +34,7 @@ def test_a_step_is_stretched_by_what_was_measured() -> None:
     pacer = measured()
     assert pacer.budget(1, 1) == pytest.approx(1.25 * 40, abs=1)
     assert pacer.budget(8, 1) == pytest.approx(1.25 * 100, abs=1)
-    assert pacer.budget(8, 3) == pytest.approx(3.25 * 100, abs=1)
+    assert pacer.budget(8, 2) == pytest.approx(4.25 * 100, abs=1)
     for _ in range(60):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
     assert pacer.budget(1, 1) == pytest.approx(1.25 * 20, abs=1)

@@ -1,8 +1,8 @@
 """How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
 
-A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates and one prompt
-waits, a step may take 2.25 times as long as without prompts; with more prompts, more, by the square of their number.
-What that is in tokens is learnt from the steps. While more sequences wait for their first token than for their next, and
+A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates and a prompt
+waits, a step may take 2.25 times as long as without prompts; with several, more, by the square of their number. What
+that is in tokens is learnt from the steps. While more sequences wait for their first token than for their next, and
 with nobody to wait, a step reads as much as fits.
 """
 

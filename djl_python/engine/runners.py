@@ -25,7 +25,7 @@ from .images import PagedImages
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.build import UnavailableError
-from .native.mapped import trim
+from .native.mapped import let_go, trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
@@ -148,8 +148,10 @@ def _open_native(
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         size = _size_cache(settings, loaded, layers, wanted)
+        recipe = read_recipe(loaded.model, wanted)
+        let_go(parameter.data for parameter in loaded.model.parameters())  # packing reads them one by one
         program = Program(
-            read_recipe(loaded.model, wanted),
+            recipe,
             loaded.dtype,
             quantize,
             blocks=size.blocks,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,17 +18,19 @@ from torch import Tensor
 _MAPS: Final = Path("/proc/self/maps")
 
 
-def let_go(tensor: Tensor) -> None:
-    """Give a mapped tensor's pages back to the operating system; a tensor in memory of its own stays as it is."""
-    start = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.itemsize
-    end = start + tensor.nbytes
-    if not _MAPS.exists() or not any(low <= start and end <= high for low, high in _checkpoints()):
-        return
-    # Whole pages only: the others have neighbours on them.
-    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
-    if length > 0:
-        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+def let_go(tensors: Iterable[Tensor]) -> None:
+    """Give mapped tensors' pages back to the operating system; tensors in memory of their own stay as they are."""
+    mapped = _checkpoints() if _MAPS.exists() else []
+    for tensor in tensors if mapped else ():
+        start = tensor.data_ptr()
+        end = start + tensor.nbytes
+        if not any(low <= start and end <= high for low, high in mapped):
+            continue
+        # Whole pages only: the others have neighbours on them.
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if length > 0:
+            _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
 
 
 def trim() -> None:

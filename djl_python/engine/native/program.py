@@ -148,7 +148,7 @@ class Program:
         self._branch = self._buffer(self._width, torch.float32)
         # The head has most of a small model's weights, and its rounding goes straight into the logits.
         head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8")
-        let_go(recipe.head.weight)
+        let_go([recipe.head.weight])
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
         self._add(
@@ -293,8 +293,7 @@ class Program:
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
         packed = pack(list(linears), self._dtype, self._quantize)
-        for linear in of or linears:
-            let_go(linear.weight)
+        let_go(linear.weight for linear in of or linears)
         return packed
 
     def _buffer(self, columns: int, dtype: torch.dtype) -> int:

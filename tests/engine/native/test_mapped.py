@@ -1,0 +1,48 @@
+"""Pages of a checkpoint go when they are not needed, and come back when they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from djl_python.engine.native.mapped import let_go
+
+MIB = 1 << 20
+
+
+def resident(path: Path) -> int:
+    """Bytes of a mapped file that are in this process's memory."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def test_a_mapped_weight_leaves_memory_and_can_be_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    numbers = torch.arange(4 * MIB, dtype=torch.int32).view(torch.float32)
+    save_file({"first": numbers, "second": numbers.clone()}, path)
+    with safe_open(path, "pt") as file:
+        first, second = file.get_tensor("first"), file.get_tensor("second")
+    if not resident(path):  # this torch copies what it loads: there is nothing to let go
+        let_go([first, second])
+        assert torch.equal(first.view(torch.int32), second.view(torch.int32))
+        return
+    assert torch.equal(first.view(torch.int32), second.view(torch.int32))
+    assert resident(path) > 30 * MIB
+    let_go([first])
+    assert resident(path) < 18 * MIB
+    assert torch.equal(first.view(torch.int32), numbers.view(torch.int32))
+
+
+def test_other_memory_stays_as_it_is() -> None:
+    own = torch.arange(MIB)
+    let_go([own])
+    assert torch.equal(own, torch.arange(MIB))

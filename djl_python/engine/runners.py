@@ -22,9 +22,9 @@ from .attention import PAGED, KVCache, LayerShape
 from .cached_runner import CachedModelRunner
 from .image_check import ImageCheck
 from .images import PagedImages
-from .loading import LoadedModel, can_page, load_model, rounding, set_attention
+from .loading import LoadedModel, can_page, load_model, pick_device, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
-from .native.build import UnavailableError
+from .native.build import UnavailableError, begin_building
 from .native.mapped import let_go, trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
@@ -71,6 +71,8 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     Raises:
         ModelLoadError: the checkpoint or a setting does not fit.
     """
+    if settings.kernels != "torch" and pick_device(settings.device).type == "cpu":
+        begin_building()
     loaded = load_model(settings, progress)
     if settings.max_model_len and settings.max_model_len > loaded.context:
         raise ModelLoadError(

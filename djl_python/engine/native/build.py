@@ -6,6 +6,7 @@ nothing after. Without a compiler, or on a processor without AVX-512 BF16, there
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,9 @@ _SOURCE: Final = _FOLDER / "kernels.cpp"
 _FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
 _NEEDED: Final = {"avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni"}
 _BUILD_TIMEOUT_S: Final = 120
+
+
+_BUILDING: Final = threading.Lock()
 
 
 class UnavailableError(Exception):
@@ -44,14 +49,25 @@ def library() -> ctypes.CDLL:
     if compiler is None:
         raise UnavailableError("there is no C++ compiler (c++, g++ or clang++)")
     path = _kept(compiler)
-    if not path.exists():
-        _build(compiler, path)
+    with _BUILDING:
+        if not path.exists():
+            _build(compiler, path)
     loaded = ctypes.CDLL(str(path))
     loaded.djl_pool.restype = ctypes.c_void_p
     loaded.djl_pool.argtypes = [ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
     loaded.djl_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
     return loaded
+
+
+def begin_building() -> None:
+    """Build the kernels beside what this process does next, if they aren't there; `library` waits for it."""
+
+    def build() -> None:
+        with contextlib.suppress(UnavailableError):  # `library` says it again to whoever wants the kernels
+            library()
+
+    threading.Thread(target=build, name="kernels", daemon=True).start()
 
 
 def _processor_flags() -> set[str]:

@@ -98,7 +98,8 @@ class PagedRollingBatch(RollingBatch):
         refused = self._admit_compiled()
         if refused or self.scheduler.idle:
             return refused  # now: events would be lost if what follows failed
-        self._chunks = chunks = self._speculate(self.scheduler.schedule())
+        self._chunks = self.scheduler.schedule()
+        self._chunks = chunks = self._speculate(self._chunks)  # apart: a drafter that fails is a failed step
         logits = self.runner.run(chunks)
         # where each chunk's rows end, before anything changes what rows a chunk wants
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))

@@ -71,7 +71,8 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     Raises:
         ModelLoadError: the checkpoint or a setting does not fit.
     """
-    if settings.kernels != "torch" and pick_device(settings.device).type == "cpu":
+    images = settings.image_example is not None  # torch runs it
+    if settings.kernels != "torch" and not images and pick_device(settings.device).type == "cpu":
         begin_building()
     loaded = load_model(settings, progress)
     if settings.max_model_len and settings.max_model_len > loaded.context:

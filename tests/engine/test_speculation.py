@@ -191,3 +191,25 @@ def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, ca
     batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
     assert batch._speculation is None
     assert "option.speculative=ngram has no effect" in caplog.text
+
+
+def test_a_drafter_that_fails_costs_a_step_and_no_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = told(answers(open_batch(path), [{}, {}, {}]))
+    batch = open_batch(path, speculative="ngram")
+    propose, failures = NgramDrafter.propose, iter([True])
+
+    def failing(drafter: NgramDrafter, sequences: Any, ahead: Any) -> Any:
+        if len(sequences) > 1 and next(failures, False):
+            raise RuntimeError("no idea")
+        return propose(drafter, sequences, ahead)
+
+    def step() -> list[TokenEvent]:
+        try:
+            return PagedRollingBatch.step(batch)
+        except RuntimeError as cause:  # as the engine's loop does
+            return batch.isolate(cause)
+
+    monkeypatch.setattr(NgramDrafter, "propose", failing)
+    monkeypatch.setattr(batch, "step", step)
+    assert told(answers(batch, [{}, {}, {}])) == expected
+    assert next(failures, False) is False

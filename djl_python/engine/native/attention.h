@@ -12,17 +12,19 @@ namespace {
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
 constexpr int kChunkKeys = 512;  // keys between two rescalings of the softmax
 
-// Where a key's or value's numbers lie in a layer's cache; (blocks, kv_heads, group of 16 keys, dim, 16, pair).
+// Where a group's keys or values lie in a block: (layers, keys then values, kv_heads, group of 16 keys, dim, 16, pair).
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
     const int64_t groups = step.block_size / kKeys;
-    return (typename F::T*)op.keys + (((block * op.kv_heads + head) * groups + group) * op.dim) * kKeys;
+    auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
+    return of_layer + (head * groups + group) * op.dim * kKeys;
 }
 
 template <class F>
 inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
     const int64_t groups = step.block_size / kKeys;
-    return (typename F::T*)op.values + (((block * op.kv_heads + head) * groups + group) * op.value_dim) * kKeys;
+    auto of_layer = (typename F::T*)((char*)op.values + block * step.block_bytes);
+    return of_layer + (head * groups + group) * op.value_dim * kKeys;
 }
 
 inline void normalize(const float* x, int n, int mode, float eps, float& mean, float& inverse) {

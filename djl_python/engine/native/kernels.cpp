@@ -8,6 +8,7 @@
 // in fp32. A "pair" is what one 32-bit lane multiplies at once: two bf16 or one fp32.
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "attention.h"
@@ -25,6 +26,7 @@ void walk(Pool& pool) {
     const Op* ops = pool.ops;
     const int count = pool.count;
     const Step& step = *pool.step;
+    auto then = std::chrono::steady_clock::now();
     for (int i = 0; i < count; ++i) {
         const Op& op = ops[i];
         switch (op.kind) {
@@ -43,6 +45,10 @@ void walk(Pool& pool) {
             case kGather: gather(pool, i, op, step); break;
         }
         pool.meet();
+        if (number) continue;
+        const auto now = std::chrono::steady_clock::now();
+        pool.seconds[op.kind] += std::chrono::duration<double>(now - then).count();
+        then = now;
     }
 }
 
@@ -83,6 +89,9 @@ void djl_pool_close(void* handle) {
     for (auto& other : pool->others) other.join();
     delete pool;
 }
+
+// Seconds by kind of operation since the pool was made, into `out` (kKinds,).
+void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
 // Runs the program; returns when it is done. Not reentrant.
 int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) {

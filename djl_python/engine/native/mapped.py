@@ -7,13 +7,14 @@ go; whoever reads it again gets them from the file.
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from torch import Tensor
+
+from .memory import libc
 
 _MAPS: Final = Path("/proc/self/maps")
 
@@ -30,13 +31,13 @@ def let_go(tensors: Iterable[Tensor]) -> None:
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
         if length > 0:
-            _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+            libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
 
 
 def trim() -> None:
     """Give back what the allocator keeps of freed memory, where it can (glibc)."""
-    if hasattr(_libc(), "malloc_trim"):
-        _libc().malloc_trim(0)
+    if hasattr(libc(), "malloc_trim"):
+        libc().malloc_trim(0)
 
 
 def _checkpoints() -> list[tuple[int, int]]:
@@ -47,8 +48,3 @@ def _checkpoints() -> list[tuple[int, int]]:
             low, high = line.split(maxsplit=1)[0].split("-")
             found.append((int(low, 16), int(high, 16)))
     return found
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

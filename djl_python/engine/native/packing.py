@@ -7,7 +7,6 @@ shares panels, 32 columns of each.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..quantization import Quantize, quantized
+from .memory import on_huge_pages
 from .recipe import Linear, NotUnderstoodError
 
 PANEL: Final = 64
-_HUGE_PAGE: Final = 2 << 20
 SAME, EIGHT, FOUR = range(3)
 
 
@@ -80,7 +79,7 @@ def _lanes(parts: list[Tensor], width: int = PANEL) -> Tensor:
     share = width // len(parts)
     n, lanes = parts[0].shape
     panels, whole, rest = -(-n // share), n // share, n % share
-    made = _on_huge_pages(panels * lanes * width * 4).view(torch.int32).view(panels, lanes, len(parts), share)
+    made = on_huge_pages(panels * lanes * width * 4).view(torch.int32).view(panels, lanes, len(parts), share)
     for i, part in enumerate(parts):
         made[:whole, :, i] = part[: whole * share].view(whole, share, lanes).transpose(1, 2)
         if rest:
@@ -99,11 +98,3 @@ def _bias(parts: list[Tensor | None], n: int) -> Tensor | None:
     if all(part is None for part in parts):
         return None
     return _columns([torch.zeros(n) if part is None else part.float() for part in parts]).view(-1)
-
-
-def _on_huge_pages(size: int) -> Tensor:
-    """Zeros for weights, which are read from end to end: on small pages every 4 KiB would cost a look-up of its own."""
-    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=size)

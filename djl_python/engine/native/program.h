@@ -18,6 +18,7 @@ constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
 enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize };
+constexpr int kKinds = 7;
 enum WeightFormat : int32_t { kSame, kEight, kFour };  // kSame: the activations' format; else codes of 8 or 4 bits
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
@@ -46,7 +47,7 @@ struct Op {
     const float* cosines;  // kHeads: (positions, rotary / 2) tables
     const float* sines;
     const float* sinks;    // kAttend: (heads,)
-    void* keys;            // this layer's cache
+    void* keys;            // this layer's part of the cache's first block
     void* values;
 };
 
@@ -64,6 +65,7 @@ struct Step {
     const int64_t* tile_table;  // (tiles,) offset of the sequence's blocks in `blocks`
     const int64_t* blocks;
     int32_t block_size;
+    int64_t block_bytes;        // of a block, with all layers' keys and values
 };
 
 }  // extern "C"
@@ -86,6 +88,7 @@ struct Pool {
     int count = 0;
     const Step* step = nullptr;
     bool bf16 = false;
+    double seconds[kKinds] = {};  // spent by kind of operation, over all runs; the calling thread's clock
 
     explicit Pool(int n) : threads(n), counters(4096 * n) {}
 

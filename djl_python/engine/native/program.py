@@ -18,13 +18,16 @@ from torch import Tensor
 from ..quantization import GROUP, Quantize
 from .build import library
 from .mapped import let_go
+from .memory import Growing, on_huge_pages
 from .packing import SAME, Packed, pack
 from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
+_AHEAD: Final = 128 << 20  # bytes of the cache that are taken in quiet moments, before they are needed
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER, _QUANTIZE = range(7)
+_KINDS: Final = ("embedding", "norms", "linear", "heads", "attention", "gather", "rounding")
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
 _ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
@@ -58,6 +61,7 @@ class _Step(ctypes.Structure):
         ("tiles", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
         ("block_size", ctypes.c_int32),
+        ("block_bytes", ctypes.c_int64),
     )
 
 
@@ -103,8 +107,11 @@ class Program:
         self._dtype = dtype
         self._quantize = quantize
         self._block_size = block_size
-        self._blocks = blocks
         self._kept: list[Any] = []  # what the operations point to
+        self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
+        self._block_bytes = sum(self._cache_bytes(layer.attention) for layer in recipe.layers)
+        self._cache = Growing(blocks * self._block_bytes, min(_AHEAD, blocks * self._block_bytes // 8))
+        self._laid_out = 0  # bytes of a block
         self.weight_bytes = 0  # what a step reads of the matrices
         self._ops: list[_Op] = []
         self._max_tokens = max_tokens
@@ -127,7 +134,14 @@ class Program:
         gather.out = norm.in_ = hidden.data_ptr()
         norm.out = taker.in_ = normed.data_ptr()
         head.out = logits.data_ptr()
-        given = _Step(tokens=len(step.ids), wanted=wanted, tiles=len(step.tile_start), block_size=self._block_size)
+        given = _Step(
+            tokens=len(step.ids),
+            wanted=wanted,
+            tiles=len(step.tile_start),
+            block_size=self._block_size,
+            block_bytes=self._block_bytes,
+        )
+        self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         for name in ("ids", "positions", "slots", "rows", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(given, name, getattr(step, name).ctypes.data)
         count = len(self._ops) if wanted else len(self._ops) - self._end_ops
@@ -135,17 +149,29 @@ class Program:
             raise RuntimeError("the program has more operations than the kernels take")
         return logits[:wanted]
 
+    def seconds(self) -> dict[str, float]:
+        """Spent so far, by kind of operation."""
+        spent = (ctypes.c_double * len(_KINDS))()
+        self._library.djl_seconds(self._pool, spent)
+        return dict(zip(_KINDS, spent, strict=True))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Room for keys and values, reserved; memory is taken as it is used."""
+        return len(self._cache.bytes)
+
     def close(self) -> None:
         """End the threads."""
+        self._cache.close()
         self._library.djl_pool_close(self._pool)
 
     # ------------------------------------------------------------------------------------ layout
 
     def _lay_out(self, recipe: Recipe) -> None:
         self._width = recipe.embedding.shape[1]
-        self._hidden = self._buffer(self._width, torch.float32)
-        self._normed = self._buffer(self._width, self._dtype)
-        self._branch = self._buffer(self._width, torch.float32)
+        self._hidden = self._buffer("hidden", self._width, torch.float32)
+        self._normed = self._buffer("normed", self._width, self._dtype)
+        self._branch = self._buffer("branch", self._width, torch.float32)
         # The head has most of a small model's weights, and its rounding goes straight into the logits.
         head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8")
         let_go([recipe.head.weight])
@@ -184,7 +210,7 @@ class Program:
 
     def _add_attention(self, attention: Attention) -> int:
         columns = (attention.heads + attention.kv_heads) * attention.dim + attention.kv_heads * attention.value_dim
-        projected = self._buffer(columns, torch.float32)
+        projected = self._buffer("projected", columns, torch.float32)
         self._add_linear(
             self._pack(attention.projection.joined(), of=attention.projection.parts),
             self._normed,
@@ -194,13 +220,12 @@ class Program:
         )
         if attention.dim % 2 or attention.value_dim % 16:
             raise NotUnderstoodError(f"heads of {attention.dim} and {attention.value_dim} dimensions")
-        cache = [
-            self._keep(_untouched(self._blocks * attention.kv_heads * self._block_size * dim * self._dtype.itemsize))
-            for dim in (attention.dim, attention.value_dim)
-        ]
+        keys = self._cache.bytes.data_ptr() + self._laid_out
+        values = keys + self._cache_bytes(attention) * attention.dim // (attention.dim + attention.value_dim)
+        self._laid_out += self._cache_bytes(attention)
         shape: dict[str, Any] = {
             "heads": attention.heads, "kv_heads": attention.kv_heads, "dim": attention.dim,
-            "value_dim": attention.value_dim, "keys": cache[0], "values": cache[1],
+            "value_dim": attention.value_dim, "keys": keys, "values": values,
         }  # fmt: skip
         turn: dict[str, Any] = {}
         if attention.rotary is not None:
@@ -217,7 +242,7 @@ class Program:
         }
         eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
         self._add(_HEADS, in_=projected, eps=eps, **shape, **turn, **norms)
-        mixed = self._buffer(attention.heads * attention.value_dim, self._dtype)
+        mixed = self._buffer("mixed", attention.heads * attention.value_dim, self._dtype)
         sinks = None if attention.sinks is None else self._keep(attention.sinks.float().contiguous())
         self._add(
             _ATTEND, in_=projected, out=mixed, scale=attention.scale, softcap=attention.softcap,
@@ -226,7 +251,7 @@ class Program:
         return mixed
 
     def _add_mlp(self, mlp: Mlp) -> int:
-        inner = self._buffer(len(mlp.up.weight), self._dtype)
+        inner = self._buffer("inner", len(mlp.up.weight), self._dtype)
         packed = self._pack(mlp.up) if mlp.gate is None else self._pack(mlp.gate, mlp.up)
         gated = int(mlp.gate is not None)
         self._add_linear(packed, self._normed, inner, mode=_STORE, activation=_ACTIVATIONS[mlp.activation], gated=gated)
@@ -285,10 +310,14 @@ class Program:
                 return int(tensor.data_ptr())
         return self._keep(tensor)
 
+    def _cache_bytes(self, attention: Attention) -> int:
+        """Of a layer in a block."""
+        return attention.kv_heads * self._block_size * (attention.dim + attention.value_dim) * self._dtype.itemsize
+
     def _codes_buffer(self, k: int) -> int:
         """(max_tokens,) rows as `integer_row` of quantized.h lays them out."""
         groups = -(-k // GROUP)
-        return self._buffer(groups * (GROUP + 8), torch.int8)
+        return self._buffer("codes", groups * (GROUP + 8), torch.int8)
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
@@ -296,11 +325,9 @@ class Program:
         let_go(linear.weight for linear in of or linears)
         return packed
 
-    def _buffer(self, columns: int, dtype: torch.dtype) -> int:
-        """(max_tokens, columns), shared by all layers that ask for the same kind one after the other."""
-        return self._keep(torch.empty(self._max_tokens, columns, dtype=dtype))
-
-
-def _untouched(size: int) -> Tensor:
-    """Zeros whose memory the operating system gives only when it is written."""
-    return torch.from_numpy(np.zeros(size, np.uint8))
+    def _buffer(self, what: str, columns: int, dtype: torch.dtype) -> int:
+        """(max_tokens, columns), the same for every layer: what one reads is in the processor's cache."""
+        key = (what, columns, dtype)
+        if key not in self._buffers:
+            self._buffers[key] = self._keep(on_huge_pages(self._max_tokens * columns * dtype.itemsize))
+        return self._buffers[key]

@@ -22,6 +22,9 @@ class NativeModelRunner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
+    def operator_seconds(self) -> dict[str, float]:
+        return self._program.seconds()
+
     def forget(self, sequence: Sequence) -> None:
         return
 

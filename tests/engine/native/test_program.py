@@ -133,8 +133,7 @@ def test_memory_is_taken_as_blocks_are_used(tmp_path: Path) -> None:
     program = Program(
         read_recipe(model, 128), torch.float32, blocks=200_000, block_size=BLOCK, max_tokens=64, threads=1
     )
-    reserved = sum(kept.numel() for kept in program._kept if kept.dtype == torch.uint8)
-    assert reserved > 2 << 30
+    assert program.cache_bytes > 2 << 30
     assert _resident_bytes() - before < 200 << 20
     program.close()
 
@@ -142,6 +141,16 @@ def test_memory_is_taken_as_blocks_are_used(tmp_path: Path) -> None:
 def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
+
+
+def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
+    native = Native(tmp_path, "llama", torch.float32, threads=2)
+    assert set(native.runner.operator_seconds().values()) == {0.0}
+    native.runner.run([Chunk(sequence(prompt(5), [0, 1, 2, 3, 4, 5]), LENGTH)])
+    spent = native.runner.operator_seconds()
+    assert spent.pop("rounding") == 0  # nothing is quantized
+    assert all(seconds > 0 for seconds in spent.values())
+    native.program.close()
 
 
 def test_arrays_have_the_types_that_the_kernels_read() -> None:

@@ -64,6 +64,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def threads_of(settings: EngineSettings) -> int:
+    """CPU threads that a step may use."""
+    return settings.threads or len(os.sched_getaffinity(0))
+
+
 def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     """Load `settings.model_path` with transformers.
 
@@ -71,7 +76,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         ModelLoadError: not a causal language model, or a setting that does not fit it.
     """
     device = pick_device(settings.device)
-    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging as transformers_logging

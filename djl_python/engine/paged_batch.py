@@ -19,6 +19,7 @@ from ..errors import GenerationError, ParameterError, ServingError
 from ..types import EngineStats, Images, SamplingParams, TokenEvent
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
+from .loading import threads_of
 from .model_runner import ModelRunner, rows_of
 from .rolling_batch import EngineSettings, Progress, RollingBatch
 from .runners import open_runner
@@ -51,7 +52,14 @@ class PagedRollingBatch(RollingBatch):
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
         )
-        self.sampler = Sampler(opened.loaded.vocabulary, opened.loaded.eos_ids, opened.loaded.device)
+        self._scanner = opened.scanner
+        self.sampler = Sampler(
+            opened.loaded.vocabulary,
+            opened.loaded.eos_ids,
+            opened.loaded.device,
+            opened.scanner,
+            threads_of(settings),
+        )
         self.vocabulary = opened.loaded.vocabulary
         self.grammars = GrammarCompiler(
             Path(settings.model_path) / "tokenizer.json", opened.loaded.vocabulary, opened.loaded.eos_ids
@@ -198,8 +206,7 @@ class PagedRollingBatch(RollingBatch):
                 return
             sequence.computed += 1  # the draft's keys and values are this token's
 
-    @staticmethod
-    def _keep_prompt_entries(chunks: list[Chunk], ends: list[int], logits: Tensor) -> None:
+    def _keep_prompt_entries(self, chunks: list[Chunk], ends: list[int], logits: Tensor) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of this step."""
         for chunk, end in zip(chunks, ends, strict=True):
             sequence = chunk.sequence
@@ -212,6 +219,7 @@ class PagedRollingBatch(RollingBatch):
             if first < last:
                 start = end - chunk.length - following
                 sequence.prompt_entries += prompt_entries(
+                    self._scanner,
                     logits[start + first : start + last],
                     sequence.tokens[first:last],
                     sequence.sampling.prompt_logprobs or 0,

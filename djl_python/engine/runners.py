@@ -8,7 +8,7 @@ attention, a recurrent state) run with transformers' own cache, one sequence aft
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +30,11 @@ from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
+from .native.scanner import NativeScanner
 from .quantization import Quantize
 from .quantized_linear import quantize_linears_
 from .rolling_batch import EngineSettings, Progress
+from .row_scan import RowScanner, TorchScanner
 from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import MAX_ROWS
@@ -63,6 +65,7 @@ class OpenedRunner:
     description: str
     takes_images: bool = False
     takes_drafts: bool = False
+    scanner: RowScanner = field(default_factory=TorchScanner)
 
 
 def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
@@ -187,6 +190,7 @@ def _open_native(
         kv_blocks=size.blocks,
         share_prefixes=True,
         takes_drafts=True,
+        scanner=NativeScanner(program.pool),
         description=f"{_name(loaded)}{rounded} on cpu (native kernels), {size.description}",
     )
 

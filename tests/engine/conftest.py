@@ -7,8 +7,25 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from djl_python.engine.native.build import UnavailableError
+from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.scanner import NativeScanner
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
+
+
+@pytest.fixture(scope="session")
+def native_scanner() -> Iterator[NativeScanner]:
+    """Skips where there are no native kernels."""
+    try:
+        pool = Pool(2)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    scanner = NativeScanner(pool)
+    yield scanner
+    scanner.close()
+    pool.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from djl_python.engine.sampler import CANDIDATES, Sampler, _best, prompt_entries
+from djl_python.engine.draws import CANDIDATES
+from djl_python.engine.row_scan import RowScanner, TorchScanner
+from djl_python.engine.sampler import Sampler, prompt_entries
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
 
@@ -34,8 +37,19 @@ def sequence(number: int = 0, tokens: list[int] | None = None, prompt: int | Non
     )
 
 
+@pytest.fixture(autouse=True, params=["torch", "native"])
+def scanner(request: pytest.FixtureRequest) -> Iterator[RowScanner]:
+    """What reads rows for every sampler of this module."""
+    global _scanner
+    _scanner = TorchScanner() if request.param == "torch" else request.getfixturevalue("native_scanner")
+    yield _scanner
+
+
+_scanner: RowScanner = TorchScanner()
+
+
 def sampler() -> Sampler:
-    return Sampler(VOCABULARY, frozenset({EOS}), CPU)
+    return Sampler(VOCABULARY, frozenset({EOS}), CPU, _scanner)
 
 
 def logits(rows: int, spread: float = 3.0, seed: int = 0) -> Tensor:
@@ -181,22 +195,6 @@ def test_a_bias_reaches_draws_too() -> None:
     assert (counts / 1000 - expected.softmax(-1)).abs().max() < 0.08
 
 
-@pytest.mark.parametrize("vocabulary", [5, 64, 1500, 20_000, 20_032])
-@pytest.mark.parametrize("width", [1, 5, 64])
-def test_the_best_are_those_of_topk(vocabulary: int, width: int) -> None:
-    generator = torch.Generator().manual_seed(vocabulary)
-    scores = torch.rand(6, vocabulary, generator=generator)
-    scores[1].sub_(torch.arange(vocabulary) / 100)  # the best lie together, at the beginning
-    scores[2].add_(torch.arange(vocabulary) / 100)  # or the end, where the last block is not whole
-    scores[3, 3:] = float("-inf")
-    scores[4, :-3] = float("-inf")
-    width = min(width, vocabulary)
-    values, ids = _best(scores, width)
-    assert torch.equal(values, scores.topk(width).values)
-    assert torch.equal(scores.gather(1, ids), values)
-    assert all(len(set(row)) == width for row in ids.tolist())
-
-
 @pytest.mark.parametrize("vocabulary", [50, 640, 1000])
 def test_every_token_is_drawn_as_often_as_it_is_likely(vocabulary: int) -> None:
     """Also where blocks of tokens have no probability at all, and in the last block, which is not whole."""
@@ -204,7 +202,7 @@ def test_every_token_is_drawn_as_often_as_it_is_likely(vocabulary: int) -> None:
     likely = torch.tensor([0, 7, vocabulary // 2, vocabulary - 2, vocabulary - 1])
     probabilities[likely] = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
     counts = torch.zeros(vocabulary)
-    ours = Sampler(vocabulary, frozenset(), CPU)
+    ours = Sampler(vocabulary, frozenset(), CPU, _scanner)
     for start in range(0, 4000, 500):
         batch = [sequence(start + i, [1], do_sample=True, seed=start + i) for i in range(500)]
         for drawn in ours.sample(probabilities.log().expand(500, -1), batch):
@@ -232,10 +230,10 @@ def test_logprobs_are_the_models_own_before_any_rule() -> None:
 def test_prompt_entries() -> None:
     rows = logits(3)
     own = rows.log_softmax(-1)
-    entries = prompt_entries(rows, [9, 8, 7], 2)
+    entries = prompt_entries(_scanner, rows, [9, 8, 7], 2)
     assert [e[0] for e in entries] == pytest.approx([float(own[i, t]) for i, t in enumerate([9, 8, 7])], abs=1e-5)
     assert [i for i, _ in entries[1][1]] == own[1].topk(2).indices.tolist()
-    assert prompt_entries(rows, [9, 8, 7], 0)[0][1] == ()
+    assert prompt_entries(_scanner, rows, [9, 8, 7], 0)[0][1] == ()
 
 
 def test_an_id_can_come_again_with_other_parameters() -> None:

@@ -17,6 +17,7 @@
 #include "program.h"
 #include "quantized.h"
 #include "rows.h"
+#include "scan.h"
 
 namespace {
 
@@ -43,6 +44,9 @@ void walk(Pool& pool) {
             case kHeads: heads<F>(pool, i, op, step); break;
             case kAttend: attend<F>(pool, i, op, step); break;
             case kGather: gather(pool, i, op, step); break;
+            case kScan: scan(pool, i, op, step); break;
+            case kBest: best(pool, i, op, step); break;
+            case kDraw: draw(pool, i, op, step); break;
         }
         pool.meet();
         if (number) continue;

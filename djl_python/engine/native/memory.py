@@ -47,11 +47,13 @@ class Growing:
         self._used_s = 0.0
         self._more = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
         """Bytes below `end` are about to be used, and whoever uses them wants the processor for himself."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
+            self._thread.start()
         self._used_s = time.monotonic()
         if (wanted := min(end + self._ahead, len(self.bytes))) > self._wanted:
             self._taken = max(self._taken, end)
@@ -61,7 +63,8 @@ class Growing:
     def close(self) -> None:
         self._closing.set()
         self._more.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _take(self) -> None:
         while self._more.wait() and not self._closing.is_set():

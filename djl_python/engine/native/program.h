@@ -17,8 +17,8 @@ namespace {
 constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
-enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize };
-constexpr int kKinds = 7;
+enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw };
+constexpr int kKinds = 10;
 enum WeightFormat : int32_t { kSame, kEight, kFour };  // kSame: the activations' format; else codes of 8 or 4 bits
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes

@@ -6,7 +6,6 @@ Weights are packed into panels as the kernels read them; the model's own copies 
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,49 +19,16 @@ from .build import library
 from .mapped import let_go
 from .memory import Growing, on_huge_pages
 from .packing import SAME, Packed, pack
+from .pool import Kind, Op, Pool, Step
 from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
 _AHEAD: Final = 128 << 20  # bytes of the cache that are taken in quiet moments, before they are needed
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
-_EMBED, _NORM, _LINEAR, _HEADS, _ATTEND, _GATHER, _QUANTIZE = range(7)
-_KINDS: Final = ("embedding", "norms", "linear", "heads", "attention", "gather", "rounding")
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
 _ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
-
-_INTS: Final = (
-    "kind", "rows_from", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim", "rotary",
-    "interleaved", "window", "format",
-)  # fmt: skip
-_POINTERS: Final = (
-    "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
-)  # fmt: skip
-
-
-class _Op(ctypes.Structure):
-    """`Op` of program.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in _INTS),
-        *((name, ctypes.c_float) for name in ("eps", "scale", "softcap")),
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-    )
-
-
-class _Step(ctypes.Structure):
-    """`Step` of program.h."""
-
-    _fields_ = (
-        ("tokens", ctypes.c_int32),
-        ("wanted", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "rows")),
-        ("tiles", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
-        ("block_size", ctypes.c_int32),
-        ("block_bytes", ctypes.c_int64),
-    )
 
 
 @dataclass(frozen=True)
@@ -100,9 +66,7 @@ class Program:
         max_tokens: int,
         threads: int,
     ) -> None:
-        self._library = library()
-        if (self._library.djl_op_size(), self._library.djl_step_size()) != (ctypes.sizeof(_Op), ctypes.sizeof(_Step)):
-            raise NotUnderstoodError("program.h and program.py disagree about their structures")
+        library()  # before anything is packed
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
         self._quantize = quantize
@@ -113,13 +77,13 @@ class Program:
         self._cache = Growing(blocks * self._block_bytes, min(_AHEAD, blocks * self._block_bytes // 8))
         self._laid_out = 0  # bytes of a block
         self.weight_bytes = 0  # what a step reads of the matrices
-        self._ops: list[_Op] = []
+        self._ops: list[Op] = []
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
         self.heads_per_kv_head = max(layer.attention.heads // layer.attention.kv_heads for layer in recipe.layers)
         self._lay_out(recipe)
-        self._array = (_Op * len(self._ops))(*self._ops)
-        self._pool = self._library.djl_pool(threads)
+        self._array = (Op * len(self._ops))(*self._ops)
+        self.pool = Pool(threads)
         # Memory that is touched for the first time costs more than what is written to it.
         self._end_rows = self._end_buffers(_KEPT_ROWS)
 
@@ -134,7 +98,7 @@ class Program:
         gather.out = norm.in_ = hidden.data_ptr()
         norm.out = taker.in_ = normed.data_ptr()
         head.out = logits.data_ptr()
-        given = _Step(
+        given = Step(
             tokens=len(step.ids),
             wanted=wanted,
             tiles=len(step.tile_start),
@@ -145,15 +109,8 @@ class Program:
         for name in ("ids", "positions", "slots", "rows", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(given, name, getattr(step, name).ctypes.data)
         count = len(self._ops) if wanted else len(self._ops) - self._end_ops
-        if self._library.djl_run(self._pool, self._array, count, ctypes.byref(given), int(self._bf16)):
-            raise RuntimeError("the program has more operations than the kernels take")
+        self.pool.run(self._array, count, given, bf16=self._bf16)
         return logits[:wanted]
-
-    def seconds(self) -> dict[str, float]:
-        """Spent so far, by kind of operation."""
-        spent = (ctypes.c_double * len(_KINDS))()
-        self._library.djl_seconds(self._pool, spent)
-        return dict(zip(_KINDS, spent, strict=True))
 
     @property
     def cache_bytes(self) -> int:
@@ -163,7 +120,7 @@ class Program:
     def close(self) -> None:
         """End the threads."""
         self._cache.close()
-        self._library.djl_pool_close(self._pool)
+        self.pool.close()
 
     # ------------------------------------------------------------------------------------ layout
 
@@ -178,7 +135,7 @@ class Program:
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
         self._add(
-            _EMBED,
+            Kind.EMBED,
             n=self._width,
             mode=int(tied),
             scale=recipe.embedding_scale,
@@ -190,7 +147,7 @@ class Program:
         for layer in recipe.layers:
             self._add_layer(layer)
         before = len(self._ops)
-        self._add(_GATHER, n=self._width, in_=self._hidden)
+        self._add(Kind.GATHER, n=self._width, in_=self._hidden)
         self._add_norm(recipe.final_norm, None, None, rows_from=1)
         self._add_linear(
             head, None, None, rows_from=1, mode=_STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap
@@ -241,11 +198,11 @@ class Program:
             if norm is not None
         }
         eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
-        self._add(_HEADS, in_=projected, eps=eps, **shape, **turn, **norms)
+        self._add(Kind.HEADS, in_=projected, eps=eps, **shape, **turn, **norms)
         mixed = self._buffer("mixed", attention.heads * attention.value_dim, self._dtype)
         sinks = None if attention.sinks is None else self._keep(attention.sinks.float().contiguous())
         self._add(
-            _ATTEND, in_=projected, out=mixed, scale=attention.scale, softcap=attention.softcap,
+            Kind.ATTEND, in_=projected, out=mixed, scale=attention.scale, softcap=attention.softcap,
             window=attention.window, sinks=sinks, **shape,
         )  # fmt: skip
         return mixed
@@ -270,11 +227,11 @@ class Program:
         if packed.weight_format != SAME:
             rounded = self._codes_buffer(packed.k)
             rows_from = more.get("rows_from", 0)
-            self._add(_QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
+            self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
             given = rounded
         bias = None if packed.bias is None else self._keep(packed.bias)
         self.weight_bytes += packed.bytes
-        self._add(_LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
+        self._add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
 
     def _weights(self, packed: Packed) -> dict[str, int | None]:
         scales = None if packed.scales is None else self._keep(packed.scales)
@@ -287,7 +244,7 @@ class Program:
             if norm.bias is not None:
                 details["bias"] = self._keep(norm.bias.contiguous())
         kind = None if norm is None else norm.kind
-        self._add(_NORM, n=self._width, mode=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
+        self._add(Kind.NORM, n=self._width, mode=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
 
     # ------------------------------------------------------------------------------------ memory
 
@@ -297,7 +254,7 @@ class Program:
         return torch.empty(rows, self.vocabulary), hidden, torch.empty_like(hidden, dtype=self._dtype)
 
     def _add(self, kind: int, **fields: Any) -> None:
-        self._ops.append(_Op(kind=kind, **fields))
+        self._ops.append(Op(kind=kind, **fields))
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

@@ -23,7 +23,7 @@ class NativeModelRunner:
         return self._program.run(self._arrays(chunks))
 
     def operator_seconds(self) -> dict[str, float]:
-        return self._program.seconds()
+        return self._program.pool.seconds()
 
     def forget(self, sequence: Sequence) -> None:
         return

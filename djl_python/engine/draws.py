@@ -1,0 +1,113 @@
+"""Draws tokens from scores, by what a RowScanner has read of them. Runs in the engine process.
+
+Where the bounds can be told from the weight of what comes before a token, a draw needs no order (`RowScanner.draw`).
+Where they need ranks, as many of the best tokens are ranked as make the draw certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from .row_scan import RowScanner, Scan, States, invert, uniforms
+from .sampling_plan import Draws
+
+# How many of a row's best tokens are looked at, one number after the other, before its whole vocabulary is sorted.
+CANDIDATES: Final = (64, 1024, 8192)
+
+
+def draw(scanner: RowScanner, scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
+    """Token ids (len(draws.rows),), drawn from those rows of `scores` (R, vocabulary).
+
+    Args:
+        states: of each draw's random numbers.
+    """
+    vocabulary = scores.shape[1]
+    drawn = torch.empty(len(states), dtype=torch.long, device=scores.device)
+    chances = uniforms(states).to(scores.device)
+
+    def among_likeliest(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        values, ids = scanner.best(scores, scan, draws.rows[which], width)
+        probabilities = _probabilities(values, scan, draws, which)
+        kept, certain = _filter(probabilities, draws, which, vocabulary)
+        return ids.gather(1, invert(probabilities * kept, chances[which])[:, None])[:, 0], certain
+
+    def among_typical(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        whole = _probabilities(scores[draws.rows[which]], scan, draws, which)
+        ids = (-_atypicality(whole)).topk(width, dim=-1).indices
+        probabilities = whole.gather(1, ids)
+        kept = _leading(probabilities, draws.typical_p[which])
+        choice = ids.gather(1, invert(probabilities * kept, chances[which])[:, None])[:, 0]
+        return choice, ~kept[:, -1] | (width == vocabulary)
+
+    if len(draws.weighed):
+        which = draws.weighed
+        drawn[which] = scanner.draw(scores, scan, draws.rows[which], draws.bounds, states[draws.weighed_places])
+    _widen(draws.ranked, vocabulary, drawn, among_likeliest)
+    _widen(draws.typical, vocabulary, drawn, among_typical)
+    return drawn
+
+
+def _probabilities(values: Tensor, scan: Scan, draws: Draws, which: Tensor) -> Tensor:
+    """Of scores (len(which), K) of the draws' rows, among their whole rows."""
+    assert scan.masses is not None
+    rows = draws.rows[which]
+    masses: Tensor = ((values - scan.maxima[rows].amax(-1, keepdim=True)) / draws.temperature[which]).exp()
+    return masses / scan.masses[rows].sum(-1, keepdim=True)
+
+
+def _widen(
+    which: Tensor, vocabulary: int, drawn: Tensor, attempt: Callable[[Tensor, int], tuple[Tensor, Tensor]]
+) -> None:
+    """Make these draws, from more and more candidates until what is drawn is certain."""
+    for width in sorted({min(candidates, vocabulary) for candidates in (*CANDIDATES, vocabulary)}):
+        if not len(which):
+            break
+        choice, certain = attempt(which, width)
+        drawn[which[certain]] = choice[certain]
+        which = which[~certain]
+
+
+def _filter(probabilities: Tensor, draws: Draws, which: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Which candidates stay, and for which rows that is certain without seeing the rest of the vocabulary.
+
+    Args:
+        probabilities: (R, K), falling along K; they sum to less than 1 where candidates were cut off.
+    """
+    width = probabilities.shape[1]
+    top_k, top_p, typical_p = draws.top_k[which], draws.top_p[which], draws.typical_p[which]
+    kept = torch.arange(width, device=probabilities.device) < top_k
+    # top_p takes its share of what top_k left, the token that crosses it included
+    left = probabilities * kept
+    mass = torch.where(top_k < vocabulary, left.sum(-1, keepdim=True), 1.0)
+    kept &= (left.cumsum(-1) - left < top_p * mass) | (top_p >= 1)
+    kept &= probabilities >= draws.min_p[which] * probabilities[:, :1]
+    kept[:, 0] = True
+    certain = (top_k <= width) | ((top_k >= vocabulary) & ~kept[:, -1:])
+    if (typical_p < 1).any():
+        kept = torch.where(typical_p < 1, _typical(probabilities * kept, typical_p), kept)
+    return kept, certain[:, 0]
+
+
+def _typical(probabilities: Tensor, typical_p: Tensor) -> Tensor:
+    """Locally typical sampling: keep the tokens whose information is nearest the entropy, up to a mass of typical_p."""
+    normal = probabilities / probabilities.sum(-1, keepdim=True)
+    order = _atypicality(normal).argsort(dim=-1, stable=True)
+    return torch.zeros_like(normal, dtype=torch.bool).scatter(1, order, _leading(normal.gather(1, order), typical_p))
+
+
+def _atypicality(probabilities: Tensor) -> Tensor:
+    """How far a token's information is from the entropy; infinite for what has no probability."""
+    log = probabilities.log()
+    entropy = -(probabilities * log).nansum(-1, keepdim=True)
+    return (-log - entropy).abs()
+
+
+def _leading(ordered: Tensor, mass: Tensor) -> Tensor:
+    """Which of a row's probabilities, taken in order, make up this mass, the one that crosses it included."""
+    kept = (ordered.cumsum(-1) - ordered < mass) & (ordered > 0)
+    kept[:, 0] = True
+    return kept

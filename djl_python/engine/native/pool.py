@@ -1,0 +1,83 @@
+"""The kernels' threads, and what they are told to do. Runs in the engine process; the structures mirror program.h."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from typing import Any, Final
+
+from .build import library
+from .recipe import NotUnderstoodError
+
+
+class Kind(IntEnum):
+    """Of an operation."""
+
+    EMBED = 0
+    NORM = 1
+    LINEAR = 2
+    HEADS = 3
+    ATTEND = 4
+    GATHER = 5
+    QUANTIZE = 6
+    SCAN = 7
+    BEST = 8
+    DRAW = 9
+
+
+_INTS: Final = (
+    "kind", "rows_from", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim", "rotary",
+    "interleaved", "window", "format",
+)  # fmt: skip
+_POINTERS: Final = (
+    "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
+)  # fmt: skip
+
+
+class Op(ctypes.Structure):
+    """`Op` of program.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in _INTS),
+        *((name, ctypes.c_float) for name in ("eps", "scale", "softcap")),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+    )
+
+
+class Step(ctypes.Structure):
+    """`Step` of program.h."""
+
+    _fields_ = (
+        ("tokens", ctypes.c_int32),
+        ("wanted", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "rows")),
+        ("tiles", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
+        ("block_size", ctypes.c_int32),
+        ("block_bytes", ctypes.c_int64),
+    )
+
+
+class Pool:
+    """Threads that walk lists of operations together with the thread that calls `run`."""
+
+    def __init__(self, threads: int) -> None:
+        self._library = library()
+        if (self._library.djl_op_size(), self._library.djl_step_size()) != (ctypes.sizeof(Op), ctypes.sizeof(Step)):
+            raise NotUnderstoodError("program.h and pool.py disagree about their structures")
+        self._handle = self._library.djl_pool(threads)
+
+    def run(self, operations: Any, count: int, step: Step, *, bf16: bool = False) -> None:
+        """Walk the first `count` of an array of `Op`; returns when all is done. Not for two threads at once."""
+        if self._library.djl_run(self._handle, operations, count, ctypes.byref(step), int(bf16)):
+            raise RuntimeError("there are more operations than the kernels take")
+
+    def seconds(self) -> dict[str, float]:
+        """Spent so far, by kind of operation."""
+        spent = (ctypes.c_double * len(Kind))()
+        self._library.djl_seconds(self._handle, spent)
+        return {kind.name.lower(): seconds for kind, seconds in zip(Kind, spent, strict=True)}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._library.djl_pool_close(self._handle)

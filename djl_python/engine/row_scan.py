@@ -1,0 +1,172 @@
+"""The passes over whole rows of scores that drawing tokens takes. Runs in the engine process.
+
+A vocabulary can have 150,000 tokens: what is asked of all of them is asked once, block by block; what follows looks
+into the blocks that matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+States = npt.NDArray[np.uint64]
+
+#: Tokens of a block; the last block of a row may be shorter.
+BLOCK: Final = 64
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What rows of scores come to. All fp32; blocks are ceil(vocabulary / BLOCK).
+
+    Attributes:
+        maxima: (R, blocks), each block's greatest score.
+        inverse_temperature: (R,), as given.
+        log_total: (R,), the logarithm of the sum of the scores' exponentials.
+        masses: (R, blocks), what each block adds to a row's sum of exp((score - the row's greatest) / temperature);
+            None if no temperatures were given.
+    """
+
+    maxima: Tensor
+    log_total: Tensor
+    masses: Tensor | None
+    inverse_temperature: Tensor | None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Among which tokens to draw, for each draw.
+
+    Attributes:
+        top_p: (D,), what comes before a token weighs less than this share of all; 1 for no bound.
+        min_p: (D,), a token weighs at least this share of the heaviest; 0 for no bound.
+    """
+
+    top_p: Tensor
+    min_p: Tensor
+
+
+class RowScanner(Protocol):
+    """Reads whole rows of scores (R, vocabulary), fp32. What it finds in a row does not depend on the other rows."""
+
+    def scan(self, scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
+        """Read every row once.
+
+        Args:
+            inverse_temperature: (R,), one over each row's temperature.
+        """
+        ...
+
+    def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Scores and ids (len(rows), width) of some rows' greatest scores, best first; `width` is at most a row's."""
+        ...
+
+    def draw(self, scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
+        """Ids (len(rows),), drawn from some rows at their temperatures.
+
+        Args:
+            scan: with masses.
+            states: of the random numbers; every draw goes on from its own.
+        """
+        ...
+
+
+class TorchScanner:
+    """A RowScanner on any device."""
+
+    def scan(self, scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
+        maxima = _by_block(scores, lambda blocks: blocks.amax(-1))
+        log_total = scores.logsumexp(-1)
+        if inverse_temperature is None:
+            return Scan(maxima, log_total, None, None)
+        masses = ((scores - maxima.amax(-1, keepdim=True)) * inverse_temperature[:, None]).exp_()
+        return Scan(maxima, log_total, _by_block(masses, lambda blocks: blocks.sum(-1)), inverse_temperature)
+
+    def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        vocabulary = scores.shape[1]
+        whole = vocabulary // BLOCK
+        if width * 4 > whole:  # most blocks would be looked into
+            return scores[rows].topk(width, dim=-1)
+        blocks = scan.maxima[rows, :whole].topk(width, dim=-1).indices
+        ids = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).view(len(rows), -1)
+        rest = torch.arange(whole * BLOCK, vocabulary, device=scores.device).expand(len(rows), -1)
+        ids = torch.cat([ids, rest], dim=1)
+        values, places = scores[rows[:, None], ids].topk(width, dim=-1)
+        return values, ids.gather(1, places)
+
+    def draw(self, scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
+        # By rejection: a token that may not be drawn has none after it that may. What stays is distributed as if it had
+        # been drawn from the permitted tokens alone, and nothing is sorted.
+        tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
+        open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
+        picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
+        weights = _weights(picked, scan, rows[open_])
+        total, drawn = weights.sum(-1), tokens[open_, None]
+        while len(open_):
+            score = picked.gather(1, drawn)
+            before = (picked > score) | ((picked == score) & (ids < drawn))
+            enough = weights.gather(1, drawn)[:, 0] >= bounds.min_p[open_]
+            weights *= before
+            ahead = weights.sum(-1)
+            stays = (((ahead < bounds.top_p[open_] * total) | (bounds.top_p[open_] >= 1)) & enough) | ~(ahead > 0)
+            tokens[open_[stays]] = drawn[stays, 0]
+            open_, picked, weights, total = (each[~stays] for each in (open_, picked, weights, total))
+            states = mix(states)
+            drawn = invert(weights, uniforms(states).to(scores.device)[open_])[:, None]
+        return tokens
+
+
+def _weights(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
+    """Of scores (len(rows), K) of some rows; 1 for a row's greatest."""
+    assert scan.inverse_temperature is not None
+    greatest = scan.maxima[rows].amax(-1, keepdim=True)
+    return ((scores - greatest) * scan.inverse_temperature[rows, None]).exp_()
+
+
+def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor) -> Tensor:
+    """Ids (len(rows),) from all tokens: first the block, then the token in it."""
+    assert scan.masses is not None
+    vocabulary, masses = scores.shape[1], scan.masses[rows]
+    block = invert(masses, chances)[:, None]
+    sums, mass = masses.cumsum(-1), masses.gather(1, block)
+    inside = (chances[:, None] * sums[:, -1:] - (sums.gather(1, block) - mass)) / mass
+    ids = block * BLOCK + torch.arange(BLOCK, device=scores.device)
+    weights = _weights(scores[rows[:, None], ids.clamp(max=vocabulary - 1)], scan, rows) * (ids < vocabulary)
+    return block[:, 0] * BLOCK + invert(weights, inside[:, 0].clamp(0, 1))
+
+
+def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """(R,) of weights (R, K): the index where the running sum passes uniform * total. Never one of weight 0."""
+    sums = weights.cumsum(-1)
+    total = sums[:, -1:]
+    # strictly below the total, so that the last index found has a weight
+    target = torch.minimum(uniforms[:, None] * total, total * (1 - 2**-23))
+    return torch.searchsorted(sums, target, right=True)[:, 0].clamp(max=weights.shape[1] - 1)
+
+
+def uniforms(states: States) -> Tensor:
+    """The number in [0, 1) of each state."""
+    return torch.from_numpy((states >> np.uint64(11)).astype(np.float64) * 2.0**-53).float()
+
+
+def mix(states: States) -> States:
+    """SplitMix64's step and finalizer: 64 well-mixed bits of each 64-bit state."""
+    z = states + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _by_block(rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """(R, n) -> (R, blocks)"""
+    whole = rows.shape[1] // BLOCK * BLOCK
+    reduced = reduce(rows[:, :whole].view(len(rows), -1, BLOCK)) if whole else rows[:, :0]
+    if whole == rows.shape[1]:
+        return reduced
+    return torch.cat([reduced, reduce(rows[:, None, whole:])], dim=1)

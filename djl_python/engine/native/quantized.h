@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kGroup = 64;          // of program.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
-constexpr int kIntegerRows = 3;     // of the register tile: as many sums again are needed in fp32
+constexpr int kIntegerRows = 6;     // of the register tile
 
 // A row of rounded activations: all its codes, then a scale and the codes' sum for each group.
 struct IntegerRow {
@@ -60,60 +60,75 @@ inline int64_t panel_bytes(int groups) {
     return (int64_t)groups * kQuads * W::lines * 64;
 }
 
-// R rows times one panel of weights; sums in fp32.
+// sum += b (unsigned) times a (signed), four to a lane. The intrinsic makes GCC 12 copy each sum, and spill them all.
+inline void multiply(__m512i& sum, __m512i b, __m512i a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a)); }
+
+// R rows times one panel of weights; sums in fp32, (R, kPanel) in memory: the registers are the integers'. Loops are
+// unrolled by hand so that GCC sees before it is too late that `part` can live in registers.
 template <class W, int R, int L>
 inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, const char* ahead,
-                         __m512 (&sum)[R][4]) {
+                         float* sums) {
     IntegerRow given[R];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) given[r] = integer_row(op.in, row + r, groups);
     auto scales = (const uint16_t*)op.weight2 + (int64_t)panel * groups * kPanel;
     for (int g = 0; g < groups; ++g) {
         __m512i part[R][4];
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
             for (int v = 0; v < 4; ++v) part[r][v] = _mm512_set1_epi32(-W::zero * given[r].sums[g]);
         for (int q = 0; q < kQuads; ++q, weights += W::lines * 64) {
             __m512i b[4];
             W::load(weights, b);
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 int32_t four;
                 memcpy(&four, given[r].codes + g * kGroup + q * 4, 4);
                 const __m512i x = _mm512_set1_epi32(four);
-                for (int v = 0; v < 4; ++v) part[r][v] = _mm512_dpbusd_epi32(part[r][v], b[v], x);
+#pragma GCC unroll 4
+                for (int v = 0; v < 4; ++v) multiply(part[r][v], b[v], x);
             }
             fetch<L>(ahead);
         }
         __m512 of_group[4];
         if (W::grouped)
+#pragma GCC unroll 4
             for (int v = 0; v < 4; ++v)
                 of_group[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + g * kPanel + v * 16)));
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const __m512 scale = _mm512_set1_ps(given[r].scales[g]);
+#pragma GCC unroll 4
             for (int v = 0; v < 4; ++v) {
+                float* sum = sums + r * kPanel + v * 16;
                 const __m512 x = _mm512_cvtepi32_ps(part[r][v]);
-                sum[r][v] = _mm512_fmadd_ps(x, W::grouped ? _mm512_mul_ps(scale, of_group[v]) : scale, sum[r][v]);
+                const __m512 factor = W::grouped ? _mm512_mul_ps(scale, of_group[v]) : scale;
+                _mm512_store_ps(sum, _mm512_fmadd_ps(x, factor, _mm512_load_ps(sum)));
             }
         }
-    }
-    if (W::grouped) return;
-    for (int v = 0; v < 4; ++v) {
-        const __m512 of_column = _mm512_loadu_ps((const float*)op.weight2 + panel * kPanel + v * 16);
-        for (int r = 0; r < R; ++r) sum[r][v] = _mm512_mul_ps(sum[r][v], of_column);
     }
 }
 
 template <class F, class W, int R>
 inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights,
                                   Ahead ahead) {
-    __m512 sum[R][4];
-    for (auto& one : sum)
-        for (auto& lane : one) lane = _mm512_setzero_ps();
+    alignas(64) float sums[R * kPanel] = {};
     switch (ahead.lines) {
-        case 0: integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead.at, sum); break;
-        case 1: integer_tile<W, R, 1>(op, row, panel, groups, weights, ahead.at, sum); break;
-        case 2: integer_tile<W, R, 2>(op, row, panel, groups, weights, ahead.at, sum); break;
-        default: integer_tile<W, R, 4>(op, row, panel, groups, weights, ahead.at, sum); break;
+        case 0: integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead.at, sums); break;
+        case 1: integer_tile<W, R, 1>(op, row, panel, groups, weights, ahead.at, sums); break;
+        case 2: integer_tile<W, R, 2>(op, row, panel, groups, weights, ahead.at, sums); break;
+        default: integer_tile<W, R, 4>(op, row, panel, groups, weights, ahead.at, sums); break;
     }
-    for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
+    for (int r = 0; r < R; ++r) {
+        __m512 sum[4];
+        for (int v = 0; v < 4; ++v) {
+            sum[v] = _mm512_load_ps(sums + r * kPanel + v * 16);
+            if (W::grouped) continue;
+            sum[v] = _mm512_mul_ps(sum[v], _mm512_loadu_ps((const float*)op.weight2 + panel * kPanel + v * 16));
+        }
+        finish_row<F>(op, row + r, panel, sum);
+    }
 }
 
 // `linear` with integer weights: in is what kQuantize wrote, weight2 are the scales.
@@ -128,12 +143,16 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
         int row = first;
         for (int t = 0; t < tiles; ++t) {
             const Ahead ahead = ahead_of(t, tiles, weights, next, groups * kQuads, W::lines);
-            switch (std::min(last - row, kIntegerRows)) {
+            const int height = (last - row + tiles - t - 1) / (tiles - t);
+            switch (height) {
                 case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, ahead); break;
                 case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, ahead); break;
-                default: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, ahead); break;
+                case 3: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, ahead); break;
+                case 4: integer_rows_of_panel<F, W, 4>(op, row, panel, groups, weights, ahead); break;
+                case 5: integer_rows_of_panel<F, W, 5>(op, row, panel, groups, weights, ahead); break;
+                default: integer_rows_of_panel<F, W, 6>(op, row, panel, groups, weights, ahead); break;
             }
-            row += std::min(last - row, kIntegerRows);
+            row += height;
         }
     });
 }

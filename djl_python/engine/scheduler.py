@@ -71,8 +71,7 @@ class Scheduler:
         if self._suspects:
             return self._schedule_suspect()
         generating = sum(sequence.remaining == 1 for sequence in self.running)
-        room = self.max_sequences - len(self.running)
-        budget = self.pacer.budget(generating, len(self.running) - generating + min(len(self.waiting), room))
+        budget = self.pacer.budget(generating)
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):

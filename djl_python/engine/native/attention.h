@@ -176,6 +176,8 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
     s.sums.resize((size_t)kQueries * op.value_dim);
     memset(s.sums.data(), 0, (size_t)count * op.value_dim * sizeof(float));
+    // Scores are powers of two of the weights; a soft cap still has to see them as they are.
+    const __m512 scale = _mm512_set1_ps(op.softcap > 0 ? op.scale : op.scale * kLog2e);
     auto position_of = [&](int pair) { return step.positions[first + pair / shared]; };
     for (int q = 0; q < count; ++q) {
         const int head = kv_head * shared + q % shared;
@@ -183,9 +185,9 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
         T* to = (T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
             const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
-            F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), _mm512_set1_ps(op.scale)), mask);
+            F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), scale), mask);
         }
-        s.most[q] = op.sinks ? op.sinks[head] : -INFINITY;
+        s.most[q] = op.sinks ? op.sinks[head] * kLog2e : -INFINITY;
         s.total[q] = op.sinks ? 1.0f : 0.0f;
     }
     const int64_t end = position_of(count - 1) + 1;
@@ -210,21 +212,24 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
             float* row = s.scores.data() + (size_t)q * kChunkKeys;
             const int64_t position = position_of(q);
             __m512 top = _mm512_set1_ps(-INFINITY);
+            // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
+            const int64_t first_key = op.window > 0 ? position - op.window + 1 : 0;
+            const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
+            const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
             for (int g = 0; g < groups; ++g) {
                 __m512 x = _mm512_loadu_ps(row + g * kKeys);
+                const bool whole = g >= whole_from && g < whole_to;
                 if (op.softcap > 0) {
-                    const __m512 cap = _mm512_set1_ps(op.softcap);
-                    x = _mm512_mul_ps(tanh_ps(_mm512_div_ps(x, cap)), cap);
+                    x = tanh_ps(_mm512_div_ps(x, _mm512_set1_ps(op.softcap)));
+                    x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
                 }
-                const int64_t key = chunk + g * kKeys;
-                const int64_t visible = position - key + 1;  // lanes below it are not in the future
-                __mmask16 mask = visible >= 16 ? 0xffff : visible <= 0 ? 0 : (__mmask16)((1 << visible) - 1);
-                if (op.window > 0) {
-                    const int64_t gone = position - op.window + 1 - key;  // lanes below it have left the window
+                if (!whole) {
+                    const int64_t key = chunk + g * kKeys, visible = position - key + 1, gone = first_key - key;
+                    __mmask16 mask = visible >= 16 ? 0xffff : visible <= 0 ? 0 : (__mmask16)((1 << visible) - 1);
                     if (gone > 0) mask &= gone >= 16 ? 0 : (__mmask16)(0xffff << gone);
+                    x = _mm512_mask_blend_ps(mask, _mm512_set1_ps(-INFINITY), x);
                 }
-                x = _mm512_mask_blend_ps(mask, _mm512_set1_ps(-INFINITY), x);
-                _mm512_storeu_ps(row + g * kKeys, x);
+                if (!whole || op.softcap > 0) _mm512_storeu_ps(row + g * kKeys, x);
                 top = _mm512_max_ps(top, x);
             }
             const float most = std::max(s.most[q], _mm512_reduce_max_ps(top));
@@ -235,13 +240,11 @@ void attend_tile(const Op& op, const Step& step, int first, int size, const int6
             }
             __m512 total = _mm512_setzero_ps();
             for (int g = 0; g < groups; ++g) {
-                const __m512 x = _mm512_loadu_ps(row + g * kKeys);
-                const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-INFINITY), _CMP_GT_OQ);
-                const __m512 e = _mm512_maskz_mov_ps(seen, exp_ps(_mm512_sub_ps(x, _mm512_set1_ps(most))));
+                const __m512 e = exp2_ps(_mm512_sub_ps(_mm512_loadu_ps(row + g * kKeys), _mm512_set1_ps(most)));
                 total = _mm512_add_ps(total, e);
                 F::store(weights + g * kKeys, e);
             }
-            const float old = s.most[q] == -INFINITY ? 0.0f : expf(s.most[q] - most);
+            const float old = s.most[q] == -INFINITY ? 0.0f : exp2f(s.most[q] - most);
             s.total[q] = s.total[q] * old + _mm512_reduce_add_ps(total);
             if (s.most[q] != most && s.most[q] != -INFINITY)
                 for (int i = 0; i < op.value_dim; ++i) s.sums[(size_t)q * op.value_dim + i] *= old;

@@ -10,6 +10,8 @@
 
 namespace {
 
+constexpr float kLog2e = 1.44269504f;
+
 struct BF16 {
     using T = uint16_t;
     static constexpr int pair = 2;
@@ -61,6 +63,19 @@ inline __m512 exp_ps(__m512 x) {
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, n);
+}
+
+// 2^x, good to 3e-7; exactly 0 where x is below -150, minus infinity too.
+inline __m512 exp2_ps(__m512 x) {
+    x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
+    const __m512 whole = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, whole);
+    __m512 p = _mm512_set1_ps(1.3333558e-3f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, whole);
 }
 
 inline __m512 tanh_ps(__m512 x) {

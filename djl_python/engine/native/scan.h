@@ -18,22 +18,11 @@ inline __mmask16 lanes_of(int left) { return left >= 16 ? 0xffff : left <= 0 ? 0
 struct Mass {
     __m512 factor, shift;
     Mass(float top, float inverse_temperature) {
-        const float f = inverse_temperature * 1.44269504f;
+        const float f = inverse_temperature * kLog2e;
         factor = _mm512_set1_ps(f);
         shift = _mm512_set1_ps(-top * f);
     }
-    __m512 operator()(__m512 x) const {
-        const __m512 power = _mm512_max_ps(_mm512_fmadd_ps(x, factor, shift), _mm512_set1_ps(-200.0f));  // 2^-200 is 0
-        const __m512 whole = _mm512_roundscale_ps(power, 0), r = _mm512_sub_ps(power, whole);
-        // 2^r for |r| <= 1/2, by its Taylor series: good to 2e-7.
-        __m512 p = _mm512_set1_ps(1.3333558e-3f);
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718e-1f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-        return _mm512_scalef_ps(p, whole);
-    }
+    __m512 operator()(__m512 x) const { return exp2_ps(_mm512_fmadd_ps(x, factor, shift)); }
 };
 
 // Vector v of a block of a row of n; beyond its end nothing but minus infinity.

@@ -1,7 +1,7 @@
 """An asyncio channel of protocol messages over a connected Unix socket.
 
-Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Everything sent in
-one turn of the event loop leaves as one frame.
+Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Everything that is
+sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from .protocol import AnyMessage, FrameReader, encode_frame
 
-SOCKET_BUFFER_BYTES = 1 << 20
+SOCKET_BUFFER_BYTES: Final = 1 << 20
+# asyncio's own buffer for a read is larger than malloc keeps: each read would map memory and give it back.
+_READ_BYTES: Final = 1 << 16
+# Channels that have something to send, of all event loops.
+_unsent: Final[list[Channel]] = []
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.BufferedProtocol):
     """Messages out with `send`, messages in by callback, the peer's death by callback.
 
     Callbacks run in the event loop: `on_messages` once per read with everything it completed, `on_closed` exactly
@@ -27,6 +31,7 @@ class Channel(asyncio.Protocol):
         self._on_messages = on_messages
         self._on_closed = on_closed
         self._reader = FrameReader()
+        self._read = memoryview(bytearray(_READ_BYTES))
         self._outgoing: list[AnyMessage] = []
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -47,16 +52,20 @@ class Channel(asyncio.Protocol):
         return channel
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message for the frame that leaves at the end of this loop turn. Dropped once closed."""
+        """Queue a message for the next frame; see the module. Dropped once closed."""
         if self.closed:
             return
         if not self._outgoing:
             self._loop.call_soon(self.flush)
+            _unsent.append(self)
         self._outgoing.append(message)
 
     def flush(self) -> None:
         """Send what is queued now."""
-        if self._outgoing and self._transport is not None and not self.closed:
+        if not self._outgoing:
+            return
+        _unsent.remove(self)
+        if self._transport is not None and not self.closed:
             self._transport.write(encode_frame(self._outgoing))
         self._outgoing = []
 
@@ -72,13 +81,18 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # of a socket; uvloop's has no such base class
         self._transport.set_write_buffer_limits(high=1 << 26)
 
-    def data_received(self, data: bytes) -> None:
-        self._on_messages(self._reader.feed(data))
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._on_messages(self._reader.feed(self._read[:nbytes]))
+        for channel in [each for each in _unsent if each._loop is self._loop]:
+            channel.flush()  # not a turn of the loop later
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed:

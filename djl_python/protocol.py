@@ -167,19 +167,21 @@ class FrameReader:
             ValueError: the length is absurd: the stream is not ours, and the connection must be closed.
             msgspec.DecodeError: the same, found later.
         """
-        self._buffer += data
+        rest = self._buffer
+        if rest:
+            rest += data
+        whole = memoryview(rest or data)
         messages: list[AnyMessage] = []
-        start, end = 0, len(self._buffer)
+        start, end = 0, len(whole)
         while end - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            (length,) = _LENGTH.unpack_from(whole, start)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes: not one of ours")
             stop = start + _LENGTH.size + length
             if stop > end:
                 break
-            with memoryview(self._buffer) as view:
-                messages += _decoder.decode(view[start + _LENGTH.size : stop])
+            messages += _decoder.decode(whole[start + _LENGTH.size : stop])
             start = stop
-        if start:
-            del self._buffer[:start]
+        if start < end or rest:
+            self._buffer = bytearray(whole[start:])
         return messages

@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -69,6 +70,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._headers: dict[str, str] = {}
         self._head_sent = False
         self._bodiless = False
+        self._chunked = False
         self._close_after = False
         self._ended = False
         self._received_at = time.monotonic()
@@ -141,7 +143,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             if not self._head_sent:
                 self._send_head(data, last)
             elif data and not self._bodiless:
-                self._connection.write(data)
+                self._write(data)
         except StreamBufferFullError:
             log.warning("a client reads too slowly: cut off", extra=self._log_extra)
             self._abandon("slow_reader")
@@ -258,6 +260,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if last and self._status not in _BODILESS:
             headers["Content-Length"] = str(len(data))
         elif not last:
+            self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
             headers.setdefault("Cache-Control", "no-cache")
             if headers.get("Content-Type", "").startswith("text/event-stream"):
                 headers["X-Accel-Buffering"] = "no"
@@ -271,6 +274,20 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._head_sent = True
         start_line = httputil.ResponseStartLine("HTTP/1.1", self._status, reason(self._status))
         self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
+
+    def _write(self, data: bytes) -> None:
+        """A further piece of the body, into the socket if that has room.
+
+        Tornado's own write makes two futures and a turn of the event loop of every piece, and nobody waits for them.
+        """
+        stream = self._connection.stream
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        sent = 0
+        if not stream.writing() and not stream.closed():
+            with suppress(OSError):  # no room, or no client: the stream waits, or finds out
+                sent = stream.socket.send(framed)
+        if sent < len(framed):
+            stream.write(framed[sent:])
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
         if _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value):

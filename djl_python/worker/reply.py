@@ -14,6 +14,8 @@ from ..channel import Channel
 from ..protocol import Chunk, Report, Start
 
 REQUEST_ID: Final = "x-request-id"
+#: Numbers wait this long for others: a report for every token would cost more than the token's text.
+REPORT_EVERY_S: Final = 0.1
 
 
 class ChannelReply:
@@ -77,7 +79,7 @@ class ChannelReply:
 
 
 class ChannelMetrics:
-    """A `handler.Metrics`: what is counted in one turn of the loop leaves as one Report. Any thread may count."""
+    """A `handler.Metrics`: what is counted leaves as one Report every `REPORT_EVERY_S`. Any thread may count."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -103,6 +105,11 @@ class ChannelMetrics:
             self._observations.setdefault(name, []).append(value)
             self._schedule()
 
+    def flush(self) -> None:
+        """Report now what was counted: a call has ended, and who reads the metrics after it expects it there."""
+        if self._scheduled:
+            self._send()
+
     def _clear(self) -> None:
         self._scheduled = False
         self._gauges: dict[str, float] = {}
@@ -113,9 +120,9 @@ class ChannelMetrics:
         if not self._scheduled:
             self._scheduled = True
             if threading.current_thread() is threading.main_thread():
-                self._loop.call_soon(self._send)
+                self._loop.call_later(REPORT_EVERY_S, self.flush)
             else:
-                self._loop.call_soon_threadsafe(self._send)
+                self._loop.call_soon_threadsafe(self._loop.call_later, REPORT_EVERY_S, self.flush)
 
     def _send(self) -> None:
         with self._lock:

@@ -67,11 +67,14 @@ class Service:
         self._properties: dict[str, str] = {}
         self._stopping = False
         self._channel: Channel
+        self._metrics: ChannelMetrics
 
     async def run(self, sock: socket.socket) -> int:
         """Serve the front end at the other end of `sock`; the process's exit status (see the package)."""
         self._channel = await Channel.connect(sock, self._on_messages, self._on_closed)
+        self._metrics = ChannelMetrics(self._channel)
         status = await self._exit
+        self._metrics.flush()
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self._channel.drain()
@@ -159,7 +162,7 @@ class Service:
             version=config.version,
             model_dir=Path(config.path),
             config=config,
-            metrics=ChannelMetrics(self._channel),
+            metrics=self._metrics,
             progress=lambda what, done, total: self._call_soon(
                 self._channel.send, Status("loading", what, done, total)
             ),
@@ -230,6 +233,7 @@ class Service:
             if not flight.reply.started:
                 flight.reply.start(500, {"content-type": "text/plain"})
             flight.reply.finish(b"internal error")
+        self._metrics.flush()
 
     async def _check_released(self, inputs: Input) -> None:
         if not await self.thread.released(inputs, TIMEOUT_GRACE_S):

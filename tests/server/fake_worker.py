@@ -41,7 +41,7 @@ class FakeWorker:
                 self.tasks[0] = asyncio.create_task(self.load(msgspec.msgpack.decode(message.model, type=ModelConfig)))
             elif isinstance(message, Call):
                 self.tasks[message.id] = asyncio.create_task(self.answer(message))
-                self.report()
+                asyncio.get_running_loop().call_soon(self.report)  # which a frozen worker does not get to
             elif isinstance(message, Cancel):
                 self.cancels.append(message.reason)
                 if (task := self.tasks.pop(message.id, None)) is not None:

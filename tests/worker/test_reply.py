@@ -7,7 +7,7 @@ import pytest
 
 from djl_python.channel import Channel
 from djl_python.protocol import AnyMessage, Chunk, Report, Start
-from djl_python.worker.reply import ChannelMetrics, ChannelReply
+from djl_python.worker.reply import REPORT_EVERY_S, ChannelMetrics, ChannelReply
 
 
 class Ends:
@@ -74,7 +74,7 @@ async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     await ends.close()
 
 
-async def test_metrics_of_one_turn_leave_as_one_report_from_any_thread() -> None:
+async def test_metrics_leave_together_from_any_thread() -> None:
     ends = Ends()
     metrics = ChannelMetrics(await ends.open())
     metrics.count("a")
@@ -87,3 +87,40 @@ async def test_metrics_of_one_turn_leave_as_one_report_from_any_thread() -> None
     await asyncio.to_thread(metrics.count, "b")
     assert await ends.frame() == [Report(counts={"b": 1})]
     await ends.close()
+
+
+async def test_metrics_that_are_wanted_now_leave_now() -> None:
+    ends = Ends()
+    channel = await ends.open()
+    metrics = ChannelMetrics(channel)
+    metrics.flush()
+    metrics.count("a")
+    metrics.flush()
+    channel.send(Chunk(5, b"x", True))
+    assert await ends.frame() == [Report(counts={"a": 1}), Chunk(5, b"x", True)], "and nothing before"
+    await asyncio.sleep(3 * REPORT_EVERY_S)
+    assert len(ends.frames) == 1
+    await ends.close()
+
+
+async def test_what_is_sent_while_a_frame_is_handled_leaves_at_once() -> None:
+    """The engine's step comes in at one channel, its texts leave through another, in one frame."""
+    right = Ends()
+    out = await right.open()
+
+    def relay(messages: list[AnyMessage]) -> None:
+        for message in messages:
+            out.send(message)
+        asyncio.get_running_loop().call_soon(lambda: out.send(Chunk(9, b"a turn later", True)))
+
+    ours, theirs = socket.socketpair()
+    source = await Channel.connect(theirs, lambda _: None, lambda: None)
+    sink = await Channel.connect(ours, relay, lambda: None)
+    source.send(Chunk(1, b"x", False))
+    source.send(Chunk(2, b"y", False))
+    while sum(map(len, right.frames)) < 3:
+        await asyncio.wait_for(right.frame(), 10)
+    assert [len(frame) for frame in right.frames] in ([2, 1], [3])  # two frames, which may be read together
+    source.close()
+    sink.close()
+    await right.close()

@@ -449,6 +449,7 @@ async def test_stop_closes_a_class_handler(loaded: Loader, tmp_path: Path) -> No
         """
     )
     assert [(s.detail, s.done, s.total) for s in front.statuses if s.total] == [("weights", 1, 2)]
+    await asyncio.wait_for(front.reported.wait(), 10)
     assert front.reports[0].counts == {"loads": 1}
     assert (await front.call(b"x")).json == ["demo", 1]
     front.stop()

@@ -10,7 +10,8 @@
 namespace {
 
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
-constexpr int kChunkKeys = 512;  // keys between two rescalings of the softmax
+constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
+constexpr int kFewQueries = 12;  // up to here a walk waits for memory
 
 // Where a group's keys or values lie in a block: (layers, keys then values, kv_heads, group of 16 keys, dim, 16, pair).
 template <class F>
@@ -97,13 +98,19 @@ void heads(Pool& pool, int index, const Op& op, const Step& step) {
     }
 }
 
+// Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
+// the greatest score, and the weights' total.
+struct Part {
+    std::vector<float> sums;
+    float most[kQueries], total[kQueries];
+};
+
 // Scratch of one thread, for one walk over the keys.
 struct Scratch {
-    std::vector<int32_t> queries;   // packed pairs
-    std::vector<float> scores;      // (pairs of query and head, kChunkKeys)
-    std::vector<int32_t> weights;   // the same as packed pairs of keys
-    std::vector<float> sums;        // (pairs, value_dim)
-    float most[kQueries], total[kQueries];
+    std::vector<int32_t> queries;  // packed pairs of numbers
+    std::vector<float> scores;     // (pairs of query and head, kChunkKeys)
+    std::vector<int32_t> weights;  // the same as packed pairs of keys
+    Part part, all;                // of a chunk, and of all so far
 };
 
 // Scores of R (query, head) pairs against G groups of keys; fetches their values, and the keys of the G groups after them.
@@ -137,14 +144,16 @@ inline void score_all(const int32_t* queries, int count, int pairs, const typena
     for (; q < count; ++q) score<F, 1, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
 }
 
-// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs.
-template <class F, int R, int V>
-inline void mix(const int32_t* weights, const typename F::T* const* values, int groups, int dim, int vector, float* sums) {
+// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs; with A, fetches a group of
+// keys from `ahead` for each, `lines` lines long.
+template <class F, int R, int V, bool A>
+inline void mix(const int32_t* weights, const typename F::T* const* values, int groups, int dim, int vector, float* sums,
+                const typename F::T* const* ahead, int lines) {
     constexpr int steps = kKeys / F::pair;
     __m512 sum[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = _mm512_loadu_ps(sums + r * dim + (vector + v) * 16);
-    for (int g = 0; g < groups; ++g)
+    for (int g = 0; g < groups; ++g) {
         for (int s = 0; s < steps; ++s) {
             const auto* base = (const __m512i*)(values[g] + (int64_t)s * dim * F::pair) + vector;
             for (int v = 0; v < V; ++v) {
@@ -152,133 +161,290 @@ inline void mix(const int32_t* weights, const typename F::T* const* values, int 
                 for (int r = 0; r < R; ++r)
                     sum[r][v] = F::fma(sum[r][v], value, weights[r * (kChunkKeys / F::pair) + g * steps + s]);
             }
+            if (A)
+                for (int line = lines * s / steps; line < lines * (s + 1) / steps; ++line)
+                    _mm_prefetch((const char*)ahead[g] + line * 64, _MM_HINT_T0);
         }
+    }
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) _mm512_storeu_ps(sums + r * dim + (vector + v) * 16, sum[r][v]);
 }
 
 template <class F, int R>
-inline void mix_rows(const int32_t* weights, const typename F::T* const* values, int groups, int dim, float* sums) {
+inline void mix_rows(const int32_t* weights, const typename F::T* const* values, int groups, int dim, float* sums,
+                     const typename F::T* const* ahead, int lines) {
     const int vectors = dim / 16;
     int v = 0;
-    for (; v + 4 <= vectors; v += 4) mix<F, R, 4>(weights, values, groups, dim, v, sums);
-    for (; v < vectors; ++v) mix<F, R, 1>(weights, values, groups, dim, v, sums);
+    if (ahead && vectors >= 4) {
+        mix<F, R, 4, true>(weights, values, groups, dim, v, sums, ahead, lines);
+        v = 4;
+    }
+    for (; v + 4 <= vectors; v += 4) mix<F, R, 4, false>(weights, values, groups, dim, v, sums, nullptr, 0);
+    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, values, groups, dim, v, sums, nullptr, 0);
 }
 
-// Causal attention of the tokens of a tile, for one key head. in: `heads`' output; out (tokens, heads * value_dim) T.
+// The keys that the tokens of a tile see, from a whole group on.
+struct Keys {
+    int64_t begin, end;
+    int64_t first_chunk() const { return begin / kChunkKeys; }
+    int chunks() const { return (int)((end + kChunkKeys - 1) / kChunkKeys - first_chunk()); }
+};
+
+inline Keys keys_of(const Op& op, const Step& step, int first, int size) {
+    const int64_t end = step.positions[first + size - 1] + 1;
+    const int64_t begin = op.window > 0 ? std::max<int64_t>(0, step.positions[first] - op.window + 1) : 0;
+    return {begin - begin % kKeys, end};
+}
+
+// Tokens of a tile and a key head: up to kQueries (query, head) pairs that walk over the same keys.
+struct Walk {
+    int first, size, kv_head;
+    const int64_t* table;
+    Keys keys;
+};
+
 template <class F>
-void attend_tile(const Op& op, const Step& step, int first, int size, const int64_t* table, int kv_head, Scratch& s) {
-    using T = typename F::T;
-    const int shared = op.heads / op.kv_heads, count = size * shared, pairs = op.dim / F::pair;
+void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
+    const int shared = op.heads / op.kv_heads, count = walk.size * shared, pairs = op.dim / F::pair;
     const int64_t width = (int64_t)(op.heads + op.kv_heads) * op.dim + (int64_t)op.kv_heads * op.value_dim;
     s.queries.resize((size_t)kQueries * pairs);
     s.scores.resize((size_t)kQueries * kChunkKeys);
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
-    s.sums.resize((size_t)kQueries * op.value_dim);
-    memset(s.sums.data(), 0, (size_t)count * op.value_dim * sizeof(float));
+    s.part.sums.resize((size_t)kQueries * op.value_dim);
+    s.all.sums.resize((size_t)kQueries * op.value_dim);
     // Scores are powers of two of the weights; a soft cap still has to see them as they are.
     const __m512 scale = _mm512_set1_ps(op.softcap > 0 ? op.scale : op.scale * kLog2e);
-    auto position_of = [&](int pair) { return step.positions[first + pair / shared]; };
     for (int q = 0; q < count; ++q) {
-        const int head = kv_head * shared + q % shared;
-        const float* x = (const float*)op.in + (first + q / shared) * width + head * op.dim;
-        T* to = (T*)(s.queries.data() + (size_t)q * pairs);
+        const int head = walk.kv_head * shared + q % shared;
+        const float* x = (const float*)op.in + (walk.first + q / shared) * width + head * op.dim;
+        auto to = (typename F::T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
             const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
             F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), scale), mask);
         }
-        s.most[q] = op.sinks ? op.sinks[head] * kLog2e : -INFINITY;
-        s.total[q] = op.sinks ? 1.0f : 0.0f;
     }
-    const int64_t end = position_of(count - 1) + 1;
-    int64_t begin = op.window > 0 ? std::max<int64_t>(0, position_of(0) - op.window + 1) : 0;
-    begin -= begin % kKeys;
-    const int per_block = step.block_size / kKeys;
+}
+
+// One query's scores of a chunk become weights, relative to their greatest.
+template <class F>
+inline void weigh(const Op& op, const Keys& keys, int64_t chunk, int groups, int64_t position, float* row,
+                  typename F::T* weights, float& most, float& sum) {
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
+    const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
+    const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
+    const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
+    for (int g = 0; g < groups; ++g) {
+        __m512 x = _mm512_loadu_ps(row + g * kKeys);
+        const bool whole = g >= whole_from && g < whole_to;
+        if (op.softcap > 0) {
+            x = tanh_ps(_mm512_div_ps(x, _mm512_set1_ps(op.softcap)));
+            x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
+        }
+        if (!whole) {
+            const int64_t key = chunk + g * kKeys, visible = position - key + 1, gone = first_key - key;
+            __mmask16 mask = visible >= 16 ? 0xffff : visible <= 0 ? 0 : (__mmask16)((1 << visible) - 1);
+            if (gone > 0) mask &= gone >= 16 ? 0 : (__mmask16)(0xffff << gone);
+            x = _mm512_mask_blend_ps(mask, _mm512_set1_ps(-INFINITY), x);
+        }
+        if (!whole || op.softcap > 0) _mm512_storeu_ps(row + g * kKeys, x);
+        top = _mm512_max_ps(top, x);
+    }
+    most = _mm512_reduce_max_ps(top);
+    sum = 0;
+    if (most == -INFINITY) {  // nothing of this chunk is visible
+        memset(weights, 0, (size_t)groups * kKeys * sizeof(*weights));
+        return;
+    }
+    __m512 total = _mm512_setzero_ps();
+    for (int g = 0; g < groups; ++g) {
+        const __m512 e = exp2_ps(_mm512_sub_ps(_mm512_loadu_ps(row + g * kKeys), _mm512_set1_ps(most)));
+        total = _mm512_add_ps(total, e);
+        F::store(weights + g * kKeys, e);
+    }
+    sum = _mm512_reduce_add_ps(total);
+}
+
+// A chunk of a walk.
+struct Place {
+    Walk walk;
+    int64_t chunk;
+    int64_t begin() const { return std::max(walk.keys.begin, chunk * kChunkKeys); }
+    int64_t end() const { return std::min(walk.keys.end, (chunk + 1) * kChunkKeys); }
+    int groups() const { return (int)((end() - begin() + kKeys - 1) / kKeys); }
+};
+
+// Attention to one chunk of the keys, into the scratch's part; the queries are packed. The keys of `next` are fetched.
+template <class F>
+void attend_chunk(const Op& op, const Step& step, const Place& place, const Place* next, Scratch& s) {
+    const Walk& walk = place.walk;
+    using T = typename F::T;
+    const int shared = op.heads / op.kv_heads, count = walk.size * shared, pairs = op.dim / F::pair;
+    const int64_t begin = place.begin();
+    const int groups = place.groups(), per_block = step.block_size / kKeys;
     const T* keys[kChunkKeys / kKeys + 2];
     const T* values[kChunkKeys / kKeys];
-    for (int64_t chunk = begin; chunk < end; chunk += kChunkKeys) {
-        const int groups = (int)((std::min<int64_t>(end - chunk, kChunkKeys) + kKeys - 1) / kKeys);
-        for (int g = 0; g < groups; ++g) {
-            const int64_t group = chunk / kKeys + g, block = table[group / per_block];
-            keys[g] = key_group<F>(op, step, block, kv_head, (int)(group % per_block));
-            values[g] = value_group<F>(op, step, block, kv_head, (int)(group % per_block));
-        }
-        keys[groups] = keys[groups + 1] = keys[groups - 1];  // what is fetched after the last
-        int g = 0;
-        for (; g + 2 <= groups; g += 2)
-            score_all<F, 2>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
-        if (g < groups) score_all<F, 1>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
-        for (int q = 0; q < count; ++q) {
-            float* row = s.scores.data() + (size_t)q * kChunkKeys;
-            const int64_t position = position_of(q);
-            __m512 top = _mm512_set1_ps(-INFINITY);
-            // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
-            const int64_t first_key = op.window > 0 ? position - op.window + 1 : 0;
-            const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
-            const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
-            for (int g = 0; g < groups; ++g) {
-                __m512 x = _mm512_loadu_ps(row + g * kKeys);
-                const bool whole = g >= whole_from && g < whole_to;
-                if (op.softcap > 0) {
-                    x = tanh_ps(_mm512_div_ps(x, _mm512_set1_ps(op.softcap)));
-                    x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
-                }
-                if (!whole) {
-                    const int64_t key = chunk + g * kKeys, visible = position - key + 1, gone = first_key - key;
-                    __mmask16 mask = visible >= 16 ? 0xffff : visible <= 0 ? 0 : (__mmask16)((1 << visible) - 1);
-                    if (gone > 0) mask &= gone >= 16 ? 0 : (__mmask16)(0xffff << gone);
-                    x = _mm512_mask_blend_ps(mask, _mm512_set1_ps(-INFINITY), x);
-                }
-                if (!whole || op.softcap > 0) _mm512_storeu_ps(row + g * kKeys, x);
-                top = _mm512_max_ps(top, x);
-            }
-            const float most = std::max(s.most[q], _mm512_reduce_max_ps(top));
-            T* weights = (T*)(s.weights.data() + (size_t)q * (kChunkKeys / F::pair));
-            if (most == -INFINITY) {  // nothing of this chunk is visible
-                memset(weights, 0, (size_t)groups * kKeys * sizeof(T));
-                continue;
-            }
-            __m512 total = _mm512_setzero_ps();
-            for (int g = 0; g < groups; ++g) {
-                const __m512 e = exp2_ps(_mm512_sub_ps(_mm512_loadu_ps(row + g * kKeys), _mm512_set1_ps(most)));
-                total = _mm512_add_ps(total, e);
-                F::store(weights + g * kKeys, e);
-            }
-            const float old = s.most[q] == -INFINITY ? 0.0f : exp2f(s.most[q] - most);
-            s.total[q] = s.total[q] * old + _mm512_reduce_add_ps(total);
-            if (s.most[q] != most && s.most[q] != -INFINITY)
-                for (int i = 0; i < op.value_dim; ++i) s.sums[(size_t)q * op.value_dim + i] *= old;
-            s.most[q] = most;
-        }
-        int q = 0;
-        auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
-        auto sums = [&](int from) { return s.sums.data() + (size_t)from * op.value_dim; };
-        for (; q + 6 <= count; q += 6) mix_rows<F, 6>(weights(q), values, groups, op.value_dim, sums(q));
-        for (; q + 3 <= count; q += 3) mix_rows<F, 3>(weights(q), values, groups, op.value_dim, sums(q));
-        for (; q < count; ++q) mix_rows<F, 1>(weights(q), values, groups, op.value_dim, sums(q));
+    for (int g = 0; g < groups; ++g) {
+        const int64_t group = begin / kKeys + g, block = walk.table[group / per_block];
+        keys[g] = key_group<F>(op, step, block, walk.kv_head, (int)(group % per_block));
+        values[g] = value_group<F>(op, step, block, walk.kv_head, (int)(group % per_block));
     }
+    keys[groups] = keys[groups + 1] = keys[groups - 1];  // what is fetched after the last
+    int g = 0;
+    for (; g + 2 <= groups; g += 2)
+        score_all<F, 2>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
+    if (g < groups) score_all<F, 1>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
+    auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
+    auto sums = [&](int from) { return s.part.sums.data() + (size_t)from * op.value_dim; };
+    for (int q = 0; q < count; ++q)
+        weigh<F>(op, walk.keys, begin, groups, step.positions[walk.first + q / shared],
+                 s.scores.data() + (size_t)q * kChunkKeys, (T*)weights(q), s.part.most[q], s.part.total[q]);
+    memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
+    const T** ahead = nullptr;
+    if (next && count <= kFewQueries) {  // with many, keys come fast enough while they are scored
+        ahead = keys;
+        const int there = next->groups();
+        for (int g = 0; g < groups; ++g) {
+            const int64_t group = next->begin() / kKeys + std::min(g, there - 1);
+            ahead[g] = key_group<F>(op, step, next->walk.table[group / per_block], next->walk.kv_head,
+                                    (int)(group % per_block));
+        }
+    }
+    const int lines = op.dim / F::pair;
+    int q = 0;
+    auto fetching = [&] { return q ? nullptr : ahead; };  // once
+    for (; q + 6 <= count; q += 6) mix_rows<F, 6>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
+    for (; q + 3 <= count; q += 3) mix_rows<F, 3>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
+    for (; q < count; ++q) mix_rows<F, 1>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
+}
+
+// Before any key is seen: nothing, or what the sinks take.
+inline void begin_attention(const Op& op, const Walk& walk, Part& all) {
+    const int shared = op.heads / op.kv_heads, count = walk.size * shared;
     for (int q = 0; q < count; ++q) {
-        const int head = kv_head * shared + q % shared;
-        T* out = (T*)op.out + ((int64_t)(first + q / shared) * op.heads + head) * op.value_dim;
-        const float inverse = s.total[q] > 0 ? 1.0f / s.total[q] : 0.0f;
-        const float* sums = s.sums.data() + (size_t)q * op.value_dim;
+        all.most[q] = op.sinks ? op.sinks[walk.kv_head * shared + q % shared] * kLog2e : -INFINITY;
+        all.total[q] = op.sinks ? 1.0f : 0.0f;
+    }
+    memset(all.sums.data(), 0, (size_t)count * op.value_dim * sizeof(float));
+}
+
+// Adds a chunk's. Chunks are always the same and are added in the same order, so that a token's attention does not
+// depend on what else is in the step, nor on who computes it.
+inline void add_chunk(Part& all, const float* most, const float* total, const float* sums, int count, int dim) {
+    for (int q = 0; q < count; ++q) {
+        if (most[q] == -INFINITY) continue;
+        const float top = std::max(all.most[q], most[q]);
+        const float old = all.most[q] == -INFINITY ? 0.0f : exp2f(all.most[q] - top), fresh = exp2f(most[q] - top);
+        all.most[q] = top;
+        all.total[q] = all.total[q] * old + total[q] * fresh;
+        float* into = all.sums.data() + (size_t)q * dim;
+        const float* from = sums + (size_t)q * dim;
+        for (int i = 0; i < dim; i += 16)
+            _mm512_storeu_ps(into + i, _mm512_fmadd_ps(_mm512_loadu_ps(into + i), _mm512_set1_ps(old),
+                                                       _mm512_mul_ps(_mm512_loadu_ps(from + i), _mm512_set1_ps(fresh))));
+    }
+}
+
+// out (tokens, heads * value_dim) T
+template <class F>
+void finish_attention(const Op& op, const Walk& walk, const Part& all) {
+    const int shared = op.heads / op.kv_heads;
+    for (int q = 0; q < walk.size * shared; ++q) {
+        const int head = walk.kv_head * shared + q % shared;
+        auto out = (typename F::T*)op.out + ((int64_t)(walk.first + q / shared) * op.heads + head) * op.value_dim;
+        const float inverse = all.total[q] > 0 ? 1.0f / all.total[q] : 0.0f;
+        const float* sums = all.sums.data() + (size_t)q * op.value_dim;
         for (int i = 0; i < op.value_dim; i += 16)
             F::store(out + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), _mm512_set1_ps(inverse)));
     }
 }
 
+// The walks of a step: tiles come cut to at most kQueries pairs unless many heads share a key head.
+inline Walk walk_of(const Op& op, const Step& step, int tile, int kv_head, int done, int most) {
+    const int first = step.tile_start[tile] + done, size = std::min(most, step.tile_size[tile] - done);
+    return {first, size, kv_head, step.blocks + step.tile_table[tile], keys_of(op, step, first, size)};
+}
+
+inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim + 2); }
+
+// Chunks of the keys that each walk is shared out in; 1 where there are walks enough for all threads, or too few keys.
+inline int shares_of(const Pool& pool, const Op& op, const Step& step) {
+    if (pool.threads == 1 || step.tiles * op.kv_heads >= kShares * pool.threads) return 1;
+    int chunks = 1;
+    for (int tile = 0; tile < step.tiles; ++tile) {
+        if (step.tile_size[tile] * (op.heads / op.kv_heads) > kQueries) return 1;
+        chunks = std::max(chunks, keys_of(op, step, step.tile_start[tile], step.tile_size[tile]).chunks());
+    }
+    return chunks;
+}
+
+// Few sequences with many keys: a task is a chunk, and who finishes a walk's last adds them up.
+template <class F>
+void attend_shared(Pool& pool, int index, const Op& op, const Step& step, int shares, Scratch& s) {
+    const int tasks = step.tiles * op.kv_heads * shares;
+    const size_t size = part_size(op);
+    auto place_of = [&](int task) {
+        const int pair = task / shares;
+        const Walk walk = walk_of(op, step, pair / op.kv_heads, pair % op.kv_heads, 0, kQueries);
+        return Place{walk, walk.keys.first_chunk() + task % shares};
+    };
+    for (int task; (task = pool.take_in_order(index, tasks)) >= 0;) {
+        const int pair = task / shares, share = task % shares;
+        const Place place = place_of(task);
+        const int count = place.walk.size * (op.heads / op.kv_heads), chunks = place.walk.keys.chunks();
+        if (share >= chunks) continue;
+        const Place next = place_of(share + 1 < chunks ? task + 1 : std::min(task / shares * shares + shares, tasks - 1));
+        pack_queries<F>(op, place.walk, s);
+        attend_chunk<F>(op, step, place, next.groups() > 0 ? &next : nullptr, s);
+        float* parts = pool.parts.data() + (size_t)pair * shares * size;
+        float* mine = parts + share * size;
+        memcpy(mine, s.part.most, count * sizeof(float));
+        memcpy(mine + kQueries, s.part.total, count * sizeof(float));
+        memcpy(mine + 2 * kQueries, s.part.sums.data(), (size_t)count * op.value_dim * sizeof(float));
+        if (pool.parts_done[pair].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) continue;
+        pool.parts_done[pair].store(0, std::memory_order_relaxed);
+        begin_attention(op, place.walk, s.all);
+        for (const float* part = parts; part < parts + chunks * size; part += size)
+            add_chunk(s.all, part, part + kQueries, part + 2 * kQueries, count, op.value_dim);
+        finish_attention<F>(op, place.walk, s.all);
+    }
+}
+
+// Causal attention of the step's tokens. in: `heads`' output; out (tokens, heads * value_dim) T.
 template <class F>
 void attend(Pool& pool, int index, const Op& op, const Step& step) {
-    thread_local Scratch scratch;
-    // The runs of tokens come cut to at most kQueries; many heads to a key head need shorter ones.
-    const int most = std::max(1, kQueries / (op.heads / op.kv_heads));
-    for (int task; (task = pool.take(index)) < step.tiles * op.kv_heads;) {
-        const int tile = step.tiles - 1 - task / op.kv_heads, kv_head = task % op.kv_heads;  // prompts, at the end, first
-        const int start = step.tile_start[tile], size = step.tile_size[tile];
-        for (int done = 0; done < size; done += most)
-            attend_tile<F>(op, step, start + done, std::min(most, size - done), step.blocks + step.tile_table[tile],
-                           kv_head, scratch);
+    thread_local Scratch s;
+    if (const int shares = shares_of(pool, op, step); shares > 1) {
+        attend_shared<F>(pool, index, op, step, shares, s);
+        return;
     }
+    const int most = std::max(1, kQueries / (op.heads / op.kv_heads)), tasks = step.tiles * op.kv_heads;
+    for (int task; (task = pool.take_in_order(index, tasks)) >= 0;) {
+        const int tile = task / op.kv_heads, kv_head = task % op.kv_heads, following = std::min(task + 1, tasks - 1);
+        const Walk after = walk_of(op, step, following / op.kv_heads, following % op.kv_heads, 0, most);
+        const Place next{after, after.keys.first_chunk()};
+        for (int done = 0; done < step.tile_size[tile]; done += most) {
+            Place place{walk_of(op, step, tile, kv_head, done, most), 0};
+            const Keys& keys = place.walk.keys;
+            pack_queries<F>(op, place.walk, s);
+            begin_attention(op, place.walk, s.all);
+            for (int chunk = 0; chunk < keys.chunks(); ++chunk) {
+                place.chunk = keys.first_chunk() + chunk;
+                const Place further{place.walk, place.chunk + 1};
+                attend_chunk<F>(op, step, place, chunk + 1 < keys.chunks() ? &further : &next, s);
+                add_chunk(s.all, s.part.most, s.part.total, s.part.sums.data(),
+                          place.walk.size * (op.heads / op.kv_heads), op.value_dim);
+            }
+            finish_attention<F>(op, place.walk, s.all);
+        }
+    }
+}
+
+// Room for the parts of what is shared out; the calling thread's business, before the others walk.
+inline void make_room(Pool& pool, const Op& op, const Step& step) {
+    const int shares = shares_of(pool, op, step);
+    const size_t size = shares > 1 ? (size_t)step.tiles * op.kv_heads * shares * part_size(op) : 0;
+    if (pool.parts.size() < size) pool.parts.resize(size + size / 2);
 }
 
 }  // namespace

@@ -106,6 +106,8 @@ int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) 
     pool->step = step;
     pool->bf16 = bf16;
     for (int i = 0; i < count * pool->threads; ++i) pool->counters[i].store(0, std::memory_order_relaxed);
+    for (int i = 0; i < count; ++i)
+        if (ops[i].kind == kAttend) make_room(*pool, ops[i], *step);
     if (pool->threads > 1) {
         pool->generation.fetch_add(1, std::memory_order_release);
         wake_all(pool->generation);

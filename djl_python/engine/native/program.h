@@ -72,9 +72,18 @@ struct Step {
 
 namespace {
 
-constexpr int kPatience = 200000;  // spins before a waiting thread yields: several milliseconds
+constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
+constexpr int kShares = 4;        // walks for each thread from which on attention is not cut finer
 
 thread_local int number = 0;  // of the pool's thread that this is
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+}
 
 struct Pool {
     int threads;
@@ -82,29 +91,36 @@ struct Pool {
     std::atomic<uint32_t> generation{0};  // bumped to start a run
     std::atomic<int> arrived{0};
     std::atomic<uint32_t> phase{0};
+    std::atomic<int> sleeping{0};  // at the barrier
     std::atomic<bool> stopping{false};
     std::vector<std::atomic<int>> counters;
     const Op* ops = nullptr;
     int count = 0;
     const Step* step = nullptr;
     bool bf16 = false;
+    std::vector<float> parts;               // of the attention that is shared out: see attention.h
+    std::vector<std::atomic<int>> parts_done;
     double seconds[kKinds] = {};  // spent by kind of operation, over all runs; the calling thread's clock
 
-    explicit Pool(int n) : threads(n), counters(4096 * n) {}
+    explicit Pool(int n) : threads(n), counters(4096 * n), parts_done(kShares * n) {}
 
-    // Everybody arrives, everybody goes on. Spins: operations are microseconds apart, and who gives its processor away
-    // while it waits gets it back milliseconds later. Only where there are fewer processors than threads does yielding help.
+    // Everybody arrives, everybody goes on. Spins first: operations are microseconds apart. Who waits much longer waits
+    // for a thread that lost its processor, which can go on here if this one sleeps.
     void meet() {
         if (threads == 1) return;
         uint32_t now = phase.load(std::memory_order_acquire);
         if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
             arrived.store(0, std::memory_order_relaxed);
-            phase.store(now + 1, std::memory_order_release);
+            phase.store(now + 1, std::memory_order_seq_cst);
+            if (sleeping.load(std::memory_order_seq_cst)) wake_all(phase);
             return;
         }
         for (int spins = 0; phase.load(std::memory_order_acquire) == now; ++spins) {
             _mm_pause();
-            if (spins > kPatience) std::this_thread::yield();
+            if (spins < kPatience) continue;
+            sleeping.fetch_add(1, std::memory_order_seq_cst);
+            sleep_while(phase, now);
+            sleeping.fetch_sub(1, std::memory_order_relaxed);
         }
     }
 
@@ -125,13 +141,5 @@ struct Pool {
         return -1;
     }
 };
-
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-
-void wake_all(std::atomic<uint32_t>& word) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
-}
 
 }  // namespace

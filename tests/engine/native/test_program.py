@@ -46,13 +46,18 @@ def sequence(tokens: list[int], blocks: list[int], **params: Any) -> Sequence:
 class Native:
     """A program and the model it was made of."""
 
-    def __init__(self, path: Path, architecture: str, dtype: torch.dtype, threads: int) -> None:
+    def __init__(self, path: Path, architecture: str, dtype: torch.dtype, threads: int, length: int = 256) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(
             build_checkpoint(path, architecture, dtype), dtype=dtype
         ).eval()
         self.model.set_attn_implementation(PAGED)
         self.program = Program(
-            read_recipe(self.model, 128), dtype, blocks=16, block_size=BLOCK, max_tokens=256, threads=threads
+            read_recipe(self.model, length),
+            dtype,
+            blocks=length // BLOCK,
+            block_size=BLOCK,
+            max_tokens=length,
+            threads=threads,
         )
         self.runner = NativeModelRunner(self.program, BLOCK)
         self.model.set_attn_implementation("eager")
@@ -72,9 +77,7 @@ def native(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Native]:
 
 def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
     """Prompts cut anywhere, two at a time, into blocks in any order, among values of a former owner."""
-    for kept in native.program._kept:
-        if kept.dtype == torch.uint8:
-            kept.view(torch.float32).fill_(float("nan"))
+    native.program._cache.bytes.view(torch.float32).fill_(float("nan"))
     rng = random.Random(4)
     pair = [
         sequence(prompt(1), [9, 2, 5, 11, 0, 3], prompt_logprobs=0),
@@ -111,6 +114,25 @@ def test_threads_make_no_difference(tmp_path: Path, threads: int) -> None:
     assert all(torch.equal(logits[0], other) for other in logits)
     assert torch.allclose(logits[0][0], native.reference(one.tokens)[-1], atol=1e-3)
     native.program.close()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_path: Path) -> None:
+    """Alone, a long sequence's keys are cut for several threads: it is what it is among others, bit by bit."""
+    length, others = 1300, 20
+    logits = []
+    for threads, beside in ((1, 0), (3, 0), (3, others)):
+        native = Native(tmp_path, architecture, torch.float32, threads, 2560)
+        one = sequence(prompt(8, length), list(range(length // BLOCK + 1)))
+        few = [sequence(prompt(9 + i, 30), [100 + 2 * i, 101 + 2 * i]) for i in range(beside)]
+        native.runner.run([Chunk(one, length - 1)])
+        one.computed = length - 1
+        logits.append(native.runner.run([Chunk(one, 1), *(Chunk(each, 30) for each in few)])[0].clone())
+        expected = native.reference(one.tokens)[-1]
+        assert torch.allclose(logits[-1], expected, atol=2e-4 * float(expected.abs().max()))
+        native.program.close()
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -40,6 +40,9 @@ class CachedModelRunner:
         found = [(self._run_one(chunk), rows_of(chunk)) for chunk in chunks]
         return torch.cat([logits[len(logits) - rows :] for logits, rows in found])
 
+    def operator_seconds(self) -> dict[str, float]:
+        return {}
+
     def forget(self, sequence: Sequence) -> None:
         self._caches.pop(sequence.id, None)
         self._deltas.pop(sequence.id, None)

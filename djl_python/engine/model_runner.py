@@ -30,6 +30,10 @@ class ModelRunner(Protocol):
         """The sequence has ended: state kept for it outside the cache's blocks can go."""
         ...
 
+    def operator_seconds(self) -> dict[str, float]:
+        """Spent so far, by kind of operation; empty where only a profiler can tell."""
+        ...
+
 
 def rows_of(chunk: Chunk) -> int:
     """How many rows of logits `ModelRunner.run` returns for this chunk."""
@@ -91,6 +95,9 @@ class PagedModelRunner:
             )
         logits: Tensor = output.logits[0]
         return logits
+
+    def operator_seconds(self) -> dict[str, float]:
+        return {}
 
     def forget(self, sequence: Sequence) -> None:
         if self._images is not None:

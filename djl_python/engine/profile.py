@@ -1,7 +1,8 @@
 """`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
 
-Wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator, as torch's
-profiler sees them. The floor it prints is what a step can't beat: the weights' bytes read once.
+Wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: the native
+program's own clock, or what torch's profiler sees. The sequences' sampling parameters are a mixture of all there are.
+The floor it prints is what a step can't beat: the weights' bytes read once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,19 @@ _KINDS: Final = {
 }
 
 
+# What the sequences of a batch ask for, in turn.
+_MIXTURE: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"do_sample": True, "temperature": 0.8},
+    {"do_sample": True, "temperature": 0.7, "top_p": 0.9},
+    {"do_sample": True, "temperature": 0.7, "top_k": 50},
+    {"do_sample": True, "min_p": 0.05},
+    {"do_sample": True, "top_p": 0.95, "repetition_penalty": 1.1},
+    {"top_logprobs": 5},
+    {"do_sample": True},
+)
+
+
 class _Timed:
     """Calls through to a method and adds up how long it took."""
 
@@ -49,20 +63,19 @@ def _time(owner: object, method: str) -> _Timed:
     return timed
 
 
-def measure(model: Path, batch_size: int, context: int, steps: int, dtype: str, threads: int | None) -> dict[str, Any]:
-    """Decode `steps` tokens for `batch_size` sequences that already have `context` tokens.
+def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any]:
+    """Decode `steps` tokens for as many sequences as fit a batch, which already have `context` tokens.
 
     Returns:
         Milliseconds: `step`, its phases `schedule`, `model`, `sample` and `rest`, the model's `operators` by kind, and
         `floor`, the time to read the weights once at the bandwidth that was measured just before.
     """
-    settings = EngineSettings(
-        model_path=str(model), max_batch_size=batch_size, max_prefill_tokens=2048, dtype=dtype, threads=threads
-    )
+    batch_size = settings.max_batch_size
     batch = PagedRollingBatch(settings, lambda what, done, total: None)
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
-        batch.add(number, prompt, SamplingParams(max_new_tokens=2 * steps + 8, ignore_eos=True))
+        mixed = _MIXTURE[number % len(_MIXTURE)]
+        batch.add(number, prompt, SamplingParams(max_new_tokens=2 * steps + 8, ignore_eos=True, seed=number, **mixed))
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
         batch.step()
     phases = {
@@ -94,7 +107,13 @@ def _median_ms(seconds: list[float]) -> float:
 
 
 def _operators(batch: PagedRollingBatch, steps: int) -> dict[str, float]:
-    """Milliseconds of own time a step, by kind of operator. The profiler itself slows small operators down."""
+    """Milliseconds of own time a step, by kind of operator. torch's profiler itself slows small operators down."""
+    before = batch.runner.operator_seconds()
+    if before:
+        for _ in range(steps):
+            batch.step()
+        spent = {kind: s - before[kind] for kind, s in batch.runner.operator_seconds().items() if s > before[kind]}
+        return {kind: round(s / steps * 1e3, 3) for kind, s in sorted(spent.items(), key=lambda item: -item[1])}
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         for _ in range(steps):
             batch.step()
@@ -123,11 +142,23 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=128, help="tokens each sequence has already")
     parser.add_argument("--steps", type=int, default=30, help="steps to measure")
     parser.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16")
+    parser.add_argument("--quantize", default="none", help="none, int8 or int4")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     arguments = parser.parse_args()
     results = [
-        measure(arguments.model, size, arguments.context, arguments.steps, arguments.dtype, arguments.threads)
+        measure(
+            EngineSettings(
+                model_path=str(arguments.model),
+                max_batch_size=size,
+                max_prefill_tokens=2048,
+                dtype=arguments.dtype,
+                quantize=arguments.quantize,
+                threads=arguments.threads,
+            ),
+            arguments.context,
+            arguments.steps,
+        )
         for size in arguments.batch
     ]
     if arguments.json:

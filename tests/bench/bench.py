@@ -32,7 +32,7 @@ from .peers import DEFAULT_HOME, LitServe, Peer, installed
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEMO: Final = ROOT / "serving_templates" / "demo"
-SECTIONS: Final = ("load", "scenarios", "framework", "quality", "step")
+SECTIONS: Final = ("load", "scenarios", "speculation", "framework", "quality", "step")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,6 +113,8 @@ def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Pe
     }
     if "load" in sections:
         result["systems"], result["failures"] = compare(plan, systems(precision, modes, peers))
+    if "speculation" in sections:
+        result["speculation"] = scenarios.speculation(plan)
     if "scenarios" in sections and _context(checkpoint, config) > scenarios.LONGEST:
         found = scenarios.measure(plan)
         result["scenarios"] = found
@@ -123,7 +125,11 @@ def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Pe
     if "quality" in sections and modes:
         result["quality"] = quality.measure(checkpoint, config.option.dtype, modes)
     if "step" in sections:
-        result["step"] = step_breakdown(checkpoint, config, plan.concurrency)
+        result["step"] = [
+            {"weights": mode or precision, **row}
+            for mode in ("", *modes)
+            for row in step_breakdown(checkpoint, config, mode, plan.concurrency)
+        ]
     return result
 
 
@@ -160,14 +166,16 @@ def _floors(plan: Plan, found: dict[str, Any], precisions: Sequence[str]) -> dic
     }
 
 
-def step_breakdown(checkpoint: Path, config: ModelConfig, batch_sizes: Sequence[int]) -> list[dict[str, Any]]:
+def step_breakdown(
+    checkpoint: Path, config: ModelConfig, quantize: str, batch_sizes: Sequence[int]
+) -> list[dict[str, Any]]:
     """Where the time of one decode step goes, in the engine alone: a row per batch size, all times in milliseconds.
 
-    With the number format and threads that serving.properties gives the server.
+    With the number format and threads that serving.properties gives the server; `quantize` instead of its own.
     """
     option = config.option
     command = [sys.executable, "-m", "djl_python.engine.profile", str(checkpoint), "--json", "--dtype", option.dtype]
-    command += ["--batch", *map(str, batch_sizes)]
+    command += ["--quantize", quantize or option.quantize, "--batch", *map(str, batch_sizes)]
     if option.threads:
         command += ["--threads", str(option.threads)]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True)

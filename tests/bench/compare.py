@@ -54,11 +54,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class System:
-    """One server in one precision; `peer` is None for ours."""
+    """One server in one precision; `peer` is None for ours, which `options` (name, value) configure further."""
 
     precision: str
     peer: Peer | None = None
-    quantize: str = ""
+    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ def systems(precision: str, quantize: Sequence[str], peers: Sequence[Peer]) -> l
     found = []
     for wanted, mode in ((precision, ""), *((mode, mode) for mode in quantize)):
         able = [System(wanted, peer) for peer in peers if wanted in peer.precisions]
-        found += [*able[:1], System(wanted, quantize=mode), *able[1:]]
+        found += [*able[:1], System(wanted, options=(("quantize", mode),) if mode else ()), *able[1:]]
     return found
 
 
@@ -167,7 +167,7 @@ def served(plan: Plan, system: System, sequences: int, max_tokens: int) -> Itera
         subprocess.CalledProcessError: its checkpoint can't be converted.
     """
     if system.peer is None:
-        environment = {"OPTION_QUANTIZE": system.quantize} if system.quantize else {}
+        environment = {f"OPTION_{name.upper()}": value for name, value in system.options}
         arguments = ("-m", f"bench={plan.model}", "--log-level", "warning")
         with running_server(*arguments, environment=environment, start_timeout_s=plan.start_timeout_s) as server:
             yield server

@@ -163,10 +163,20 @@ def _quality(result: Result) -> list[str]:
 
 
 def _step(result: Result) -> list[str]:
-    """The profiler's rows; the operators are what `model` consists of, slowed a little by being watched."""
+    """The profiler's rows; the operators are what `model` consists of."""
     flat = [{**row, **row["operators"]} for row in result["step"]]
     keys = dict.fromkeys(key for row in flat for key in row if key != "operators")
-    return ["One decode step in the engine, in milliseconds:", table(flat, {key: key for key in keys})]
+    title = "One decode step in the engine, in milliseconds, with sampling parameters of all kinds:"
+    return [title, table(flat, {key: key for key in keys})]
+
+
+def _speculation(result: Result) -> list[str]:
+    rows = [
+        {"text": f"a text that {text}", **rates, "ratio": rates["ngram"] / rates["none"]}
+        for text, rates in result["speculation"].items()
+    ]
+    columns = {"text": "tokens/s of one client", "none": "no drafts", "ngram": "prompt lookup", "ratio": "ratio"}
+    return ["Drafts:", table(rows, columns)]
 
 
 def _scenarios(result: Result) -> list[str]:
@@ -185,6 +195,7 @@ def _scenarios(result: Result) -> list[str]:
 #: Key of a result -> how it is written.
 _SECTIONS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
     "scenarios": _scenarios,
+    "speculation": _speculation,
     "framework": _framework,
     "quality": _quality,
     "step": _step,

@@ -1,8 +1,9 @@
-"""What averages hide, of ours alone: long prompts that arrive while others generate, and a prompt asked again."""
+"""What averages hide, of ours alone: long prompts beside streams, a prompt asked again, drafts that help and don't."""
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ PROMPT_TOKENS: Final = 2000
 STREAMS: Final = 8
 #: Long enough for several of the prompts to arrive while these are generated.
 STREAM_TOKENS: Final = 192
+#: Long enough for a text to have begun again.
+REPEATED_TOKENS: Final = 256
 #: Tokens of the longest sequence; a tenth for tokenizers that do not split evenly.
 LONGEST: Final = PROMPT_TOKENS * 11 // 10 + STREAM_TOKENS
 
@@ -42,6 +45,33 @@ def measure(plan: Plan) -> dict[str, Any]:
         "prompt_tokens": first.prompt_tokens,
         "failed": sum(result.failed for result in results),
         "first_failure": next((result.first_failure for result in results if result.failed), ""),
+    }
+
+
+def speculation(plan: Plan) -> dict[str, dict[str, float]]:
+    """Tokens/s of one client without drafts and with prompt lookup: text -> option.speculative -> the median of three.
+
+    A model that takes the likeliest token each time soon repeats itself, whatever its weights; one that draws from all
+    of them never does.
+    """
+    texts: dict[str, dict[str, Any]] = {
+        "repeats itself": {"temperature": 0.0},
+        "does not": {"temperature": 1.0, "seed": 7},
+    }
+    found: dict[str, dict[str, list[float]]] = {text: {"none": [], "ngram": []} for text in texts}
+    words = Words(plan.checkpoint).for_tokens(plan.prompt_tokens)
+    for number in range(3):
+        for mode in ("none", "ngram"):
+            with served(
+                plan, System("", None, (("speculative", mode),)), 1, plan.max_tokens + REPEATED_TOKENS
+            ) as server:
+                for text, how in texts.items():
+                    extra = {"ignore_eos": True, **how}
+                    load = Load(server.url, 1, 3, words, REPEATED_TOKENS, model="bench", extra=extra, seed=str(number))
+                    run(replace(load, requests=1, seed="warm"))
+                    found[text][mode].append(run(load).tokens_s or 0.0)
+    return {
+        text: {mode: statistics.median(rates) for mode, rates in by_mode.items()} for text, by_mode in found.items()
     }
 
 

@@ -55,8 +55,9 @@ RESULT: dict[str, Any] = {
         **{"itl_p50_ms": 10.0, "itl_p99_ms": 25.0, "ttft_first_ms": 900.0, "ttft_again_ms": 30.0},
         **{"prompt_tokens": 2001.0, "failed": 0, "first_failure": ""},
     },
+    "speculation": {"repeats itself": {"none": 100.0, "ngram": 300.0}, "does not": {"none": 100.0, "ngram": 99.0}},
     "quality": {"int8": {"mean_kl": 0.001, "same_token": 0.99}},
-    "step": [{"batch": 8, "step": 2.5, "model": 2.0, "operators": {"linear": 1.25}}],
+    "step": [{"weights": "bf16", "batch": 8, "step": 2.5, "model": 2.0, "operators": {"linear": 1.25}}],
 }
 
 

@@ -57,7 +57,15 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     const int half = op.rotary / 2;
     const float* c = op.cosines + position * half;
     const float* s = op.sines + position * half;
-    for (int i = 0; i < half; ++i) {
+    int done = 0;
+    if (!op.interleaved)
+        for (; done + 16 <= half; done += 16) {
+            const __m512 u = _mm512_loadu_ps(x + done), v = _mm512_loadu_ps(x + done + half);
+            const __m512 cosine = _mm512_loadu_ps(c + done), sine = _mm512_loadu_ps(s + done);
+            _mm512_storeu_ps(x + done, _mm512_fmsub_ps(u, cosine, _mm512_mul_ps(v, sine)));
+            _mm512_storeu_ps(x + done + half, _mm512_fmadd_ps(v, cosine, _mm512_mul_ps(u, sine)));
+        }
+    for (int i = done; i < half; ++i) {
         const int a = op.interleaved ? 2 * i : i, b = op.interleaved ? 2 * i + 1 : i + half;
         const float u = x[a], v = x[b];
         x[a] = u * c[i] - v * s[i];
@@ -89,11 +97,19 @@ void heads(Pool& pool, int index, const Op& op, const Step& step) {
             float* key = row + queries + h * op.dim;
             head(key, op.weight3, position);
             T* to = key_group<F>(op, step, block, h, group);
-            for (int i = 0; i < op.dim; i += F::pair)
-                for (int p = 0; p < F::pair; ++p) to[(i / F::pair * kKeys + lane) * F::pair + p] = F::from(key[i + p]);
+            T rounded[16];
+            for (int i = 0; i < op.dim; i += 16) {
+                const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
+                F::store(rounded, _mm512_maskz_loadu_ps(mask, key + i));
+                for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
+                    memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
+            }
             const float* value = row + queries + keys + h * op.value_dim;
             T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair + lane % F::pair;
-            for (int i = 0; i < op.value_dim; ++i) into[i * F::pair] = F::from(value[i]);
+            for (int i = 0; i < op.value_dim; i += 16) {
+                F::store(rounded, _mm512_loadu_ps(value + i));
+                for (int d = 0; d < 16; ++d) into[(i + d) * F::pair] = rounded[d];
+            }
         }
     }
 }

@@ -20,6 +20,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "failed": "failed",
     "client_cpu_s": "client CPU s",
 }
+#: What was asked for, the same in every round.
+_GIVEN: Final = ("concurrency", "context")
 #: What is added up over rounds, not averaged away.
 _COUNTS: Final = ("requests", "failed", "short", "tokens", "pieces", "wall_s", "client_cpu_s")
 
@@ -29,7 +31,7 @@ def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key in rounds[0]:
         values = [one[key] for one in rounds if one[key] is not None]
-        if key == "concurrency" or not values:
+        if key in _GIVEN or not values:
             row[key] = rounds[0][key]
         elif isinstance(values[0], str):
             row[key] = next(filter(None, values), "")

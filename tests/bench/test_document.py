@@ -61,6 +61,12 @@ RESULT: dict[str, Any] = {
 }
 
 
+def test_what_was_asked_for_stays_what_it_was_in_two_rounds() -> None:
+    made = medians([{**ROW, "context": 512}, {**ROW, "context": 512, "tokens_s": 110.0}])
+    assert (made["concurrency"], made["context"], made["tokens_s"]) == (8, 512, 105.0)
+    assert isinstance(made["context"], int), "a column's heading"
+
+
 def test_medians_do_not_hide_failures() -> None:
     runs = [ROW, {**ROW, "tokens_s": 50.0, "failed": 2}, {**ROW, "tokens_s": 80.0, "first_failure": "HTTP 503"}]
     row = medians(runs)

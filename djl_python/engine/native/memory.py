@@ -18,7 +18,7 @@ from torch import Tensor
 
 _HUGE_PAGE: Final = 2 << 20
 _STRETCH: Final = 2 << 20  # taken at a time
-_QUIET_S: Final = 0.02  # after the last use, before more is taken
+_QUIET_S: Final = 0.02  # without use, before more is taken
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; elsewhere memory comes when it is touched
 
 
@@ -44,21 +44,27 @@ class Growing:
         self._ahead = min(ahead, size)
         self._taken = 0
         self._wanted = 0
-        self._used_s = 0.0
+        self._busy = False
+        self._rested_s = 0.0
         self._more = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
-        """Bytes below `end` are about to be used, and whoever uses them wants the processor for himself."""
+        """Bytes below `end` are about to be used; until `rest`, whoever uses them wants the processor for himself."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
             self._thread.start()
-        self._used_s = time.monotonic()
+        self._busy = True
         if (wanted := min(end + self._ahead, len(self.bytes))) > self._wanted:
             self._taken = max(self._taken, end)
             self._wanted = wanted
             self._more.set()
+
+    def rest(self) -> None:
+        """Nothing is used now."""
+        self._rested_s = time.monotonic()
+        self._busy = False
 
     def close(self) -> None:
         self._closing.set()
@@ -70,7 +76,7 @@ class Growing:
         while self._more.wait() and not self._closing.is_set():
             if self._taken >= self._wanted:
                 self._more.clear()
-            elif time.monotonic() < self._used_s + _QUIET_S:
+            elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
                 self._closing.wait(_QUIET_S)
             else:
                 end = min(self._taken + _STRETCH, self._wanted)

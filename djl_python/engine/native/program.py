@@ -110,6 +110,7 @@ class Program:
             setattr(given, name, getattr(step, name).ctypes.data)
         count = len(self._ops) if wanted else len(self._ops) - self._end_ops
         self.pool.run(self._array, count, given, bf16=self._bf16)
+        self._cache.rest()
         return logits[:wanted]
 
     @property

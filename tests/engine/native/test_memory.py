@@ -41,6 +41,9 @@ def test_memory_is_taken_ahead_of_its_use_and_no_further() -> None:
     growing = Growing(1024 * MIB, ahead=32 * MIB)
     growing.bytes[: 8 * MIB] = 1
     growing.used_to(8 * MIB)
+    time.sleep(0.1)
+    assert resident_bytes() - before < 16 * MIB, "nothing is taken while somebody works"
+    growing.rest()
     deadline = time.monotonic() + 20
     while resident_bytes() - before < 40 * MIB:
         assert time.monotonic() < deadline, "nothing was taken ahead"

@@ -62,7 +62,7 @@ def test_ours_stands_between_the_peers_in_each_precision(tmp_path: Path) -> None
     assert [system.name for system in systems("bf16", ["int8"], peers)] == [
         *("vllm bf16", "djl-serving bf16", "llama.cpp bf16", "llama.cpp int8", "djl-serving int8")
     ]
-    assert [system.quantize for system in systems("bf16", ["int8"], [])] == ["", "int8"]
+    assert [system.options for system in systems("bf16", ["int8"], [])] == [(), (("quantize", "int8"),)]
 
 
 def test_steps_of_the_engine_are_counted(server: RunningServer) -> None:

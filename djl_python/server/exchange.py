@@ -281,9 +281,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         Tornado's own write makes two futures and a turn of the event loop of every piece, and nobody waits for them.
         """
         stream = self._connection.stream
+        if stream.closed():
+            return  # `on_connection_close` is on its way
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         sent = 0
-        if not stream.writing() and not stream.closed():
+        if not stream.writing():
             with suppress(OSError):  # no room, or no client: the stream waits, or finds out
                 sent = stream.socket.send(framed)
         if sent < len(framed):

@@ -96,6 +96,22 @@ async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order):
         assert await site.metric('djl_aborted_requests_total{model="m",reason="disconnect"') == 1
 
 
+async def test_a_piece_for_a_client_that_has_just_left_is_nobody_elses_error():
+    """It comes in the turn of the loop in which the connection is found closed, before anybody is told."""
+    async with running() as site:
+        first = site.pid
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(request({"do": "stream", "n": 1000, "gap_s": 0.01}))
+        await head_of(reader)
+        (place,) = site.model.pool._places.values()
+        (flight,) = place.flights.values()
+        flight.client._connection.stream.close()
+        flight.client.body(b"a piece", False)
+        await until(lambda: site.model.pool.busy == 0)
+        writer.close()
+        assert (await site.post(do="echo")).json()["pid"] == first
+
+
 async def wait_idle(site: Site) -> None:
     """Running, waiting, queued and used blocks are all back to zero."""
     async with asyncio.timeout(5):

@@ -182,6 +182,6 @@ class FrameReader:
                 break
             messages += _decoder.decode(whole[start + _LENGTH.size : stop])
             start = stop
-        if start < end or rest:
+        if start or not rest:  # else the frame has only grown, in place
             self._buffer = bytearray(whole[start:])
         return messages

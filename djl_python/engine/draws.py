@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .row_scan import RowScanner, Scan, States, invert, uniforms
+from .row_scan import RowScanner, Scan, States, invert, uniforms, weights_of
 from .sampling_plan import Draws
 
 # How many of a row's best tokens are looked at, one number after the other, before its whole vocabulary is sorted.
@@ -55,8 +55,7 @@ def _probabilities(values: Tensor, scan: Scan, draws: Draws, which: Tensor) -> T
     """Of scores (len(which), K) of the draws' rows, among their whole rows."""
     assert scan.masses is not None
     rows = draws.rows[which]
-    masses: Tensor = ((values - scan.maxima[rows].amax(-1, keepdim=True)) / draws.temperature[which]).exp()
-    return masses / scan.masses[rows].sum(-1, keepdim=True)
+    return weights_of(values, scan, rows) / scan.masses[rows].sum(-1, keepdim=True)
 
 
 def _widen(

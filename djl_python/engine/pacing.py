@@ -4,9 +4,9 @@ A client that reads a stream notices the gaps that are longer than the usual one
 reads prompts may take 2.8 times as long as one that reads none; what that is in tokens is learnt from the steps. With
 nobody to wait, a step reads as much as fits.
 
-Many prompts at once are read at the same pace. The last of them waits a third longer for its first token than if all
-generation stood still; but sequences that began one after the other end so, and what comes in their place does not
-have to queue again.
+Many prompts at once are read at the same pace. The last of them waits longer for its first token than if all generation
+stood still, in simulations by a third; but sequences that began one after the other end so, and what comes in their
+place does not have to queue again.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class TorchScanner:
         tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
         open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
         picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
-        weights = _weights(picked, scan, rows[open_])
+        weights = weights_of(picked, scan, rows[open_])
         total, drawn = weights.sum(-1), tokens[open_, None]
         while len(open_):
             score = picked.gather(1, drawn)
@@ -122,7 +122,7 @@ class TorchScanner:
         return tokens
 
 
-def _weights(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
+def weights_of(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
     """Of scores (len(rows), K) of some rows; 1 for a row's greatest."""
     assert scan.inverse_temperature is not None
     greatest = scan.maxima[rows].amax(-1, keepdim=True)
@@ -137,7 +137,7 @@ def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor)
     sums, mass = masses.cumsum(-1), masses.gather(1, block)
     inside = (chances[:, None] * sums[:, -1:] - (sums.gather(1, block) - mass)) / mass
     ids = block * BLOCK + torch.arange(BLOCK, device=scores.device)
-    weights = _weights(scores[rows[:, None], ids.clamp(max=vocabulary - 1)], scan, rows) * (ids < vocabulary)
+    weights = weights_of(scores[rows[:, None], ids.clamp(max=vocabulary - 1)], scan, rows) * (ids < vocabulary)
     return block[:, 0] * BLOCK + invert(weights, inside[:, 0].clamp(0, 1))
 
 

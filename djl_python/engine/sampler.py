@@ -81,11 +81,11 @@ class Sampler:
         tokens = torch.empty(len(sequences), dtype=torch.long, device=raw.device)
         scan = self._scanner.scan(raw, plan.inverse_temperature)
         self._draw(raw, scan, plan.plain, tokens, sequences, ahead)
-        changed = plan.changed.batch_rows.tolist()
+        changed = plan.changed.batch_rows
         if changed:
-            scores = raw[plan.changed.batch_rows]
+            scores = raw[plan.changed.batch_index]
             self._change(scores, [sequences[row] for row in changed], plan.changes)
-            changed_scan = self._scanner.scan(scores, plan.changed.inverse_temperature(len(changed)))
+            changed_scan = self._scanner.scan(scores, plan.changed_inverse_temperature)
             self._draw(scores, changed_scan, plan.changed, tokens, sequences, ahead)
         own = raw.gather(1, tokens[:, None])[:, 0] - scan.log_total
         token_ids = tokens.tolist()

@@ -19,6 +19,7 @@ class Plan:
         ids: the batch's members, by which it is known to be the same.
         plain: rows that draw from the model's own scores; changed: those whose scores some rule changes first.
         inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
+        changed_inverse_temperature: the same of the changed rows, for the scores that are theirs alone.
         tops: (row, how many) of those who want alternatives.
     """
 
@@ -30,6 +31,7 @@ class Plan:
         self.changed = Group(changed, list(range(len(changed))), params, vocabulary, device)
         self.changes = Changes([params[row] for row in changed], device)
         self.inverse_temperature = self.plain.inverse_temperature(len(params))
+        self.changed_inverse_temperature = self.changed.inverse_temperature(len(changed))
         self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.top_logprobs]
 
 
@@ -37,7 +39,7 @@ class Group:
     """Rows that draw from the same tensor of scores.
 
     Attributes:
-        batch_rows: where the batch has them.
+        batch_rows, batch_index: where the batch has them.
         greedy, greedy_rows: rows that take the best, in the batch and in the scores.
         draws, draw_rows: how the others draw, and their rows in the batch; None if there are none.
     """
@@ -50,10 +52,12 @@ class Group:
         vocabulary: int,
         device: torch.device,
     ) -> None:
-        self.batch_rows = indices(batch_rows, device)
-        pairs = list(zip(batch_rows, rows, strict=True))
-        sampled = [pair for pair in pairs if params[pair[0]].do_sample and params[pair[0]].temperature > 0]
-        greedy = [pair for pair in pairs if pair not in sampled]
+        self.batch_rows = batch_rows
+        self.batch_index = indices(batch_rows, device)
+        greedy: list[tuple[int, int]] = []
+        sampled: list[tuple[int, int]] = []
+        for pair in zip(batch_rows, rows, strict=True):
+            (sampled if _samples(params[pair[0]]) else greedy).append(pair)
         self.greedy = indices([row for row, _ in greedy], device)
         self.greedy_rows = indices([row for _, row in greedy], device)
         self.draw_rows = [row for row, _ in sampled]
@@ -64,7 +68,7 @@ class Group:
         """(rows,), 1 where nobody draws; None if nobody does."""
         if self.draws is None:
             return None
-        made = torch.ones(rows, device=self.batch_rows.device)
+        made = torch.ones(rows, device=self.batch_index.device)
         made[self.draws.rows] = 1 / self.draws.temperature[:, 0]
         return made
 
@@ -125,6 +129,10 @@ def indices(numbers: Sized, device: torch.device) -> Tensor:
 def _columns(rows: Sized, width: int, device: torch.device) -> Tensor:
     """(width, R, 1): one number per row, to be broadcast along the vocabulary, of each parameter."""
     return torch.tensor(rows, dtype=torch.float32, device=device).view(-1, width).T[:, :, None]
+
+
+def _samples(params: SamplingParams) -> bool:
+    return params.do_sample and params.temperature > 0
 
 
 def _changes(params: SamplingParams) -> bool:

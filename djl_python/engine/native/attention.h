@@ -99,7 +99,7 @@ void heads(Pool& pool, int index, const Op& op, const Step& step) {
             T* to = key_group<F>(op, step, block, h, group);
             T rounded[16];
             for (int i = 0; i < op.dim; i += 16) {
-                const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
+                const __mmask16 mask = lanes_of(op.dim - i);
                 F::store(rounded, _mm512_maskz_loadu_ps(mask, key + i));
                 for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
                     memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
@@ -235,7 +235,7 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
         const float* x = (const float*)op.in + (walk.first + q / shared) * width + head * op.dim;
         auto to = (typename F::T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
-            const __mmask16 mask = op.dim - i >= 16 ? 0xffff : (__mmask16)((1 << (op.dim - i)) - 1);
+            const __mmask16 mask = lanes_of(op.dim - i);
             F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), scale), mask);
         }
     }
@@ -258,10 +258,9 @@ inline void weigh(const Op& op, const Keys& keys, int64_t chunk, int groups, int
             x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
         }
         if (!whole) {
-            const int64_t key = chunk + g * kKeys, visible = position - key + 1, gone = first_key - key;
-            __mmask16 mask = visible >= 16 ? 0xffff : visible <= 0 ? 0 : (__mmask16)((1 << visible) - 1);
-            if (gone > 0) mask &= gone >= 16 ? 0 : (__mmask16)(0xffff << gone);
-            x = _mm512_mask_blend_ps(mask, _mm512_set1_ps(-INFINITY), x);
+            const int64_t key = chunk + g * kKeys;
+            const __mmask16 seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
+            x = _mm512_mask_blend_ps(seen, _mm512_set1_ps(-INFINITY), x);
         }
         if (!whole || op.softcap > 0) _mm512_storeu_ps(row + g * kKeys, x);
         top = _mm512_max_ps(top, x);

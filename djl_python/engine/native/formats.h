@@ -47,6 +47,9 @@ struct F32 {
     static void store(T* to, __m512 x, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, x); }
 };
 
+// The lanes of a vector that `left` numbers fill.
+inline __mmask16 lanes_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1 << left) - 1); }
+
 inline __m512 exp_ps(__m512 x) {
     // exp(x) = 2^n * exp(r), |r| <= ln(2)/2; a polynomial of degree 6 is good to the last bits of fp32.
     const __m512 log2e = _mm512_set1_ps(1.44269504f);

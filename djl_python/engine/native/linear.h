@@ -91,7 +91,7 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     for (int v = 0; v < vectors; ++v) {
         const int c = first + v * 16;
         if (c >= op.n) break;
-        const __mmask16 mask = op.n - c >= 16 ? 0xffff : (__mmask16)((1 << (op.n - c)) - 1);
+        const __mmask16 mask = lanes_of(op.n - c);
         if (op.mode == 0) {
             F::store((typename F::T*)op.out + row * op.n + c, sum[v], mask);
             continue;

@@ -64,7 +64,7 @@ inline int64_t panel_bytes(int groups) {
 inline void multiply(__m512i& sum, __m512i b, __m512i a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a)); }
 
 // R rows times one panel of weights; sums in fp32, (R, kPanel) in memory: the registers are the integers'. Loops are
-// unrolled by hand so that GCC sees before it is too late that `part` can live in registers.
+// unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
 template <class W, int R, int L>
 inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, const char* ahead,
                          float* sums) {
@@ -169,8 +169,7 @@ void quantize(Pool& pool, int index, const Op& op, const Step& step) {
             __m512 v[4];
             __m512 greatest = _mm512_setzero_ps();
             for (int i = 0; i < 4; ++i) {
-                const int left = op.k - g * kGroup - i * 16;
-                const __mmask16 mask = left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1 << left) - 1);
+                const __mmask16 mask = lanes_of(op.k - g * kGroup - i * 16);
                 v[i] = F::load(x + g * kGroup + i * 16, mask);
                 greatest = _mm512_max_ps(greatest, _mm512_abs_ps(v[i]));
             }

@@ -66,7 +66,7 @@ void norm(Pool& pool, int index, const Op& op, const Step& step) {
             return v;
         };
         for (int i = 0; i < op.n; i += 16) {
-            const __mmask16 mask = op.n - i >= 16 ? 0xffff : (__mmask16)((1 << (op.n - i)) - 1);
+            const __mmask16 mask = lanes_of(op.n - i);
             if (op.scale != 0) {
                 float* out = (float*)op.out + (int64_t)t * op.n + i;
                 __m512 sum = _mm512_fmadd_ps(value(i, mask), _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));

@@ -12,8 +12,6 @@
 
 namespace {
 
-inline __mmask16 lanes_of(int left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1 << left) - 1); }
-
 // Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
 struct Mass {
     __m512 factor, shift;
@@ -105,7 +103,7 @@ void best(Pool& pool, int index, const Op& op, const Step& step) {
     }
 }
 
-inline uint64_t mixed(uint64_t state) {  // SplitMix64
+inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
     uint64_t z = state + 0x9E3779B97F4A7C15ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
@@ -119,9 +117,8 @@ struct Before {
     int id;
     __mmask16 operator()(__m512 x, int first) const {
         const __m512 bar = _mm512_set1_ps(score);
-        const int lower = id - first;  // lanes with lower ids
-        const __mmask16 ids = lower >= 16 ? 0xffff : lower <= 0 ? 0 : (__mmask16)((1 << lower) - 1);
-        return _mm512_cmp_ps_mask(x, bar, _CMP_GT_OQ) | (_mm512_cmp_ps_mask(x, bar, _CMP_EQ_OQ) & ids);
+        const __mmask16 lower = lanes_of(id - first);  // ids
+        return _mm512_cmp_ps_mask(x, bar, _CMP_GT_OQ) | (_mm512_cmp_ps_mask(x, bar, _CMP_EQ_OQ) & lower);
     }
 };
 

@@ -6,6 +6,7 @@ into the blocks that matter.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -28,15 +29,24 @@ class Scan:
     Attributes:
         maxima: (R, blocks), each block's greatest score.
         inverse_temperature: (R,), as given.
-        log_total: (R,), the logarithm of the sum of the scores' exponentials.
+        log_mass: (R,), the logarithm of the sum of exp(score - the row's greatest).
         masses: (R, blocks), what each block adds to a row's sum of exp((score - the row's greatest) / temperature);
             None if no temperatures were given.
     """
 
     maxima: Tensor
-    log_total: Tensor
+    log_mass: Tensor
     masses: Tensor | None
     inverse_temperature: Tensor | None
+
+    @functools.cached_property
+    def greatest(self) -> Tensor:
+        """(R,), each row's greatest score."""
+        return self.maxima.amax(-1)
+
+    def logprobs(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """Of scores (len(rows), K) of some rows. The greatest is taken off first: what is left is exact near 0."""
+        return scores - self.greatest[rows, None] - self.log_mass[rows, None]
 
 
 @dataclass(frozen=True)
@@ -82,11 +92,12 @@ class TorchScanner:
 
     def scan(self, scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
         maxima = _by_block(scores, lambda blocks: blocks.amax(-1))
-        log_total = scores.logsumexp(-1)
+        below = scores - maxima.amax(-1, keepdim=True)
+        log_mass = below.logsumexp(-1)
         if inverse_temperature is None:
-            return Scan(maxima, log_total, None, None)
-        masses = ((scores - maxima.amax(-1, keepdim=True)) * inverse_temperature[:, None]).exp_()
-        return Scan(maxima, log_total, _by_block(masses, lambda blocks: blocks.sum(-1)), inverse_temperature)
+            return Scan(maxima, log_mass, None, None)
+        masses = (below * inverse_temperature[:, None]).exp_()
+        return Scan(maxima, log_mass, _by_block(masses, lambda blocks: blocks.sum(-1)), inverse_temperature)
 
     def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         vocabulary = scores.shape[1]
@@ -125,8 +136,7 @@ class TorchScanner:
 def weights_of(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
     """Of scores (len(rows), K) of some rows; 1 for a row's greatest."""
     assert scan.inverse_temperature is not None
-    greatest = scan.maxima[rows].amax(-1, keepdim=True)
-    return ((scores - greatest) * scan.inverse_temperature[rows, None]).exp_()
+    return ((scores - scan.greatest[rows, None]) * scan.inverse_temperature[rows, None]).exp_()
 
 
 def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class Sampler:
             self._change(scores, [sequences[row] for row in changed], plan.changes)
             changed_scan = self._scanner.scan(scores, plan.changed_inverse_temperature)
             self._draw(scores, changed_scan, plan.changed, tokens, sequences, ahead)
-        own = raw.gather(1, tokens[:, None])[:, 0] - scan.log_total
+        own = _own_logprobs(raw, scan, tokens)
         token_ids = tokens.tolist()
         for row in plan.changes.penalized:
             self._penalties.count(sequences[changed[row]], token_ids[changed[row]])
@@ -164,10 +164,15 @@ def prompt_entries(scanner: RowScanner, logits: Tensor, next_ids: list[int], alt
     """Log-probabilities of prompt tokens: row i of `logits` (n, vocabulary) predicts `next_ids[i]`."""
     raw = logits.float().contiguous()
     scan = scanner.scan(raw, None)
-    own = raw.gather(1, torch.tensor(next_ids, device=raw.device)[:, None])[:, 0] - scan.log_total
+    own = _own_logprobs(raw, scan, torch.tensor(next_ids, device=raw.device))
     rows = torch.arange(len(raw), device=raw.device)
     tops = _alternatives(scanner, raw, scan, rows, alternatives) if alternatives else [_NO_TOP] * len(raw)
     return list(zip(own.tolist(), tops, strict=True))
+
+
+def _own_logprobs(raw: Tensor, scan: Scan, tokens: Tensor) -> Tensor:
+    """(R,) of one token in each row."""
+    return scan.logprobs(raw.gather(1, tokens[:, None]), torch.arange(len(raw), device=raw.device))[:, 0]
 
 
 def _alternatives(
@@ -175,7 +180,7 @@ def _alternatives(
 ) -> list[tuple[tuple[int, float], ...]]:
     """(id, logprob) of some rows' most likely tokens, best first."""
     values, ids = scanner.best(raw, scan, rows, min(count, raw.shape[1]))
-    logprobs = values - scan.log_total[rows][:, None]
+    logprobs = scan.logprobs(values, rows)
     return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
 

@@ -48,12 +48,20 @@ def test_a_scan_reads_maxima_and_masses(scanner: RowScanner, vocabulary: int) ->
     blocks = -(-vocabulary // BLOCK)
     padded = torch.nn.functional.pad(scores, (0, blocks * BLOCK - vocabulary), value=float("-inf"))
     assert torch.equal(scan.maxima, padded.view(6, blocks, BLOCK).amax(-1))
-    assert torch.allclose(scan.log_total, scores.double().logsumexp(-1).float(), atol=2e-6, rtol=1e-6)
+    assert torch.allclose(scan.greatest + scan.log_mass, scores.double().logsumexp(-1).float(), atol=2e-6, rtol=1e-6)
     masses = ((padded.double() - scores.amax(-1, keepdim=True)) / temperature[:, None]).exp()
     expected = masses.view(6, blocks, BLOCK).sum(-1).float()
     assert scan.masses is not None
     assert torch.allclose(scan.masses, expected, rtol=1e-5, atol=1e-30)
     assert not scan.masses[scan.maxima == float("-inf")].any(), "what can't be drawn has no mass at all"
+
+
+def test_logprobs_near_zero_are_exact(scanner: RowScanner) -> None:
+    scores = torch.full((1, 1000), 1e3)
+    scores[0, 7] += 12  # nearly certain; next to 1012, fp32 knows steps of 6e-5
+    scan = scanner.scan(scores, None)
+    exact = scores.double().log_softmax(-1)[0, 7]
+    assert scan.logprobs(scores[:, 7:8], torch.tensor([0]))[0, 0] == pytest.approx(float(exact), abs=2e-6)
 
 
 def test_masses_are_not_summed_for_nobody(scanner: RowScanner) -> None:
@@ -69,7 +77,7 @@ def test_a_row_is_read_alike_alone_and_among_others(scanner: RowScanner) -> None
     assert among.masses is not None
     assert alone.masses is not None
     assert torch.equal(among.masses[7:8], alone.masses)
-    assert torch.equal(among.log_total[7:8], alone.log_total)
+    assert torch.equal(among.log_mass[7:8], alone.log_mass)
 
 
 def test_scores_that_are_no_numbers_name_some_token(scanner: RowScanner) -> None:

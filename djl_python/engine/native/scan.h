@@ -14,13 +14,12 @@ namespace {
 
 // Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
 struct Mass {
-    __m512 factor, shift;
-    Mass(float top, float inverse_temperature) {
-        const float f = inverse_temperature * kLog2e;
-        factor = _mm512_set1_ps(f);
-        shift = _mm512_set1_ps(-top * f);
+    __m512 top, factor;
+    Mass(float greatest, float inverse_temperature) {
+        top = _mm512_set1_ps(greatest);
+        factor = _mm512_set1_ps(inverse_temperature * kLog2e);
     }
-    __m512 operator()(__m512 x) const { return exp2_ps(_mm512_fmadd_ps(x, factor, shift)); }
+    __m512 operator()(__m512 x) const { return exp2_ps(_mm512_mul_ps(_mm512_sub_ps(x, top), factor)); }
 };
 
 // Vector v of a block of a row of n; beyond its end nothing but minus infinity.
@@ -30,7 +29,8 @@ inline __m512 part_of(const float* x, int n, int block, int v) {
     return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes_of(n - i), x + i);
 }
 
-// in (wanted, n): out (wanted, blocks) each block's greatest; values (wanted,) log of the sum of exponentials.
+// in (wanted, n): out (wanted, blocks) each block's greatest; values (wanted,) log of the sum of exp(score - the row's
+// greatest).
 // With weight (wanted,), one over each row's temperature: keys (wanted, blocks) what each block adds to the row's sum of
 // exp((score - the row's greatest) * weight).
 void scan(Pool& pool, int index, const Op& op, const Step& step) {
@@ -59,7 +59,7 @@ void scan(Pool& pool, int index, const Op& op, const Step& step) {
             total = _mm512_add_ps(total, mass);
             if (masses) masses[b] = _mm512_reduce_add_ps(inverse != 1.0f ? warmed : mass);
         }
-        ((float*)op.values)[row] = top + logf(_mm512_reduce_add_ps(total));
+        ((float*)op.values)[row] = logf(_mm512_reduce_add_ps(total));
     }
 }
 

@@ -26,7 +26,7 @@ class NativeScanner:
         rows, vocabulary = scores.shape
         maxima = torch.empty(rows, -(-vocabulary // BLOCK))
         masses = None if inverse_temperature is None else torch.empty_like(maxima)
-        log_total = torch.empty(rows)
+        log_mass = torch.empty(rows)
         operation = Op(
             kind=Kind.SCAN,
             n=vocabulary,
@@ -34,10 +34,10 @@ class NativeScanner:
             out=maxima.data_ptr(),
             weight=None if inverse_temperature is None else inverse_temperature.data_ptr(),
             keys=None if masses is None else masses.data_ptr(),
-            values=log_total.data_ptr(),
+            values=log_mass.data_ptr(),
         )
         self._run(operation, Step(wanted=rows), scores.numel())
-        return Scan(maxima, log_total, masses, inverse_temperature)
+        return Scan(maxima, log_mass, masses, inverse_temperature)
 
     def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         values = torch.empty(len(rows), width)

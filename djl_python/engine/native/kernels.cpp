@@ -37,7 +37,8 @@ void walk(Pool& pool) {
                 switch (op.format) {
                     case kEight: integer_linear<F, Eight>(pool, i, op, step); break;
                     case kFour: integer_linear<F, Four>(pool, i, op, step); break;
-                    default: linear<F>(pool, i, op, step);
+                    case kTwelve: linear<BF16, TwelvePanel>(pool, i, op, step); break;
+                    default: linear<F, PlainPanel<F>>(pool, i, op, step);
                 }
                 break;
             case kQuantize: quantize<F>(pool, i, op, step); break;
@@ -47,6 +48,7 @@ void walk(Pool& pool) {
             case kScan: scan(pool, i, op, step); break;
             case kBest: best(pool, i, op, step); break;
             case kDraw: draw(pool, i, op, step); break;
+            case kPack: pack_twelve(pool, i, op, step); break;
         }
         pool.meet();
         if (number) continue;

@@ -6,32 +6,38 @@
 
 #include "formats.h"
 #include "program.h"
+#include "twelve.h"
 
 namespace {
 
 constexpr int kRows = 6;      // rows of the register tile
+constexpr int kBand = 96;     // rows that a panel is multiplied with at a time
 constexpr int kAhead = 8192;  // bytes of a panel fetched before they are needed
 
-// What a tile fetches along the way: `lines` cache lines a step, 0, 1, 2 or 4, from `at` on.
+// What a tile fetches along the way: two cache lines a step, or the same one twice.
 struct Ahead {
     const char* at;
-    int lines;
+    int64_t second, stride;
+
+    // A tile alone with its panel (Lines of 64 bytes a step) fetches the panel itself, some lines before they are read.
+    template <int Lines>
+    void fetch() {
+        if (Lines) {
+            for (int line = 0; line < Lines; ++line) _mm_prefetch(at + kAhead + line * 64, _MM_HINT_T1);
+        } else {
+            _mm_prefetch(at, _MM_HINT_T1);
+            _mm_prefetch(at + second, _MM_HINT_T1);
+        }
+        at += Lines ? Lines * 64 : stride;
+    }
 };
 
-// A panel that one tile reads is fetched some lines before it. With more tiles, they find it in the cache and fetch the
-// next one between them: the memory is never idle, and nobody waits for it. A panel has `lines` lines for each of its
-// `steps`.
+// Of several tiles that read the same `steps` of a panel the first ones fetch what comes next between them: the memory is
+// never idle, and nobody waits for it. A step has `lines` lines.
 inline Ahead ahead_of(int tile, int tiles, const char* panel, const char* next, int64_t steps, int lines) {
-    if (tiles == 1) return {panel + kAhead, lines};
     const int each = tiles < 4 ? std::min(2, lines) : 1, fetched = tile * each;
-    if (!next || fetched >= lines) return {panel, 0};
-    return {next + fetched * steps * 64, each};
-}
-
-template <int L>
-inline void fetch(const char*& at) {
-    for (int line = 0; line < L; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
-    at += L * 64;
+    if (tiles == 1 || !next || fetched >= lines) return {panel, 0, 0};
+    return {next + fetched * steps * 64, (each - 1) * 64, each * 64};
 }
 
 inline __m512 activate(__m512 x, int activation) {
@@ -54,24 +60,37 @@ inline __m512 activate(__m512 x, int activation) {
     }
 }
 
-// R rows times one panel; L lines a step are fetched from `ahead`.
-template <class F, int R, int L>
-inline void tile(const typename F::T* a, int64_t stride, const typename F::T* panel, int pairs, const char* ahead,
-                 __m512 (&sum)[R][4]) {
-    const auto* b = (const __m512i*)panel;
-    for (int p = 0; p < pairs; ++p, b += 4) {
-        const __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + 1);
-        const __m512i b2 = _mm512_loadu_si512(b + 2), b3 = _mm512_loadu_si512(b + 3);
+// Reads steps of a panel from where they lie ready.
+struct ReadyReader {
+    const __m512i* from;
+
+    void operator()(int, __m512i (&b)[4]) {
+        for (int v = 0; v < 4; ++v) b[v] = _mm512_loadu_si512(from + v);
+        from += 4;
+    }
+};
+
+// sums (R, kPanel) += R rows times a part of a panel.
+template <class F, int R, int Lines, class Reader>
+void tile(const typename F::T* a, int64_t stride, Reader reader, int steps, Ahead ahead, float* sums) {
+    __m512 sum[R][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < 4; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
+    for (int p = 0; p < steps; ++p) {
+        __m512i b[4];
+        reader(p, b);
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             int32_t x;
             memcpy(&x, a + r * stride + (int64_t)p * F::pair, 4);
-            sum[r][0] = F::fma(sum[r][0], b0, x);
-            sum[r][1] = F::fma(sum[r][1], b1, x);
-            sum[r][2] = F::fma(sum[r][2], b2, x);
-            sum[r][3] = F::fma(sum[r][3], b3, x);
+            for (int v = 0; v < 4; ++v) sum[r][v] = F::fma(sum[r][v], b[v], x);
         }
-        fetch<L>(ahead);
+        ahead.fetch<Lines>();
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + r * kPanel + v * 16, sum[r][v]);
 }
 
 // What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes.
@@ -107,19 +126,20 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     }
 }
 
-template <class F, int R>
-inline void rows_of_panel(const Op& op, int64_t row, int panel, const typename F::T* weights, int pairs, Ahead ahead) {
-    __m512 sum[R][4];
-    for (auto& one : sum)
-        for (auto& lane : one) lane = _mm512_setzero_ps();
-    auto in = (const typename F::T*)op.in + row * op.k;
-    switch (ahead.lines) {
-        case 0: tile<F, R, 0>(in, op.k, weights, pairs, ahead.at, sum); break;
-        case 1: tile<F, R, 1>(in, op.k, weights, pairs, ahead.at, sum); break;
-        case 2: tile<F, R, 2>(in, op.k, weights, pairs, ahead.at, sum); break;
-        default: tile<F, R, 4>(in, op.k, weights, pairs, ahead.at, sum); break;
+// A tile of whatever height. Among several, none is lower than half of kRows.
+template <class F, int Lines, class Reader>
+inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader reader, int steps, Ahead ahead,
+                    float* sums) {
+    switch (height) {
+        case 6: return tile<F, 6, Lines>(a, stride, reader, steps, ahead, sums);
+        case 5: return tile<F, 5, Lines>(a, stride, reader, steps, ahead, sums);
+        case 4: return tile<F, 4, Lines>(a, stride, reader, steps, ahead, sums);
+        case 3: return tile<F, 3, Lines>(a, stride, reader, steps, ahead, sums);
     }
-    for (int r = 0; r < R; ++r) finish_row<F>(op, row + r, panel, sum[r]);
+    if constexpr (Lines > 0) {
+        if (height == 2) return tile<F, 2, Lines>(a, stride, reader, steps, ahead, sums);
+        tile<F, 1, Lines>(a, stride, reader, steps, ahead, sums);
+    }
 }
 
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
@@ -130,36 +150,66 @@ inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step,
     const int columns = op.gated ? op.n * 2 : op.n;
     const int panels = (columns + kPanel - 1) / kPanel;
     // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
-    const int band = rows > 96 ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
+    const int band = rows > kBand ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
     for (int task; (task = pool.take_in_order(index, panels * bands)) >= 0;) {
         const int panel = task / bands, first = task % bands * band, last = std::min(rows, first + band);
         work(panel, last == rows ? std::min(panel + 1, panels - 1) : -1, first, last);
     }
 }
 
-// out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair.
+// A panel of a weight in the activations' own format: read where it lies.
 template <class F>
+struct PlainPanel {
+    static constexpr int lines = 4;  // of 64 bytes that hold a step
+    static constexpr bool ready = true;
+    const char* weights;
+
+    PlainPanel(const Op& op, int panel, int steps)
+        : weights((const char*)op.weight + (int64_t)panel * steps * lines * 64) {}
+
+    const char* at(int step) const { return weights + (int64_t)step * lines * 64; }
+
+    template <bool>
+    ReadyReader reader(int first, void*) const {
+        return {(const __m512i*)at(first)};
+    }
+};
+
+// out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
+// parts that stay in the first cache while all rows are multiplied with them; the sums of a band of rows are in memory.
+template <class F, class Panel>
 void linear(Pool& pool, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    const int pairs = op.k / F::pair;
-    for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
-        const T* weights = (const T*)op.weight + (int64_t)panel * kPanel * op.k;
-        const char* next = following < 0 ? nullptr : (const char*)((const T*)op.weight + (int64_t)following * kPanel * op.k);
+    const int steps = op.k / F::pair;
+    alignas(64) T room[kSteps * kPanel * F::pair];
+    alignas(64) float sums[kBand * kPanel];
+    for_each_band(pool, index, op, step, [&](int panel_index, int, int first, int last) {
+        const Panel panel(op, panel_index, steps);
+        memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
         // Tiles of nearly the same height: a low last one would wait for its own additions.
         const int tiles = (last - first + kRows - 1) / kRows;
-        int row = first;
-        for (int t = 0; t < tiles; ++t) {
-            const int height = (last - row + tiles - t - 1) / (tiles - t);
-            const Ahead ahead = ahead_of(t, tiles, (const char*)weights, next, pairs, 4);
-            switch (height) {
-                case 6: rows_of_panel<F, 6>(op, row, panel, weights, pairs, ahead); break;
-                case 5: rows_of_panel<F, 5>(op, row, panel, weights, pairs, ahead); break;
-                case 4: rows_of_panel<F, 4>(op, row, panel, weights, pairs, ahead); break;
-                case 3: rows_of_panel<F, 3>(op, row, panel, weights, pairs, ahead); break;
-                case 2: rows_of_panel<F, 2>(op, row, panel, weights, pairs, ahead); break;
-                case 1: rows_of_panel<F, 1>(op, row, panel, weights, pairs, ahead); break;
+        for (int from = 0; from < steps; from += kSteps) {
+            const int count = std::min(kSteps, steps - from);
+            const T* a = (const T*)op.in + first * (int64_t)op.k + from * F::pair;
+            if (tiles == 1) {
+                auto reader = panel.template reader<false>(from, room);
+                tile_of<F, Panel::lines>(last - first, a, op.k, reader, count, Ahead{panel.at(from)}, sums);
+                continue;
             }
-            row += height;
+            auto reader = panel.template reader<true>(from, room);
+            const ReadyReader again{Panel::ready ? (const __m512i*)panel.at(from) : (const __m512i*)room};
+            for (int t = 0, row = 0, height; t < tiles; ++t, row += height) {
+                height = (last - first - row) / (tiles - t);
+                const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines);
+                const T* rows = a + (int64_t)row * op.k;
+                if (t == 0) tile_of<F, 0>(height, rows, op.k, reader, count, ahead, sums);
+                else tile_of<F, 0>(height, rows, op.k, again, count, ahead, sums + row * kPanel);
+            }
+        }
+        for (int row = first; row < last; ++row) {
+            __m512 sum[4];
+            for (int v = 0; v < 4; ++v) sum[v] = _mm512_load_ps(sums + (row - first) * kPanel + v * 16);
+            finish_row<F>(op, row, panel_index, sum);
         }
     });
 }

@@ -23,6 +23,7 @@ class Kind(IntEnum):
     SCAN = 7
     BEST = 8
     DRAW = 9
+    PACK = 10
 
 
 _INTS: Final = (

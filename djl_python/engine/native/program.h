@@ -15,11 +15,13 @@
 namespace {
 
 constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
+constexpr int kSteps = 64;  // steps along k (a 32-bit lane of each column) that a panel is multiplied at a time: 16 KiB
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
-enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw };
-constexpr int kKinds = 10;
-enum WeightFormat : int32_t { kSame, kEight, kFour };  // kSame: the activations' format; else codes of 8 or 4 bits
+enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw, kPack };
+constexpr int kKinds = 11;
+// kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
+enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
@@ -42,7 +44,7 @@ struct Op {
     void* out;
     const void* weight;   // kLinear: packed panels; else fp32
     const float* bias;
-    const float* weight2; // kHeads: norms of queries and keys; integer weights: their scales
+    const float* weight2; // kHeads: norms of queries and keys; integer weights: their scales; kTwelve: see twelve.h
     const float* weight3;
     const float* cosines;  // kHeads: (positions, rotary / 2) tables
     const float* sines;

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from ..quantization import GROUP, Quantize
-from .build import library
 from .mapped import let_go
 from .memory import Growing, on_huge_pages
-from .packing import SAME, Packed, pack
+from .packing import EIGHT, FOUR, Packed, pack
 from .pool import Kind, Op, Pool, Step
 from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
 
@@ -66,7 +65,7 @@ class Program:
         max_tokens: int,
         threads: int,
     ) -> None:
-        library()  # before anything is packed
+        self.pool = Pool(threads)
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
         self._quantize = quantize
@@ -81,9 +80,12 @@ class Program:
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
         self.heads_per_kv_head = max(layer.attention.heads // layer.attention.kv_heads for layer in recipe.layers)
-        self._lay_out(recipe)
+        try:
+            self._lay_out(recipe)
+        except NotUnderstoodError:
+            self.close()
+            raise
         self._array = (Op * len(self._ops))(*self._ops)
-        self.pool = Pool(threads)
         # Memory that is touched for the first time costs more than what is written to it.
         self._end_rows = self._end_buffers(_KEPT_ROWS)
 
@@ -131,7 +133,7 @@ class Program:
         self._normed = self._buffer("normed", self._width, self._dtype)
         self._branch = self._buffer("branch", self._width, torch.float32)
         # The head has most of a small model's weights, and its rounding goes straight into the logits.
-        head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8")
+        head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8", self.pool)
         let_go([recipe.head.weight])
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
@@ -225,7 +227,7 @@ class Program:
             self._add_norm(after, self._branch, self._hidden, scale=scale)
 
     def _add_linear(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
-        if packed.weight_format != SAME:
+        if packed.weight_format in (EIGHT, FOUR):
             rounded = self._codes_buffer(packed.k)
             rows_from = more.get("rows_from", 0)
             self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
@@ -235,8 +237,9 @@ class Program:
         self._add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
 
     def _weights(self, packed: Packed) -> dict[str, int | None]:
-        scales = None if packed.scales is None else self._keep(packed.scales)
-        return {"format": packed.weight_format, "weight": self._keep(packed.weight), "weight2": scales}
+        parts = {"weight": packed.weight, "weight2": packed.weight2, "weight3": packed.weight3}
+        kept = {name: None if part is None else self._keep(part) for name, part in parts.items()}
+        return {"format": packed.weight_format, **kept}
 
     def _add_norm(self, norm: Norm | None, given: int | None, out: int | None, **more: Any) -> None:
         details: dict[str, Any] = {}
@@ -279,7 +282,7 @@ class Program:
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
-        packed = pack(list(linears), self._dtype, self._quantize)
+        packed = pack(list(linears), self._dtype, self._quantize, self.pool)
         let_go(linear.weight for linear in of or linears)
         return packed
 

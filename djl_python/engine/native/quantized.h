@@ -65,8 +65,8 @@ inline void multiply(__m512i& sum, __m512i b, __m512i a) { asm("vpdpbusd %2, %1,
 
 // R rows times one panel of weights; sums in fp32, (R, kPanel) in memory: the registers are the integers'. Loops are
 // unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
-template <class W, int R, int L>
-inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, const char* ahead,
+template <class W, int R, int Lines>
+inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, Ahead ahead,
                          float* sums) {
     IntegerRow given[R];
 #pragma GCC unroll 8
@@ -89,7 +89,7 @@ inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const
 #pragma GCC unroll 4
                 for (int v = 0; v < 4; ++v) multiply(part[r][v], b[v], x);
             }
-            fetch<L>(ahead);
+            ahead.fetch<Lines>();
         }
         __m512 of_group[4];
         if (W::grouped)
@@ -111,15 +111,11 @@ inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const
 }
 
 template <class F, class W, int R>
-inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights,
+inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights, bool alone,
                                   Ahead ahead) {
     alignas(64) float sums[R * kPanel] = {};
-    switch (ahead.lines) {
-        case 0: integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead.at, sums); break;
-        case 1: integer_tile<W, R, 1>(op, row, panel, groups, weights, ahead.at, sums); break;
-        case 2: integer_tile<W, R, 2>(op, row, panel, groups, weights, ahead.at, sums); break;
-        default: integer_tile<W, R, 4>(op, row, panel, groups, weights, ahead.at, sums); break;
-    }
+    if (alone) integer_tile<W, R, W::lines>(op, row, panel, groups, weights, ahead, sums);
+    else if constexpr (R >= kIntegerRows / 2) integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead, sums);
     for (int r = 0; r < R; ++r) {
         __m512 sum[4];
         for (int v = 0; v < 4; ++v) {
@@ -145,12 +141,12 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
             const Ahead ahead = ahead_of(t, tiles, weights, next, groups * kQuads, W::lines);
             const int height = (last - row + tiles - t - 1) / (tiles - t);
             switch (height) {
-                case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, ahead); break;
-                case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, ahead); break;
-                case 3: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, ahead); break;
-                case 4: integer_rows_of_panel<F, W, 4>(op, row, panel, groups, weights, ahead); break;
-                case 5: integer_rows_of_panel<F, W, 5>(op, row, panel, groups, weights, ahead); break;
-                default: integer_rows_of_panel<F, W, 6>(op, row, panel, groups, weights, ahead); break;
+                case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+                case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+                case 3: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+                case 4: integer_rows_of_panel<F, W, 4>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+                case 5: integer_rows_of_panel<F, W, 5>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+                default: integer_rows_of_panel<F, W, 6>(op, row, panel, groups, weights, tiles == 1, ahead); break;
             }
             row += height;
         }

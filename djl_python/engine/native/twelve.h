@@ -1,0 +1,186 @@
+// bf16 weights in 12 bits, without loss.
+//
+// The low byte of a trained or random weight is noise; its high byte (sign and most of the exponent) takes few values.
+// A panel has a table of the sixteen most frequent ones: a weight is its low byte and four bits that name the high one.
+// The few others, one in ten thousand or so, are listed and put in place when the panel is read. A step of a panel is
+// 128 weights, four vectors of 16 columns times a pair: 64 low bytes of the first two vectors, 64 of the other two, and
+// 64 bytes of names, the first two vectors' in the lower halves. Bytes are interleaved as the unpack instructions do it.
+
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "formats.h"
+#include "program.h"
+
+namespace {
+
+constexpr int kWeights = 128;  // of a step
+constexpr int kStepBytes = 192;
+constexpr int kNames = 16;
+
+inline int parts_of(int steps) { return (steps + kSteps - 1) / kSteps; }
+
+// The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
+inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
+
+// A packed weight's panel. `weight2` are the tables; `weight3` says for each panel and part of kSteps steps where, in
+// itself, the list of its other weights begins: place in the part, a multiple of 2^16, plus the weight's 16 bits.
+struct TwelvePanel {
+    static constexpr int lines = 3;  // of 64 bytes that hold a step
+    static constexpr bool ready = false;
+    const char* weights;
+    const uint8_t* table;
+    const uint32_t* listed;
+    const uint32_t* starts;
+
+    TwelvePanel(const Op& op, int panel, int steps) {
+        weights = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
+        table = (const uint8_t*)op.weight2 + panel * kNames;
+        listed = (const uint32_t*)op.weight3;
+        starts = listed + (int64_t)panel * parts_of(steps);
+    }
+
+    const char* at(int step) const { return weights + (int64_t)step * kStepBytes; }
+
+    // Reads a part from its first step on; with Keep it leaves what it reads in `room`.
+    template <bool Keep>
+    struct Reader {
+        const char* from;
+        const uint32_t* listed;
+        int left;  // of the list
+        uint16_t* room;
+        __m512i names;
+
+        Reader(const TwelvePanel& panel, int first, uint16_t* room)
+            : from(panel.at(first)), room(room),
+              names(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)panel.table))) {
+            const uint32_t* start = panel.starts + first / kSteps;
+            listed = panel.listed + start[0];
+            left = (int)(start[1] - start[0]);
+        }
+
+        void operator()(int step, __m512i (&b)[4]) {
+            const __m512i half = _mm512_set1_epi8(15);
+            const __m512i low = _mm512_loadu_si512(from), low2 = _mm512_loadu_si512(from + 64);
+            const __m512i named = _mm512_loadu_si512(from + 128);
+            const __m512i high = _mm512_shuffle_epi8(names, _mm512_and_si512(named, half));
+            const __m512i high2 = _mm512_shuffle_epi8(names, _mm512_and_si512(_mm512_srli_epi16(named, 4), half));
+            from += kStepBytes;
+            b[0] = _mm512_unpacklo_epi8(low, high);
+            b[1] = _mm512_unpackhi_epi8(low, high);
+            b[2] = _mm512_unpacklo_epi8(low2, high2);
+            b[3] = _mm512_unpackhi_epi8(low2, high2);
+            auto* to = (__m512i*)(room + (Keep ? step * kWeights : 0));
+            const bool others = left && (int)(*listed >> 16) / kWeights == step;
+            if (Keep || others)
+                for (int v = 0; v < 4; ++v) _mm512_store_si512(to + v, b[v]);
+            if (!others) return;
+            for (; left && (int)(*listed >> 16) / kWeights == step; ++listed, --left)
+                ((uint16_t*)to)[(*listed >> 16) % kWeights] = (uint16_t)*listed;
+            for (int v = 0; v < 4; ++v) b[v] = _mm512_load_si512(to + v);
+        }
+    };
+
+    template <bool Keep>
+    Reader<Keep> reader(int first, uint16_t* room) const {
+        return {*this, first, room};
+    }
+
+    // One column, fp32, `scale` times what it is: (2 * steps,).
+    void column(int column, int steps, float scale, float* out) const {
+        const int vector = column / 16, group = vector / 2;
+        for (int k = 0; k < 2 * steps; ++k) {
+            const int word = column % 16 * 2 + k % 2;
+            const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;
+            auto from = (const uint8_t*)at(k / 2);
+            const int high = table[from[128 + i] >> 4 * group & 15];
+            out[k] = BF16::to((uint16_t)(high << 8 | from[64 * group + i])) * scale;
+        }
+        for (int part = 0; part < parts_of(steps); ++part)
+            for (uint32_t i = starts[part]; i < starts[part + 1]; ++i) {
+                const int place = listed[i] >> 16, word = place % kWeights;
+                if (word / 2 != column) continue;
+                out[2 * (part * kSteps + place / kWeights) + word % 2] = BF16::to((uint16_t)listed[i]) * scale;
+            }
+    }
+};
+
+// The high bytes that most weights of a panel have.
+inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) {
+    int counts[2][256] = {};  // two, so that equal neighbours don't wait for each other
+    for (int c = 0; c < kPanel; ++c) {
+        if (!columns[c]) continue;
+        for (int i = 0; i + 1 < k; i += 2) {
+            ++counts[0][columns[c][i] >> 8];
+            ++counts[1][columns[c][i + 1] >> 8];
+        }
+    }
+    int order[256];
+    for (int i = 0; i < 256; ++i) {
+        order[i] = i;
+        counts[0][i] += counts[1][i];
+    }
+    std::partial_sort(order, order + kNames, order + 256, [&](int a, int b) {
+        return counts[0][a] != counts[0][b] ? counts[0][a] > counts[0][b] : a < b;
+    });
+    for (int i = 0; i < kNames; ++i) table[i] = (uint8_t)order[i];
+}
+
+// Packs in (n, k) bf16, or the gated pair of it and weight, into out: panels as above. keys are the tables (panels, 16),
+// values (panels, parts) how many weights each part lists, weight3 (panels, heads) the lists: `heads` is a panel's room.
+// A part that lists more than is left of it says so by minus one.
+void pack_twelve(Pool& pool, int index, const Op& op, const Step&) {
+    const int steps = op.k / 2, parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
+    const int panels = (op.n + share - 1) / share;
+    alignas(64) uint32_t lanes[kSteps][kPanel];
+    for (int panel; (panel = pool.take_in_order(index, panels)) >= 0;) {
+        const uint16_t* columns[kPanel];
+        for (int c = 0; c < kPanel; ++c) {
+            const int row = panel * share + c % share;
+            columns[c] = row < op.n ? (const uint16_t*)(c < share ? op.in : op.weight) + (int64_t)row * op.k : nullptr;
+        }
+        auto* table = (uint8_t*)op.keys + panel * kNames;
+        choose_names(columns, op.k, table);
+        auto* counts = (int32_t*)op.values + (int64_t)panel * parts;
+        auto* listed = (uint32_t*)op.weight3 + (int64_t)panel * op.heads;
+        int many = 0;
+        for (int part = 0; part < parts; ++part) {
+            const int first = part * kSteps, count = std::min(kSteps, steps - first), before = many;
+            const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column, whatever needs no list
+            for (int c = 0; c < kPanel; ++c)
+                for (int s = 0; s < count; ++s)
+                    lanes[s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + s] : nothing;
+            auto* to = (char*)op.out + ((int64_t)panel * steps + first) * kStepBytes;
+            for (int s = 0; s < count; ++s, to += kStepBytes) {
+                __m512i named = _mm512_setzero_si512();
+                for (int group = 0; group < 2; ++group) {
+                    const __m512i a = _mm512_load_si512(lanes[s] + group * 32);
+                    const __m512i b = _mm512_load_si512(lanes[s] + group * 32 + 16);
+                    const __m512i byte = _mm512_set1_epi16(255);
+                    const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
+                    const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+                    __mmask64 known = 0;
+                    for (int name = 0; name < kNames; ++name) {
+                        const __mmask64 same = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)table[name]));
+                        const __m512i half = _mm512_set1_epi8((char)(name << 4 * group));
+                        named = _mm512_or_si512(named, _mm512_maskz_mov_epi8(same, half));
+                        known |= same;
+                    }
+                    _mm512_storeu_si512(to + group * 64, low);
+                    for (uint64_t others = ~(uint64_t)known; others; others &= others - 1) {
+                        const int place = place_of(group, __builtin_ctzll(others));
+                        const auto* weights = (const uint16_t*)lanes[s];
+                        if (many < op.heads) listed[many] = (uint32_t)(s * kWeights + place) << 16 | weights[place];
+                        ++many;
+                    }
+                }
+                _mm512_storeu_si512(to + 128, named);
+            }
+            counts[part] = many <= op.heads ? many - before : -1;
+        }
+    }
+}
+
+}  // namespace

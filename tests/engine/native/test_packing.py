@@ -1,0 +1,149 @@
+"""Packed weights are the weights: multiplied with rows of the identity, they come back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from djl_python.engine.native.packing import SAME, TWELVE, Packed, pack
+from djl_python.engine.native.pool import Kind, Op, Pool, Step
+from djl_python.engine.native.recipe import Linear
+
+STORE_FP32 = 2
+SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool(2)
+    yield made
+    made.close()
+
+
+def weights(n: int, k: int) -> Tensor:
+    """As trained ones are: most of a size, some far from it."""
+    generator = torch.Generator().manual_seed(n * k)
+    made = torch.randn(n, k, generator=generator) * 0.02
+    made.view(-1)[::517] = 1e-9
+    made.view(-1)[5::1031] = 3e4
+    made.view(-1)[7::1201] = 0.0
+    return made.bfloat16()
+
+
+def product(pool: Pool, packed: Packed, x: Tensor, *, columns: int | None = None, gated: int = 0) -> Tensor:
+    """x (rows, k) times the packed weight."""
+    columns = columns or packed.n
+    made = torch.full((len(x), columns), float("nan"))
+    operation = Op(
+        kind=Kind.LINEAR,
+        n=columns,
+        k=packed.k,
+        mode=STORE_FP32,
+        scale=1.0,
+        gated=gated,
+        format=packed.weight_format,
+        in_=x.data_ptr(),
+        out=made.data_ptr(),
+        weight=packed.weight.data_ptr(),
+        weight2=None if packed.weight2 is None else packed.weight2.data_ptr(),
+        weight3=None if packed.weight3 is None else packed.weight3.data_ptr(),
+    )
+    pool.run((Op * 1)(operation), 1, Step(tokens=len(x), wanted=len(x)), bf16=x.dtype == torch.bfloat16)
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 8, 40, 1000])
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_bf16_comes_back_from_12_bits(pool: Pool, n: int, k: int, rows: int) -> None:
+    weight = weights(n, k)
+    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    assert packed.weight_format == TWELVE
+    identity = torch.eye(k, dtype=torch.bfloat16)
+    for part in identity.split(rows) if rows > 6 else identity[::37].split(rows):
+        expected = part.float() @ weight.float().T
+        assert torch.equal(product(pool, packed, part.contiguous()), expected)
+
+
+def test_a_gated_pair_shares_panels(pool: Pool) -> None:
+    up, gate = weights(70, 130), weights(70, 130) * 2
+    packed = pack([Linear(gate, None), Linear(up, None)], torch.bfloat16, None, pool)
+    assert packed.weight_format == TWELVE
+    identity = torch.eye(130, dtype=torch.bfloat16)
+    assert torch.equal(product(pool, packed, identity, gated=1), (gate.float() * up.float()).T)
+
+
+def test_what_is_multiplied_is_added_up_as_without_packing(pool: Pool) -> None:
+    """The oracle's tolerance has no room for another order of sums."""
+    weight = weights(200, 900)
+    x = torch.randn(8, 900).bfloat16()
+    twelve = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    plain = spread(pool, weight)
+    for rows in (1, 8):
+        assert torch.equal(product(pool, twelve, x[:rows]), product(pool, plain, x[:rows])[:, :200])
+
+
+def spread(pool: Pool, weight: Tensor) -> Packed:
+    """The same weight packed as it is, because of more columns that fit no table."""
+    anything = torch.arange(len(weight) * weight.shape[1], dtype=torch.int32).to(torch.int16).view(weight.shape)
+    packed = pack([Linear(torch.cat([weight, anything.view(torch.bfloat16)]), None)], torch.bfloat16, None, pool)
+    assert packed.weight_format == SAME
+    return packed
+
+
+def test_a_tied_embedding_is_read_from_the_head(pool: Pool) -> None:
+    weight = weights(200, 900)
+    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    assert packed.weight_format == TWELVE
+    assert packed.weight2 is not None
+    assert packed.weight3 is not None
+    ids, slots = torch.arange(200), torch.ones(200, dtype=torch.int64)
+    made = torch.full((200, 900), float("nan"))
+    operation = Op(
+        kind=Kind.EMBED,
+        n=900,
+        mode=1,
+        scale=2.0,
+        format=TWELVE,
+        out=made.data_ptr(),
+        weight=packed.weight.data_ptr(),
+        weight2=packed.weight2.data_ptr(),
+        weight3=packed.weight3.data_ptr(),
+    )
+    step = Step(tokens=200, block_size=16, ids=ids.data_ptr(), slots=slots.data_ptr())
+    pool.run((Op * 1)(operation), 1, step, bf16=True)
+    assert torch.equal(made, weight.float() * 2)
+
+
+def test_weights_of_all_sizes_stay_as_they_are(pool: Pool) -> None:
+    exponents = torch.arange(130 * 70).view(70, 130) % 60
+    weight = (2.0 ** (-exponents)).bfloat16()
+    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    assert packed.weight_format == SAME
+    assert torch.equal(product(pool, packed, torch.eye(130, dtype=torch.bfloat16)), weight.float().T)
+
+
+def test_nothing_but_zeros_and_what_is_no_number(pool: Pool) -> None:
+    weight = torch.zeros(64, 256).bfloat16()
+    weight[3, 5], weight[9, 200], weight[11, 17] = float("inf"), float("-inf"), float("nan")
+    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    made = product(pool, packed, torch.ones(1, 256, dtype=torch.bfloat16))[0]
+    assert (made[3], made[9]) == (float("inf"), float("-inf"))
+    assert made[11].isnan()
+    assert made.count_nonzero() == 3
+
+
+def test_fp32_is_read_as_it_is(pool: Pool) -> None:
+    weight = torch.randn(70, 130)
+    packed = pack([Linear(weight, None)], torch.float32, None, pool)
+    assert packed.weight_format == SAME
+    for rows in (1, 130):
+        assert torch.equal(product(pool, packed, torch.eye(130)[:rows].contiguous()), weight.T[:rows])
+
+
+def test_twelve_bits_are_three_quarters(pool: Pool) -> None:
+    weight = (torch.randn(640, 900) * 0.02).bfloat16()
+    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    assert packed.bytes < 0.76 * weight.nbytes

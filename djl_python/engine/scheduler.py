@@ -71,7 +71,7 @@ class Scheduler:
         if self._suspects:
             return self._schedule_suspect()
         generating = sum(sequence.remaining == 1 for sequence in self.running)
-        budget = self.pacer.budget(generating)
+        budget = self.pacer.budget(generating, len(self.running) - generating + len(self.waiting))
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):

@@ -15,8 +15,14 @@ from tests.engine.test_paged_batch import open_batch
 def test_with_nobody_to_wait_as_much_as_fits() -> None:
     pacer = PrefillPacer(512)
     assert pacer.budget(0) == 512
-    assert LEAST_TOKENS <= pacer.budget(3) < 512, "nothing was measured yet"
-    assert PrefillPacer(40).budget(3) == 40
+    assert PrefillPacer(40).budget(0) == 40
+
+
+def test_before_anything_is_read_beside_others_a_step_shows_what_they_take() -> None:
+    pacer = PrefillPacer(512)
+    assert pacer.budget(3) == 0
+    pacer.learn(3, 0, 0.04)
+    assert LEAST_TOKENS <= pacer.budget(3) < 512, "what a prompt's token takes is not known yet"
 
 
 def measured() -> PrefillPacer:
@@ -33,9 +39,50 @@ def test_a_step_is_stretched_by_what_was_measured() -> None:
     pacer = measured()
     assert pacer.budget(1) == pytest.approx(1.8 * 40, abs=1)
     assert pacer.budget(8) == pytest.approx(1.8 * 100, abs=1)
-    for _ in range(60):
+    for _ in range(40):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
     assert pacer.budget(1) == pytest.approx(1.8 * 20, abs=1)
+
+
+def test_a_queue_is_read_a_little_faster() -> None:
+    pacer = measured()
+    assert pacer.budget(8, 3) == pacer.budget(8, 1)
+    assert pacer.budget(8, 5) == pytest.approx(2.4 * 100, abs=1)
+    assert pacer.budget(8, 500) == pytest.approx(3 * 100, abs=1)
+
+
+def test_between_what_was_measured_lies_what_was_not() -> None:
+    pacer = measured()
+    assert pacer.budget(3) == pytest.approx(1.8 * (40 + 60 * 2 / 7), abs=1)
+    assert pacer.budget(20) == pacer.budget(8)
+
+
+def test_a_slower_machine_is_noticed_though_every_step_has_prompts() -> None:
+    """Else the dearer step would be put down to the prompt, which would be read ever more slowly."""
+    pacer = measured()
+    for _ in range(400):
+        tokens = pacer.budget(8)
+        pacer.learn(8, tokens, 3 * (0.1 + 0.001 * tokens))
+    assert max(pacer.budget(8) for _ in range(2)) >= 150
+
+
+def test_where_nearly_every_step_has_prompts_they_are_read_faster() -> None:
+    pacer = measured()
+    taken = []
+    for _ in range(1000):
+        tokens = pacer.budget(1)
+        taken.append(0.04 + 0.001 * tokens)
+        pacer.learn(1, tokens, taken[-1])
+    assert taken[100] == pytest.approx(2.8 * 0.04, rel=0.05), "not before it has become usual"
+    assert max(taken) == pytest.approx(8 * 0.04, rel=0.05), "and not without bounds"
+
+
+def test_now_and_then_a_long_prompt_makes_no_haste() -> None:
+    pacer = measured()
+    for step in range(1000):
+        tokens = pacer.budget(1) if step % 100 < 60 else 0
+        pacer.learn(1, tokens, 0.04 + 0.001 * tokens)
+    assert pacer.budget(1) == pytest.approx(1.8 * 40, abs=3)
 
 
 def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() -> None:

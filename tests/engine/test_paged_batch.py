@@ -116,6 +116,7 @@ def test_a_long_prompt_never_stalls_the_others(llama: Path) -> None:
     batch = open_batch(llama, max_prefill_tokens=16)
     batch.add(1, [9, 8, 7], SamplingParams(max_new_tokens=50, ignore_eos=True))
     batch.step()
+    batch.step()  # shows what a step without prompts takes
     batch.add(2, list(range(2, 202)), SamplingParams(max_new_tokens=1))
     for _ in range(200 // 16):
         assert [event.request_id for event in batch.step()] == [1]

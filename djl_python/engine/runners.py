@@ -25,7 +25,7 @@ from .images import PagedImages
 from .loading import LoadedModel, can_page, load_model, pick_device, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.build import UnavailableError, begin_building
-from .native.mapped import let_go, trim
+from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
@@ -86,7 +86,8 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     wanted = settings.max_model_len or loaded.context
     reference = _reference_logits(loaded)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
-    layers = probe(loaded.model, loaded.device) if can_page(loaded) else {}
+    with in_passing(loaded.model):
+        layers = probe(loaded.model, loaded.device) if can_page(loaded) else {}
     if layers and (opened := _open_native(settings, loaded, layers, wanted, reference)):
         return opened
     if (quantize := rounding(settings)) is not None:
@@ -155,7 +156,6 @@ def _open_native(
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         size = _size_cache(settings, loaded, layers, wanted)
         recipe = read_recipe(loaded.model, wanted)
-        let_go(parameter.data for parameter in loaded.model.parameters())  # packing reads them one by one
         program = Program(
             recipe,
             loaded.dtype,
@@ -301,7 +301,8 @@ def _reference_logits(loaded: LoadedModel) -> Tensor:
     configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     if configured == PAGED:
         set_attention(loaded.model, "eager")
-    output = loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
+    with in_passing(loaded.model):
+        output = loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
     set_attention(loaded.model, configured)
     logits: Tensor = output.logits[0, -1].float()
     return logits

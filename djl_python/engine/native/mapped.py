@@ -1,18 +1,19 @@
 """Memory that loading took and that running doesn't need. Runs in the engine process, once.
 
 transformers maps safetensors files: a weight is in memory from when it is first read. Once it is packed, its pages can
-go; whoever reads it again gets them from the file.
+go, and while the model is only tried, as soon as they have been used; whoever reads them again gets them from the file.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from .memory import libc
 
@@ -21,7 +22,25 @@ _MAPS: Final = Path("/proc/self/maps")
 
 def let_go(tensors: Iterable[Tensor]) -> None:
     """Give mapped tensors' pages back to the operating system; tensors in memory of their own stay as they are."""
-    mapped = _checkpoints() if _MAPS.exists() else []
+    _let_go(tensors, _checkpoints())
+
+
+@contextmanager
+def in_passing(model: Any) -> Iterator[None]:
+    """While the model runs, let each module's own weights go as it has used them."""
+    mapped = _checkpoints()
+
+    def used(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
+        _let_go(module.parameters(recurse=False), mapped)
+
+    owners = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
+    with ExitStack() as stack:
+        for owner in owners if mapped else ():
+            stack.callback(owner.register_forward_hook(used).remove)
+        yield
+
+
+def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
     for tensor in tensors if mapped else ():
         start = tensor.data_ptr()
         end = start + tensor.nbytes
@@ -42,6 +61,8 @@ def trim() -> None:
 
 def _checkpoints() -> list[tuple[int, int]]:
     """Where files of weights are mapped, unchanged since."""
+    if not _MAPS.exists():
+        return []
     found = []
     for line in _MAPS.read_text().splitlines():
         if line.endswith(".safetensors"):

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 _HUGE_PAGE: Final = 2 << 20
+_CHUNK: Final = 256 << 20  # taken by an arena at a time; what isn't used is never touched
+_ALIGNMENT: Final = 4096
 _STRETCH: Final = 2 << 20  # taken at a time
 _QUIET_S: Final = 0.02  # without use, before more is taken
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; elsewhere memory comes when it is touched
@@ -28,6 +30,26 @@ def on_huge_pages(size: int) -> Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=size)
+
+
+class Arena:
+    """Memory on huge pages for many things: each on pages of its own would leave most of its last one empty."""
+
+    def __init__(self) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> Tensor:
+        """Zeros, `size` bytes, aligned for vectors."""
+        whole = -(-size // _ALIGNMENT) * _ALIGNMENT
+        if whole > len(self._free):
+            self._free = on_huge_pages(max(whole, _CHUNK))
+        taken, self._free = self._free[:size], self._free[whole:]
+        return taken
+
+    def give_back(self, taken: Tensor) -> None:
+        """The memory of what isn't used after all; nobody may read it again, and nobody gets it."""
+        start, size = taken.data_ptr(), len(taken) // mmap.PAGESIZE * mmap.PAGESIZE
+        libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 def touch(memory: Tensor, start: int, end: int) -> None:

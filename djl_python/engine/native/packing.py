@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..quantization import Quantize, quantized
-from .memory import on_huge_pages
+from .memory import Arena
 from .pool import Kind, Op, Pool, Step
 from .recipe import Linear, NotUnderstoodError
 
@@ -49,57 +49,83 @@ class Packed:
         return sum(each.nbytes for each in (self.weight, self.weight2, self.weight3) if each is not None)
 
 
-def pack(linears: list[Linear], dtype: torch.dtype, quantize: Quantize | None, pool: Pool) -> Packed:
-    """Pack one linear, or the gate and the other half of a gated pair, which have the same shape.
+class Packer:
+    """Packs weights.
 
-    Raises:
-        NotUnderstoodError: a width that can't be cut into lanes.
+    Args:
+        dtype: bf16 or fp32, of what is not rounded to integers.
+        pool: does the work.
+        memory: where packed weights lie.
     """
-    n, k = linears[0].weight.shape
-    if k * dtype.itemsize % 4:
-        raise NotUnderstoodError(f"a weight of odd width {k}")
-    bias = _bias([linear.bias for linear in linears], n)
-    if quantize is None:
-        weights = [linear.weight.to(dtype).contiguous() for linear in linears]
-        twelve = _twelve(weights, bias, pool) if dtype == torch.bfloat16 else None
-        return twelve or Packed(n, k, SAME, _lanes([weight.view(torch.int32) for weight in weights]), bias)
-    codes = [quantized(linear.weight, quantize) for linear in linears]
-    scales = _columns([each.scales for each in codes])
-    if quantize == "int8":
-        weight = _lanes([each.codes.view(torch.int32) for each in codes])
-        return Packed(n, k, EIGHT, weight, bias, scales.view(-1))
-    weight = _lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
-    return Packed(n, k, FOUR, weight, bias, scales.transpose(1, 2).contiguous())
 
+    def __init__(self, dtype: torch.dtype, pool: Pool, memory: Arena) -> None:
+        self._dtype = dtype
+        self._pool = pool
+        self._memory = memory
 
-def _twelve(weights: list[Tensor], bias: Tensor | None, pool: Pool) -> Packed | None:
-    """(n, k) bf16, one or a gated pair, in 12 bits; None if too many weights are unlike the others."""
-    n, k = weights[0].shape
-    panels = -(-n // (PANEL // len(weights)))
-    parts = -(-k // (2 * _STEPS))
-    packed = on_huge_pages(panels * (k // 2) * _STEP_BYTES)
-    tables = torch.empty(panels, _NAMES, dtype=torch.uint8)
-    counts = torch.empty(panels, parts, dtype=torch.int32)
-    listed = torch.empty(panels, int(PANEL * k * _LISTED_OF_PANEL), dtype=torch.int32)
-    operation = Op(
-        kind=Kind.PACK,
-        n=n,
-        k=k,
-        in_=weights[0].data_ptr(),
-        weight=weights[1].data_ptr() if len(weights) > 1 else None,
-        out=packed.data_ptr(),
-        keys=tables.data_ptr(),
-        values=counts.data_ptr(),
-        weight3=listed.data_ptr(),
-        heads=listed.shape[1],
-    )
-    pool.run((Op * 1)(operation), 1, Step())
-    if counts.amin() < 0 or counts.sum() > _LISTED * n * k * len(weights):
-        return None
-    # Where each part's list begins, in the tensor that holds the beginnings and then the lists.
-    starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1
-    held = [row[:count] for row, count in zip(listed, counts.sum(1).tolist(), strict=True)]
-    return Packed(n, k, TWELVE, packed, bias, tables, torch.cat([starts.int(), *held]))
+    def pack(self, linears: list[Linear], quantize: Quantize | None) -> Packed:
+        """Pack one linear, or the gate and the other half of a gated pair, which have the same shape.
+
+        Raises:
+            NotUnderstoodError: a width that can't be cut into lanes.
+        """
+        n, k = linears[0].weight.shape
+        if k * self._dtype.itemsize % 4:
+            raise NotUnderstoodError(f"a weight of odd width {k}")
+        bias = _bias([linear.bias for linear in linears], n)
+        if quantize is None:
+            weights = [linear.weight.to(self._dtype).contiguous() for linear in linears]
+            twelve = self._twelve(weights, bias) if self._dtype == torch.bfloat16 else None
+            return twelve or Packed(n, k, SAME, self._lanes([weight.view(torch.int32) for weight in weights]), bias)
+        codes = [quantized(linear.weight, quantize) for linear in linears]
+        scales = _columns([each.scales for each in codes])
+        if quantize == "int8":
+            weight = self._lanes([each.codes.view(torch.int32) for each in codes])
+            return Packed(n, k, EIGHT, weight, bias, scales.view(-1))
+        weight = self._lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
+        return Packed(n, k, FOUR, weight, bias, scales.transpose(1, 2).contiguous())
+
+    def _twelve(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
+        """(n, k) bf16, one or a gated pair, in 12 bits; None if too many weights are unlike the others."""
+        n, k = weights[0].shape
+        panels = -(-n // (PANEL // len(weights)))
+        parts = -(-k // (2 * _STEPS))
+        packed = self._memory.take(panels * (k // 2) * _STEP_BYTES)
+        tables = torch.empty(panels, _NAMES, dtype=torch.uint8)
+        counts = torch.empty(panels, parts, dtype=torch.int32)
+        listed = torch.empty(panels, int(PANEL * k * _LISTED_OF_PANEL), dtype=torch.int32)
+        operation = Op(
+            kind=Kind.PACK,
+            n=n,
+            k=k,
+            in_=weights[0].data_ptr(),
+            weight=weights[1].data_ptr() if len(weights) > 1 else None,
+            out=packed.data_ptr(),
+            keys=tables.data_ptr(),
+            values=counts.data_ptr(),
+            weight3=listed.data_ptr(),
+            heads=listed.shape[1],
+        )
+        self._pool.run((Op * 1)(operation), 1, Step())
+        if counts.amin() < 0 or counts.sum() > _LISTED * n * k * len(weights):
+            self._memory.give_back(packed)
+            return None
+        # Where each part's list begins, in the tensor that holds the beginnings and then the lists.
+        starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1
+        held = [row[:count] for row, count in zip(listed, counts.sum(1).tolist(), strict=True)]
+        return Packed(n, k, TWELVE, packed, bias, tables, torch.cat([starts.int(), *held]))
+
+    def _lanes(self, parts: list[Tensor], width: int = PANEL) -> Tensor:
+        """(n, lanes) of 32 bits, side by side in panels of `width`: (panels, lanes, width)."""
+        share = width // len(parts)
+        n, lanes = parts[0].shape
+        panels, whole, rest = -(-n // share), n // share, n % share
+        made = self._memory.take(panels * lanes * width * 4).view(torch.int32).view(panels, lanes, len(parts), share)
+        for i, part in enumerate(parts):
+            made[:whole, :, i] = part[: whole * share].view(whole, share, lanes).transpose(1, 2)
+            if rest:
+                made[whole, :, i, :rest] = part[whole * share :].T
+        return made
 
 
 def _columns(parts: list[Tensor]) -> Tensor:
@@ -114,19 +140,6 @@ def _columns(parts: list[Tensor]) -> Tensor:
         if n % share:
             made[-1, i, : n % share] = part[whole * share :]
     return made.view(panels, PANEL, *parts[0].shape[1:])
-
-
-def _lanes(parts: list[Tensor], width: int = PANEL) -> Tensor:
-    """(n, lanes) of 32 bits, side by side in panels of `width`: (panels, lanes, width), on huge pages."""
-    share = width // len(parts)
-    n, lanes = parts[0].shape
-    panels, whole, rest = -(-n // share), n // share, n % share
-    made = on_huge_pages(panels * lanes * width * 4).view(torch.int32).view(panels, lanes, len(parts), share)
-    for i, part in enumerate(parts):
-        made[:whole, :, i] = part[: whole * share].view(whole, share, lanes).transpose(1, 2)
-        if rest:
-            made[whole, :, i, :rest] = part[whole * share :].T
-    return made
 
 
 def _halves(codes: Tensor) -> Tensor:

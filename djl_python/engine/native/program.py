@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..quantization import GROUP, Quantize
 from .mapped import let_go
-from .memory import Growing, on_huge_pages
-from .packing import EIGHT, FOUR, Packed, pack
+from .memory import Arena, Growing
+from .packing import EIGHT, FOUR, Packed, Packer
 from .pool import Kind, Op, Pool, Step
 from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
 
@@ -69,6 +69,8 @@ class Program:
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
         self._quantize = quantize
+        self._memory = Arena()
+        self._packer = Packer(dtype, self.pool, self._memory)
         self._block_size = block_size
         self._kept: list[Any] = []  # what the operations point to
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
@@ -133,7 +135,7 @@ class Program:
         self._normed = self._buffer("normed", self._width, self._dtype)
         self._branch = self._buffer("branch", self._width, torch.float32)
         # The head has most of a small model's weights, and its rounding goes straight into the logits.
-        head = pack([recipe.head], self._dtype, None if self._quantize is None else "int8", self.pool)
+        head = self._packer.pack([recipe.head], None if self._quantize is None else "int8")
         let_go([recipe.head.weight])
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
@@ -282,7 +284,7 @@ class Program:
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
-        packed = pack(list(linears), self._dtype, self._quantize, self.pool)
+        packed = self._packer.pack(list(linears), self._quantize)
         let_go(linear.weight for linear in of or linears)
         return packed
 
@@ -290,5 +292,5 @@ class Program:
         """(max_tokens, columns), the same for every layer: what one reads is in the processor's cache."""
         key = (what, columns, dtype)
         if key not in self._buffers:
-            self._buffers[key] = self._keep(on_huge_pages(self._max_tokens * columns * dtype.itemsize))
+            self._buffers[key] = self._keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
         return self._buffers[key]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import watching
+from .mapped import in_passing
 from .recipe import NotUnderstoodError
 
 TOKENS: Final = 7
@@ -65,6 +66,7 @@ def watch(model: Any) -> Watched:
                 stack.callback(module.register_forward_hook(_recorder(seen), with_kwargs=True).remove)
         for layer in layers:
             stack.enter_context(_span(layer, seen))
+        stack.enter_context(in_passing(model))
         stack.enter_context(watching(lambda *call: seen.calls.append(Call(*call))))
         vocabulary = model.get_input_embeddings().weight.shape[0]
         ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])

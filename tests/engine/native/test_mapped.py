@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from djl_python.engine.native.mapped import let_go
+from djl_python.engine.native.mapped import in_passing, let_go
 
 MIB = 1 << 20
 
@@ -40,6 +40,24 @@ def test_a_mapped_weight_leaves_memory_and_can_be_read_again(tmp_path: Path) -> 
     let_go([first])
     assert resident(path) < 18 * MIB
     assert torch.equal(first.view(torch.int32), numbers.view(torch.int32))
+
+
+def test_a_model_that_runs_lets_go_of_what_it_has_used(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(8)))
+    path = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), path)
+    x = torch.randn(1, 1024)
+    with torch.inference_mode():
+        expected = model(x)
+        with safe_open(path, "pt") as file:
+            for index, layer in enumerate(model):
+                layer.weight.data = file.get_tensor(f"{index}.weight")
+        with in_passing(model):
+            assert torch.equal(model(x), expected)
+            assert torch.equal(model(x), expected)
+        assert resident(path) <= 4 * MIB
+        assert torch.equal(model(x), expected)
+    assert not any(layer._forward_hooks for layer in model)
 
 
 def test_other_memory_stays_as_it_is() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from djl_python.engine.native.memory import Growing, on_huge_pages, touch
+from djl_python.engine.native.memory import Arena, Growing, on_huge_pages, touch
 
 MIB = 1 << 20
 
@@ -25,6 +25,27 @@ def test_huge_pages_are_zeros_that_cost_nothing_yet() -> None:
     memory[-1] = 7
     assert memory[-1] == 7
     assert not memory[: 4 * MIB].any()
+
+
+def test_an_arena_holds_many_things_side_by_side() -> None:
+    before = resident_bytes()
+    arena = Arena()
+    parts = [arena.take(300_001) for _ in range(100)]
+    for number, part in enumerate(parts):
+        assert part.shape == (300_001,)
+        assert part.data_ptr() % 64 == 0
+        assert not part.any()
+        part.fill_(number)
+    assert all((part == number).all() for number, part in enumerate(parts))
+    assert resident_bytes() - before < 40 * MIB
+    large = arena.take(300 * MIB)
+    large[-1] = 1
+    assert not large[:MIB].any()
+    taken = resident_bytes()
+    arena.give_back(parts[0])
+    arena.give_back(large)
+    assert resident_bytes() <= taken - 2 * MIB
+    assert (parts[1] == 1).all()
 
 
 def test_touching_takes_memory_and_leaves_what_is_there() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.native.packing import SAME, TWELVE, Packed, pack
+from djl_python.engine.native.memory import Arena
+from djl_python.engine.native.packing import SAME, TWELVE, Packed, Packer
 from djl_python.engine.native.pool import Kind, Op, Pool, Step
 from djl_python.engine.native.recipe import Linear
 
@@ -21,6 +22,10 @@ def pool() -> Iterator[Pool]:
     made = Pool(2)
     yield made
     made.close()
+
+
+def pack(pool: Pool, *weights: Tensor) -> Packed:
+    return Packer(weights[0].dtype, pool, Arena()).pack([Linear(weight, None) for weight in weights], None)
 
 
 def weights(n: int, k: int) -> Tensor:
@@ -59,7 +64,7 @@ def product(pool: Pool, packed: Packed, x: Tensor, *, columns: int | None = None
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_bf16_comes_back_from_12_bits(pool: Pool, n: int, k: int, rows: int) -> None:
     weight = weights(n, k)
-    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, weight)
     assert packed.weight_format == TWELVE
     identity = torch.eye(k, dtype=torch.bfloat16)
     for part in identity.split(rows) if rows > 6 else identity[::37].split(rows):
@@ -69,7 +74,7 @@ def test_bf16_comes_back_from_12_bits(pool: Pool, n: int, k: int, rows: int) -> 
 
 def test_a_gated_pair_shares_panels(pool: Pool) -> None:
     up, gate = weights(70, 130), weights(70, 130) * 2
-    packed = pack([Linear(gate, None), Linear(up, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, gate, up)
     assert packed.weight_format == TWELVE
     identity = torch.eye(130, dtype=torch.bfloat16)
     assert torch.equal(product(pool, packed, identity, gated=1), (gate.float() * up.float()).T)
@@ -79,7 +84,7 @@ def test_what_is_multiplied_is_added_up_as_without_packing(pool: Pool) -> None:
     """The oracle's tolerance has no room for another order of sums."""
     weight = weights(200, 900)
     x = torch.randn(8, 900).bfloat16()
-    twelve = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    twelve = pack(pool, weight)
     plain = spread(pool, weight)
     for rows in (1, 8):
         assert torch.equal(product(pool, twelve, x[:rows]), product(pool, plain, x[:rows])[:, :200])
@@ -88,14 +93,14 @@ def test_what_is_multiplied_is_added_up_as_without_packing(pool: Pool) -> None:
 def spread(pool: Pool, weight: Tensor) -> Packed:
     """The same weight packed as it is, because of more columns that fit no table."""
     anything = torch.arange(len(weight) * weight.shape[1], dtype=torch.int32).to(torch.int16).view(weight.shape)
-    packed = pack([Linear(torch.cat([weight, anything.view(torch.bfloat16)]), None)], torch.bfloat16, None, pool)
+    packed = pack(pool, torch.cat([weight, anything.view(torch.bfloat16)]))
     assert packed.weight_format == SAME
     return packed
 
 
 def test_a_tied_embedding_is_read_from_the_head(pool: Pool) -> None:
     weight = weights(200, 900)
-    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, weight)
     assert packed.weight_format == TWELVE
     assert packed.weight2 is not None
     assert packed.weight3 is not None
@@ -120,7 +125,7 @@ def test_a_tied_embedding_is_read_from_the_head(pool: Pool) -> None:
 def test_weights_of_all_sizes_stay_as_they_are(pool: Pool) -> None:
     exponents = torch.arange(130 * 70).view(70, 130) % 60
     weight = (2.0 ** (-exponents)).bfloat16()
-    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, weight)
     assert packed.weight_format == SAME
     assert torch.equal(product(pool, packed, torch.eye(130, dtype=torch.bfloat16)), weight.float().T)
 
@@ -128,7 +133,7 @@ def test_weights_of_all_sizes_stay_as_they_are(pool: Pool) -> None:
 def test_nothing_but_zeros_and_what_is_no_number(pool: Pool) -> None:
     weight = torch.zeros(64, 256).bfloat16()
     weight[3, 5], weight[9, 200], weight[11, 17] = float("inf"), float("-inf"), float("nan")
-    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, weight)
     made = product(pool, packed, torch.ones(1, 256, dtype=torch.bfloat16))[0]
     assert (made[3], made[9]) == (float("inf"), float("-inf"))
     assert made[11].isnan()
@@ -137,7 +142,7 @@ def test_nothing_but_zeros_and_what_is_no_number(pool: Pool) -> None:
 
 def test_fp32_is_read_as_it_is(pool: Pool) -> None:
     weight = torch.randn(70, 130)
-    packed = pack([Linear(weight, None)], torch.float32, None, pool)
+    packed = pack(pool, weight)
     assert packed.weight_format == SAME
     for rows in (1, 130):
         assert torch.equal(product(pool, packed, torch.eye(130)[:rows].contiguous()), weight.T[:rows])
@@ -145,5 +150,5 @@ def test_fp32_is_read_as_it_is(pool: Pool) -> None:
 
 def test_twelve_bits_are_three_quarters(pool: Pool) -> None:
     weight = (torch.randn(640, 900) * 0.02).bfloat16()
-    packed = pack([Linear(weight, None)], torch.bfloat16, None, pool)
+    packed = pack(pool, weight)
     assert packed.bytes < 0.76 * weight.nbytes

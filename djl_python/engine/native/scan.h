@@ -29,6 +29,40 @@ inline __m512 part_of(const float* x, int n, int block, int v) {
     return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes_of(n - i), x + i);
 }
 
+// A row's blocks by sixteens: vectors of what each adds up to, or of its greatest.
+constexpr int kSixteen = 16;
+
+// What `join` makes of the lanes of each of sixteen vectors, in a vector: lane i of the i-th's. Half as many vectors with
+// twice as many partial results each, four times.
+template <class Join>
+inline __m512 join_lanes(__m512 (&v)[kSixteen], Join join) {
+    static const __m512i lows[4] = {
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29),
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+    };
+#pragma GCC unroll 4
+    for (int stage = 0; stage < 4; ++stage) {
+        const __m512i low = lows[stage], high = _mm512_add_epi32(low, _mm512_set1_epi32(8 >> stage));
+#pragma GCC unroll 8
+        for (int i = 0; i < 8 >> stage; ++i)
+            v[i] = join(_mm512_permutex2var_ps(v[2 * i], low, v[2 * i + 1]),
+                        _mm512_permutex2var_ps(v[2 * i], high, v[2 * i + 1]));
+    }
+    return v[0];
+}
+
+inline __m512 greater(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+inline __m512 sum_of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+
+inline float greatest_of(const float* x, int n) {
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (int i = 0; i < n; i += 16)
+        most = _mm512_max_ps(most, _mm512_mask_loadu_ps(most, lanes_of(n - i), x + i));
+    return _mm512_reduce_max_ps(most);
+}
+
 // in (wanted, n): out (wanted, blocks) each block's greatest; values (wanted,) log of the sum of exp(score - the row's
 // greatest).
 // With weight (wanted,), one over each row's temperature: keys (wanted, blocks) what each block adds to the row's sum of
@@ -38,26 +72,32 @@ void scan(Pool& pool, int index, const Op& op, const Step& step) {
     for (int row; (row = pool.take(index)) < step.wanted;) {
         const float* x = (const float*)op.in + (int64_t)row * op.n;
         float* maxima = (float*)op.out + (int64_t)row * blocks;
-        float top = -INFINITY;
-        for (int b = 0; b < blocks; ++b) {
-            __m512 most = part_of(x, op.n, b, 0);
-            for (int v = 1; v < 4; ++v) most = _mm512_max_ps(most, part_of(x, op.n, b, v));
-            maxima[b] = _mm512_reduce_max_ps(most);
+        for (int b = 0; b < blocks; b += kSixteen) {
+            __m512 most[kSixteen];
+            for (int i = 0; i < kSixteen; ++i) {  // nothing but minus infinity beyond the last block
+                most[i] = part_of(x, op.n, b + i, 0);
+                for (int v = 1; v < 4; ++v) most[i] = _mm512_max_ps(most[i], part_of(x, op.n, b + i, v));
+            }
+            _mm512_mask_storeu_ps(maxima + b, lanes_of(blocks - b), join_lanes(most, greater));
         }
-        for (int b = 0; b < blocks; ++b) top = std::max(top, maxima[b]);
-        const float inverse = op.weight ? ((const float*)op.weight)[row] : 1.0f;
+        const float top = greatest_of(maxima, blocks), inverse = op.weight ? ((const float*)op.weight)[row] : 1.0f;
         float* masses = op.weight ? (float*)op.keys + (int64_t)row * blocks : nullptr;
         const Mass mass_of(top, 1.0f), warm_of(top, inverse);
+        const bool warm = inverse != 1.0f;
         __m512 total = _mm512_setzero_ps();
-        for (int b = 0; b < blocks; ++b) {
-            __m512 mass = _mm512_setzero_ps(), warmed = _mm512_setzero_ps();
-            for (int v = 0; v < 4; ++v) {
-                const __m512 part = part_of(x, op.n, b, v);
-                mass = _mm512_add_ps(mass, mass_of(part));
-                if (inverse != 1.0f) warmed = _mm512_add_ps(warmed, warm_of(part));
+        for (int b = 0; b < blocks; b += kSixteen) {
+            __m512 mass[kSixteen];
+            for (int i = 0; i < kSixteen; ++i) {
+                __m512 sum = _mm512_setzero_ps(), warmed = _mm512_setzero_ps();
+                for (int v = 0; v < 4; ++v) {
+                    const __m512 part = part_of(x, op.n, b + i, v);
+                    sum = _mm512_add_ps(sum, mass_of(part));
+                    if (warm) warmed = _mm512_add_ps(warmed, warm_of(part));
+                }
+                total = _mm512_add_ps(total, sum);
+                mass[i] = warm ? warmed : sum;
             }
-            total = _mm512_add_ps(total, mass);
-            if (masses) masses[b] = _mm512_reduce_add_ps(inverse != 1.0f ? warmed : mass);
+            if (masses) _mm512_mask_storeu_ps(masses + b, lanes_of(blocks - b), join_lanes(mass, sum_of));
         }
         ((float*)op.values)[row] = logf(_mm512_reduce_add_ps(total));
     }
@@ -74,7 +114,9 @@ void best(Pool& pool, int index, const Op& op, const Step& step) {
         const float* maxima = (const float*)op.weight + step.rows[task] * blocks;
         // Each of the k best blocks has a token that is as good as the k-th of them: no token below can be among the best.
         float bar = -INFINITY;
-        if (op.k <= blocks) {
+        if (op.k == 1) {
+            bar = greatest_of(maxima, blocks);
+        } else if (op.k <= blocks) {
             tops.assign(maxima, maxima + blocks);
             std::nth_element(tops.begin(), tops.begin() + op.k - 1, tops.end(), std::greater<float>());
             bar = tops[op.k - 1];
@@ -101,6 +143,10 @@ void best(Pool& pool, int index, const Op& op, const Step& step) {
             ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
         }
     }
+}
+
+inline float mass_of_sixteen(const std::vector<float>& masses, int first) {
+    return _mm512_reduce_add_ps(_mm512_maskz_loadu_ps(lanes_of((int64_t)masses.size() - first), masses.data() + first));
 }
 
 inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
@@ -138,19 +184,26 @@ void draw(Pool& pool, int index, const Op& op, const Step& step) {
         const float* maxima = (const float*)op.weight + row * blocks;
         const float* masses = op.weight2 + row * blocks;
         const float top_p = op.bias[task], min_p = op.sinks[task];
-        const Mass mass_of(*std::max_element(maxima, maxima + blocks), op.weight3[row]);
+        const Mass mass_of(greatest_of(maxima, blocks), op.weight3[row]);
         uint64_t state = ((const uint64_t*)op.values)[task];
         left.assign(masses, masses + blocks);
         next.resize(blocks);
         float all = 0;
-        for (int b = 0; b < blocks; ++b) all += left[b];
+        for (int b = 0; b < blocks; b += kSixteen) all += mass_of_sixteen(left, b);
         float total = all;
         Before open{-INFINITY, op.n};  // what may still be drawn; at first everything
         while (true) {
             const float aim = (float)((double)(state >> 11) * 0x1p-53 * total);
             float sum = 0;
-            int block = 0, token = -1;
-            for (int b = 0; b < blocks; ++b) {  // the last with a mass, if rounding let the aim pass the end
+            int sixteen = 0, block = 0, token = -1;
+            for (int b = 0; b < blocks; b += kSixteen) {  // the last with a mass, if rounding let the aim pass the end
+                const float mass = mass_of_sixteen(left, b);
+                if (!(mass > 0)) continue;
+                sixteen = b;
+                if (sum + mass > aim) break;
+                sum += mass;
+            }
+            for (int b = sixteen; b < std::min(blocks, sixteen + kSixteen); ++b) {
                 if (!(left[b] > 0)) continue;
                 block = b;
                 if (sum + left[b] > aim) break;

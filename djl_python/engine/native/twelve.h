@@ -9,7 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
 
 #include "formats.h"
 #include "program.h"

@@ -127,6 +127,17 @@ inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) 
     for (int i = 0; i < kNames; ++i) table[i] = (uint8_t)order[i];
 }
 
+// The names of 64 high bytes, in the half of a byte that a group has; `known` are those that have one.
+inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64& known) {
+    __m512i named = _mm512_setzero_si512();
+    for (int name = 0; name < kNames; ++name) {
+        const __mmask64 same = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)table[name]));
+        named = _mm512_mask_mov_epi8(named, same, _mm512_set1_epi8((char)(name << 4 * group)));
+        known |= same;
+    }
+    return named;
+}
+
 // Packs in (n, k) bf16, or the gated pair of it and weight, into out: panels as above. keys are the tables (panels, 16),
 // values (panels, parts) how many weights each part lists, weight3 (panels, heads) the lists: `heads` is a panel's room.
 // A part that lists more than is left of it says so by minus one.
@@ -161,12 +172,7 @@ void pack_twelve(Pool& pool, int index, const Op& op, const Step&) {
                     const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
                     const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
                     __mmask64 known = 0;
-                    for (int name = 0; name < kNames; ++name) {
-                        const __mmask64 same = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)table[name]));
-                        const __m512i half = _mm512_set1_epi8((char)(name << 4 * group));
-                        named = _mm512_or_si512(named, _mm512_maskz_mov_epi8(same, half));
-                        known |= same;
-                    }
+                    named = _mm512_or_si512(named, names_of(high, table, group, known));
                     _mm512_storeu_si512(to + group * 64, low);
                     for (uint64_t others = ~(uint64_t)known; others; others &= others - 1) {
                         const int place = place_of(group, __builtin_ctzll(others));

@@ -71,7 +71,13 @@ class Scheduler:
         if self._suspects:
             return self._schedule_suspect()
         generating = sum(sequence.remaining == 1 for sequence in self.running)
-        budget = self.pacer.budget(generating, len(self.running) - generating + len(self.waiting))
+        prompts = len(self.running) - generating + len(self.waiting)
+        chunks = self._fill(self.pacer.budget(generating, prompts) if prompts else 0)
+        # Empty if those who generate had to give way, in a step that was to show what it costs without prompts.
+        return chunks or self._fill(self.pacer.budget(0))
+
+    def _fill(self, budget: int) -> list[Chunk]:
+        """The chunks of a step with at most so many prompt tokens."""
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):
@@ -107,9 +113,9 @@ class Scheduler:
 
     def learn(self, chunks: list[Chunk], step_s: float) -> None:
         """Tell how long a step with these chunks took. Call before `advance`."""
-        if not any(chunk.drafts for chunk in chunks):
-            generating = sum(chunk.sequence.remaining == 1 for chunk in chunks)
-            self.pacer.learn(generating, sum(chunk.length for chunk in chunks) - generating, step_s)
+        generating = sum(chunk.sequence.remaining == 1 for chunk in chunks)
+        tokens = sum(chunk.length - len(chunk.drafts) for chunk in chunks)  # drafts are part of generating
+        self.pacer.learn(generating, tokens - generating, step_s)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Tell what a step has computed. Call before new tokens are appended."""

@@ -1,0 +1,67 @@
+"""What a step computes: nobody is left out for long, and no step is empty."""
+
+from __future__ import annotations
+
+from djl_python.engine.kv_cache import BlockManager
+from djl_python.engine.pacing import CHECKED_EVERY
+from djl_python.engine.scheduler import Chunk, Scheduler
+from djl_python.engine.sequence import Sequence
+from djl_python.types import SamplingParams
+
+BLOCK = 16
+PROMPT = 200
+
+
+def scheduler(blocks: int = 64) -> Scheduler:
+    return Scheduler(BlockManager(blocks, BLOCK), max_sequences=8, max_prefill_tokens=64)
+
+
+def sequence(number: int, length: int) -> Sequence:
+    tokens = [number * 1000 + i for i in range(length)]
+    return Sequence(number, tokens, length, SamplingParams(max_new_tokens=500))
+
+
+def run(made: Scheduler, drafts: int = 0) -> list[Chunk]:
+    """One step, in which everybody who generates has that many drafts, all of them wrong."""
+    chunks = [
+        Chunk(chunk.sequence, chunk.length + drafts, (1,) * drafts) if chunk.sequence.remaining == 1 else chunk
+        for chunk in made.schedule()
+    ]
+    made.learn(chunks, 0.01)
+    made.advance(chunks)
+    for chunk in chunks:
+        if chunk.sequence.remaining == 0:
+            chunk.sequence.tokens.append(7)
+    return chunks
+
+
+def test_prompts_are_read_beside_those_whose_every_step_has_drafts() -> None:
+    made = scheduler()
+    made.add(sequence(1, 10))
+    run(made)
+    waiting = sequence(2, PROMPT)
+    made.add(waiting)
+    for _ in range(PROMPT):
+        run(made, drafts=3)
+    assert waiting.remaining <= 1
+    for number in range(3, 3 + CHECKED_EVERY):
+        made.add(late := sequence(number, 20))
+        for _ in range(3):
+            run(made, drafts=3)
+        assert late.computed
+        made.remove(late)
+
+
+def test_a_step_is_not_empty_because_the_one_that_generates_gives_way() -> None:
+    made = scheduler(blocks=6)
+    made.add(half_read := sequence(1, 90))
+    run(made)
+    assert half_read.computed == 64
+    generating = sequence(2, 2 * BLOCK + 1)
+    made.blocks.extend(generating, 2 * BLOCK)
+    generating.computed = 2 * BLOCK
+    made.running.append(generating)
+    assert made.blocks.used == 6, "there is none left for its next token"
+    assert made.pacer.budget(1) == 0
+    assert run(made) == [Chunk(half_read, 26)]
+    assert list(made.waiting) == [generating]

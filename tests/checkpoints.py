@@ -15,6 +15,10 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    NemotronConfig,
+    Olmo2Config,
+    OlmoConfig,
+    OPTConfig,
     PhiConfig,
     PretrainedConfig,
     Qwen2Config,
@@ -66,6 +70,11 @@ ARCHITECTURES: dict[str, Any] = {
     ),
     "mistral": lambda: MistralConfig(**_COMMON, num_key_value_heads=2, sliding_window=20),  # sliding window
     "gpt2": _gpt2,  # learned positions
+    # learned positions that begin at 2, queries scaled before the attention
+    "opt": lambda: OPTConfig(**_COMMON, ffn_dim=96, word_embed_proj_dim=64),
+    "olmo": lambda: OlmoConfig(**_COMMON, num_key_value_heads=2),  # norms without weights
+    "olmo2": lambda: Olmo2Config(**_COMMON, num_key_value_heads=2),  # norms over all heads, and of branches only
+    "nemotron": lambda: NemotronConfig(**_COMMON, num_key_value_heads=2),  # squared ReLU, norms of 1 + weight
 }
 
 # Can't be paged: a bias in the attention, a recurrent state.
@@ -97,6 +106,9 @@ def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.f
     config = (ARCHITECTURES | UNPAGED)[architecture]()
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # norms of 1 and biases of 0 would hide what they do
+            parameter.data += 0.1 * torch.randn_like(parameter)
     model.generation_config.eos_token_id = 1
     model.save_pretrained(path)
     return path

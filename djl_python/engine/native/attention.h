@@ -73,29 +73,31 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
-// in (tokens, q + k + v columns) fp32: norms and rotates queries (back into `in`) and keys, stores keys and values.
+// in (tokens, q + k + v columns) fp32: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
+// and keys, stores keys and values.
 template <class F>
 void heads(Pool& pool, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
     const int64_t width = queries + keys + (int64_t)op.kv_heads * op.value_dim;
-    auto head = [&](float* x, const float* weight, int64_t position) {
-        if (weight) {
+    auto turn = [&](float* x, int count, const float* weight, int64_t position) {
+        const int width = op.mode ? count * op.dim : op.dim;  // that a norm is over
+        for (int from = 0; weight && from < count * op.dim; from += width) {
             float mean, inverse;
-            normalize(x, op.dim, kRms, op.eps, mean, inverse);
-            for (int i = 0; i < op.dim; ++i) x[i] *= inverse * weight[i];
+            normalize(x + from, width, kRms, op.eps, mean, inverse);
+            for (int i = 0; i < width; ++i) x[from + i] *= inverse * weight[i];
         }
-        if (op.rotary) rotate(x, op, position);
+        for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
     for (int t; (t = pool.take(index)) < step.tokens;) {
         float* row = (float*)op.in + t * width;
         const int64_t position = step.positions[t];
-        for (int h = 0; h < op.heads; ++h) head(row + h * op.dim, op.weight2, position);
+        turn(row, op.heads, op.weight2, position);
+        turn(row + queries, op.kv_heads, op.weight3, position);
         const int64_t block = step.slots[t] / step.block_size;
         const int offset = (int)(step.slots[t] % step.block_size), group = offset / kKeys, lane = offset % kKeys;
         for (int h = 0; h < op.kv_heads; ++h) {
-            float* key = row + queries + h * op.dim;
-            head(key, op.weight3, position);
+            const float* key = row + queries + h * op.dim;
             T* to = key_group<F>(op, step, block, h, group);
             T rounded[16];
             for (int i = 0; i < op.dim; i += 16) {

@@ -55,6 +55,9 @@ inline __m512 activate(__m512 x, int activation) {
                                  _mm512_add_ps(one, erf_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)))));
         case kRelu:
             return _mm512_max_ps(x, _mm512_setzero_ps());
+        case kReluSquared:
+            x = _mm512_max_ps(x, _mm512_setzero_ps());
+            return _mm512_mul_ps(x, x);
         default:
             return x;
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from .recipe import Linear, Norm
@@ -11,6 +13,7 @@ from .watch import Event
 
 # Relative; bf16 rounds to 1/256. What is to be told apart differs by far more.
 _TOLERANCE: Final = 2e-2
+_USUAL_EPSILONS: Final = (1e-5, 1e-6)
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -44,23 +47,26 @@ def as_linear(module: Any) -> Linear | None:
 
 
 def as_norm(event: Event) -> Norm | None:
-    """A norm, recognized by what it did to its input."""
-    weight = getattr(event.module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(event.result, Tensor):
+    """A norm, recognized by what it did to its input. It may have no weight, and no name for its epsilon."""
+    x, made, module = event.x, event.result, event.module
+    if not isinstance(made, Tensor) or not isinstance(x, Tensor) or x.shape != made.shape or not x.is_floating_point():
         return None
-    x = event.x.float()
-    bias = getattr(event.module, "bias", None)
+    x = x.float()
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if weight is None and not same(x, made):
+        weight = torch.ones(x.shape[-1])
+    if not isinstance(weight, Tensor) or weight.shape != x.shape[-1:]:
+        return None
     shift = bias.data.float() if isinstance(bias, Tensor) else None
-    eps = next(
-        (v for k in ("variance_epsilon", "eps", "norm_eps") if isinstance(v := getattr(event.module, k, None), float)),
-        1e-6,
-    )
-    if x.shape[-1] != len(weight):
-        return None
-    rms = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-    centred = nn.functional.layer_norm(x, (x.shape[-1],), eps=eps)
-    for kind, normal in (("rms", rms), ("layer", centred)):
-        for scale in (weight.data.float(), weight.data.float() + 1):
-            if same(normal * scale + (0 if shift is None else shift), event.result):
-                return Norm(kind, scale, shift, eps)
-    return None
+    named = [v for k in ("variance_epsilon", "eps", "norm_eps") if isinstance(v := getattr(module, k, None), float)]
+    found: Norm | None = None
+    nearest = math.inf
+    for eps in named[:1] or _USUAL_EPSILONS:
+        rms = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+        centred = nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
+        for kind, normal in (("rms", rms), ("layer", centred)):
+            for scale in (weight.data.float(), weight.data.float() + 1):
+                result = normal * scale + (0 if shift is None else shift)
+                if same(result, made) and distance(result, made) < nearest:
+                    found, nearest = Norm(kind, scale, shift, eps), distance(result, made)
+    return found

@@ -22,7 +22,7 @@ enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantiz
 constexpr int kKinds = 11;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
-enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu };
+enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
 }  // namespace
@@ -34,7 +34,8 @@ struct Op {
     int32_t kind;
     int32_t rows_from;  // 0: all tokens, 1: only the rows whose logits are wanted
     int32_t n, k;       // width out, width in
-    int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table
+    int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
+                        // kHeads: 1 norms are over all heads at once
     int32_t activation;
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
     int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;

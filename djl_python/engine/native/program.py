@@ -27,7 +27,7 @@ _AHEAD: Final = 128 << 20  # bytes of the cache that are taken in quiet moments,
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
-_ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
+_ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5}
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Program:
             if norm is not None
         }
         eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
-        self._add(Kind.HEADS, in_=projected, eps=eps, **shape, **turn, **norms)
+        self._add(Kind.HEADS, mode=int(attention.norms_across), in_=projected, eps=eps, **shape, **turn, **norms)
         mixed = self._buffer("mixed", attention.heads * attention.value_dim, self._dtype)
         sinks = None if attention.sinks is None else self._keep(attention.sinks.float().contiguous())
         self._add(

@@ -25,6 +25,7 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
     "gelu": nn.functional.gelu,
     "relu": nn.functional.relu,
+    "relu_squared": lambda x: nn.functional.relu(x).square(),
 }
 
 
@@ -36,6 +37,8 @@ def read_recipe(model: Any, max_positions: int) -> Recipe:
         NotUnderstoodError: says at what.
     """
     assert model.config._attn_implementation == PAGED
+    if getattr(model.config, "clip_qkv", None):  # would not show in numbers that are small enough
+        raise NotUnderstoodError("queries, keys and values are clipped")
     seen = watch(model)
     if not seen.calls or len(seen.calls) != len(seen.spans):
         raise NotUnderstoodError("attention does not run once in each layer")
@@ -160,6 +163,15 @@ def _read_mlp(linears: list[tuple[Event, Linear]], index: int) -> tuple[Mlp, Ten
     raise NotUnderstoodError(f"layer {index}: an unknown activation in the MLP")
 
 
+def _first_row(table: Tensor, looked_up: Tensor) -> int:
+    """Where in the table the consecutive rows (1, rows, columns) begin."""
+    rows = looked_up[0]
+    for first in (table == rows[0]).all(1).nonzero().flatten().tolist():
+        if torch.equal(table[first : first + len(rows)], rows):
+            return int(first)
+    raise NotUnderstoodError("positions are not consecutive rows of a table")
+
+
 def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     table = model.get_input_embeddings()
     embedded = [e for e in seen.events if isinstance(e.module, nn.Embedding)]
@@ -173,8 +185,9 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     added: Tensor | float = 0.0
     if others:
         positions = others[0].module.weight.data
-        offset = int(others[0].x.reshape(-1)[0]) - FIRST_POSITION
-        added = others[0].result.reshape(rows.shape).float()
+        added = others[0].result.reshape(rows.shape)
+        offset = _first_row(positions, added) - FIRST_POSITION
+        added = added.float()
     scale = rounded(factor_of(rows, start - added))
     if not same(scale * rows + added, start):
         raise NotUnderstoodError("the first layer does not read the embedding")
@@ -194,12 +207,14 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = head_event.result[0].float()
     head_scale = rounded(factor_of(made, seen.logits))
-    softcap = 0.0
-    if not same(made * head_scale, seen.logits):
-        softcap = float(getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
-        if not softcap or not same(torch.tanh(made / softcap) * softcap, seen.logits):
-            raise NotUnderstoodError("the logits are changed in an unknown way")
+    # Small logits hardly show a soft cap, so that the configuration is asked first.
+    softcap = float(getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
+    if softcap and same(torch.tanh(made / softcap) * softcap, seen.logits):
         head_scale = 1.0
+    elif same(made * head_scale, seen.logits):
+        softcap = 0.0
+    else:
+        raise NotUnderstoodError("the logits are changed in an unknown way")
     assert math.isfinite(head_scale)
     return Recipe(
         embedding=table.weight.data,

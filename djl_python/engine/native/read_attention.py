@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .parts import same
+from .parts import factor_of, rounded, same
 from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import FIRST_POSITION, TOKENS, Call, Event, Watched
 
@@ -21,7 +22,7 @@ def rotaries(seen: Watched, max_positions: int) -> list[Rotary]:
         first = (cos[:, :half].contiguous(), sin[:, :half].contiguous())
         alternate = (cos[:, 0::2].contiguous(), sin[:, 0::2].contiguous())
         found += [Rotary(*first, interleaved=False), Rotary(*first, interleaved=True)]
-        found.append(Rotary(*alternate, interleaved=True))
+        found += [Rotary(*alternate, interleaved=True), Rotary(cos, sin, interleaved=False)]
     return found
 
 
@@ -69,27 +70,27 @@ def read_attention(
     by_head = _by_head(values, kv_heads)
     if not same(by_head, call.value[0]):
         raise NotUnderstoodError("values are not a projection")
-    head_norms = [
-        norm
-        for event, norm in norms
-        if norm.kind == "rms" and norm.bias is None and len(norm.weight) == dim and event.x.dim() == 4
-    ]
-    query_norm, key_norm, rotary = _turn(
-        (_by_head(queries, heads), call.query[0]), (_by_head(keys, kv_heads), call.key[0]), head_norms, turns
+    query_changes = _changes((_by_head(queries, heads), call.query[0]), norms, turns)
+    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), norms, turns)
+    of_queries, of_keys = next(
+        ((q, k) for q in query_changes for k in key_changes if q.turn is k.turn and q.fits(k)), (None, None)
     )
+    if of_queries is None or of_keys is None:
+        raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
         dim=dim,
         value_dim=value_dim,
-        scale=call.scale,
+        scale=call.scale * of_queries.factor * of_keys.factor,
         softcap=call.softcap,
         window=call.window,
         sinks=call.sinks,
         projection=projection,
-        query_norm=query_norm,
-        key_norm=key_norm,
-        rotary=rotary,
+        query_norm=of_queries.norm,
+        key_norm=of_keys.norm,
+        norms_across=of_queries.across or of_keys.across,
+        rotary=of_queries.turn,
         output=output,
     )
 
@@ -116,29 +117,48 @@ def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Stacked
     return Stacked(parts, None), result
 
 
-def _turn(
-    queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor], norms: Sequence[Norm], turns: Sequence[Rotary]
-) -> tuple[Norm | None, Norm | None, Rotary | None]:
-    """What lies between the projections and the attention: norms of each head, a rotation by position.
+@dataclass(frozen=True)
+class _Change:
+    """What may lie between a projection and the attention: a norm, a rotation by position, a factor."""
 
-    Args:
-        queries, keys: before and after, (heads, tokens, dim) each.
-    """
+    norm: Norm | None
+    across: bool  # the norm is over all heads at once
+    turn: Rotary | None
+    factor: float
+
+    def fits(self, other: _Change) -> bool:
+        """Whether both norms are of the same kind."""
+        return self.norm is None or other.norm is None or self.across == other.across
+
+
+def _changes(
+    pair: tuple[Tensor, Tensor], norms: Sequence[tuple[Event, Norm]], turns: Sequence[Rotary]
+) -> list[_Change]:
+    """Every change that explains a pair of before and after, (heads, tokens, dim) each."""
+    before, after = pair
+    heads, _, dim = before.shape
+    flat = before.transpose(0, 1).flatten(1)
     places = slice(FIRST_POSITION, FIRST_POSITION + TOKENS)
-
-    def explains(pair: tuple[Tensor, Tensor], norm: Norm | None, turn: Rotary | None) -> bool:
-        x = pair[0]
-        if norm is not None:
-            x = x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
-        if turn is not None:
-            if 2 * turn.cosines.shape[-1] > x.shape[-1]:
-                return False
-            x = _rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
-        return same(x, pair[1])
-
+    normed: list[tuple[Norm | None, bool, Tensor]] = [(None, False, before)]
+    for event, norm in norms:
+        if norm.kind != "rms" or norm.bias is not None:
+            continue
+        if len(norm.weight) == dim and event.x.dim() == 4:
+            normed.append((norm, False, _rms(before, norm)))
+        elif len(norm.weight) == heads * dim and same(event.x, flat):
+            normed.append((norm, True, _by_head(_rms(flat, norm), heads)))
+    found = []
     for turn in (None, *turns):
-        query_norm = next((n for n in (None, *norms) if explains(queries, n, turn)), queries)
-        key_norm = next((n for n in (None, *norms) if explains(keys, n, turn)), keys)
-        if not isinstance(query_norm, tuple) and not isinstance(key_norm, tuple):
-            return query_norm, key_norm, turn
-    raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
+        for norm_of, across, x in normed:
+            if turn is not None:
+                if 2 * turn.cosines.shape[-1] > dim:
+                    continue
+                x = _rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
+            factor = rounded(factor_of(x, after))
+            if same(x * factor, after):
+                found.append(_Change(norm_of, across, turn, factor))
+    return found
+
+
+def _rms(x: Tensor, norm: Norm) -> Tensor:
+    return x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight

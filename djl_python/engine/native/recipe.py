@@ -61,7 +61,10 @@ class Rotary:
 
 @dataclass
 class Attention:
-    """One layer's attention; `projection` gives queries, keys and values, head by head, in this order."""
+    """One layer's attention; `projection` gives queries, keys and values, head by head, in this order.
+
+    The norms are of each head, or, `norms_across`, of all heads together.
+    """
 
     heads: int
     kv_heads: int
@@ -74,6 +77,7 @@ class Attention:
     projection: Stacked
     query_norm: Norm | None
     key_norm: Norm | None
+    norms_across: bool
     rotary: Rotary | None
     output: Linear
 

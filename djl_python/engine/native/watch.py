@@ -29,8 +29,8 @@ class Event:
     result: Any
 
     @property
-    def x(self) -> Tensor:
-        return self.given[0] if self.given else next(iter(self.keywords.values()))  # type: ignore[no-any-return]
+    def x(self) -> Any:
+        return self.given[0] if self.given else next(iter(self.keywords.values()), None)
 
 
 @dataclass

@@ -30,6 +30,7 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "kv_heads": attention.kv_heads,
         "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
         "head_norms": attention.query_norm is not None,
+        "norms_across": attention.norms_across,
         "attention_bias": attention.projection.joined().bias is not None,
         "softcap": attention.softcap,
         "windows": [one.attention.window for one in recipe.layers],
@@ -47,6 +48,7 @@ _LLAMA = {
     "kv_heads": 2,
     "rotated": 16,
     "head_norms": False,
+    "norms_across": False,
     "attention_bias": False,
     "softcap": 0.0,
     "windows": [0, 0, 0],
@@ -76,6 +78,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gpt_neox": _PLAIN | {"rotated": 4, "activation": "gelu", "parallel": True},
     "phi": _PLAIN | {"rotated": 8, "activation": "gelu_tanh", "parallel": True},
     "gpt2": _PLAIN | {"rotated": 0, "activation": "gelu_tanh", "learned_positions": True},
+    "opt": _PLAIN | {"rotated": 0, "activation": "relu", "learned_positions": True},
+    "olmo": _LLAMA | {"norms": "l-l-"},
+    "olmo2": _LLAMA | {"head_norms": True, "norms_across": True, "norms": "-r-r"},
+    "nemotron": _PLAIN | {"kv_heads": 2, "attention_bias": False, "rotated": 8, "activation": "relu_squared"},
 }
 
 
@@ -86,6 +92,12 @@ def test_every_architecture_is_expected() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_features(architecture: str, tmp_path: Path) -> None:
     assert features(read_recipe(loaded(tmp_path, architecture), 64)) == EXPECTED[architecture]
+
+
+def test_a_soft_cap_is_seen_where_logits_are_small(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "gemma2")
+    model.config.final_logit_softcapping = 100.0
+    assert read_recipe(model, 64).head_softcap == 100.0
 
 
 def test_bf16_reads_the_same_up_to_its_rounding(tmp_path: Path) -> None:

@@ -185,9 +185,9 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     added: Tensor | float = 0.0
     if others:
         positions = others[0].module.weight.data
-        added = others[0].result.reshape(rows.shape)
-        offset = _first_row(positions, added) - FIRST_POSITION
-        added = added.float()
+        looked_up = others[0].result.reshape(rows.shape)
+        offset = _first_row(positions, looked_up) - FIRST_POSITION
+        added = looked_up.float()
     scale = rounded(factor_of(rows, start - added))
     if not same(scale * rows + added, start):
         raise NotUnderstoodError("the first layer does not read the embedding")

@@ -10,8 +10,10 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     Gemma2Config,
+    Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -22,7 +24,9 @@ from transformers import (
     PhiConfig,
     PretrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCABULARY = 320
@@ -75,6 +79,44 @@ ARCHITECTURES: dict[str, Any] = {
     "olmo": lambda: OlmoConfig(**_COMMON, num_key_value_heads=2),  # norms without weights
     "olmo2": lambda: Olmo2Config(**_COMMON, num_key_value_heads=2),  # norms over all heads, and of branches only
     "nemotron": lambda: NemotronConfig(**_COMMON, num_key_value_heads=2),  # squared ReLU, norms of 1 + weight
+    "qwen3_moe": lambda: Qwen3MoeConfig(  # a mixture of experts, dense in one layer
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
+    "qwen2_moe": lambda: Qwen2MoeConfig(  # weights that don't add up to 1, a shared expert with a gate
+        **_COMMON,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=48,
+        norm_topk_prob=False,
+    ),
+    "glm4_moe": lambda: Glm4MoeConfig(  # sigmoids, a correction for the choice, a factor, a shared expert
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        n_routed_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        routed_scaling_factor=1.5,
+        first_k_dense_replace=1,
+    ),
+    "gpt_oss": lambda: GptOssConfig(  # biases everywhere, sinks, a gate of its own, rotation tables of half the width
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=24,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
 }
 
 # Can't be paged: a bias in the attention, a recurrent state.
@@ -106,9 +148,9 @@ def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.f
     config = (ARCHITECTURES | UNPAGED)[architecture]()
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
-    for parameter in model.parameters():
-        if parameter.dim() == 1:  # norms of 1 and biases of 0 would hide what they do
-            parameter.data += 0.1 * torch.randn_like(parameter)
+    for tensor in model.state_dict().values():
+        if tensor.dim() == 1:  # norms of 1 and biases of 0 would hide what they do
+            tensor += 0.1 * torch.randn_like(tensor)
     model.generation_config.eos_token_id = 1
     model.save_pretrained(path)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from .native.parts import as_linear
 from .quantization import GROUP, Codes, Quantize, quantized
+
+log = logging.getLogger(__name__)
 
 # Columns that torch's 4-bit kernel takes at a time.
 _COLUMNS: Final = 16
@@ -32,6 +35,12 @@ def quantize_linears_(model: Any, quantize: Quantize) -> None:
             if module is head and linear.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr():
                 linear.weight.copy_(codes.values(width))
             setattr(parent, name, QuantizedLinear(codes, width, linear.weight.dtype, linear.bias))
+    if any(parameter.dim() == 3 for parameter in model.parameters()):
+        log.warning(
+            "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",
+            type(model).__name__,
+            quantize,
+        )
 
 
 class QuantizedLinear(nn.Module):

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
+    GraniteMoeConfig,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedTokenizerFast,
@@ -69,7 +70,33 @@ def qwen2_half_billion() -> PretrainedConfig:
     )
 
 
-SHAPES: Mapping[str, Callable[[], PretrainedConfig]] = {"llama-135m": llama_135m, "qwen2-0.5b": qwen2_half_billion}
+def granite_moe_1b() -> PretrainedConfig:
+    """The shape of Granite 3.1 1B A400M: 24 layers of 1024, each with 32 experts of 512 of which a token takes 8."""
+    return GraniteMoeConfig(
+        vocab_size=49_152,
+        hidden_size=1024,
+        intermediate_size=512,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        num_local_experts=32,
+        num_experts_per_tok=8,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-6,
+        attention_multiplier=1 / 64,
+        embedding_multiplier=12.0,
+        logits_scaling=6.0,
+        residual_multiplier=0.22,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+    )
+
+
+SHAPES: Mapping[str, Callable[[], PretrainedConfig]] = {
+    "llama-135m": llama_135m,
+    "qwen2-0.5b": qwen2_half_billion,
+    "granite-moe-1b": granite_moe_1b,
+}
 
 
 def training_text() -> Iterator[str]:

@@ -16,6 +16,7 @@
 #include "linear.h"
 #include "program.h"
 #include "quantized.h"
+#include "routing.h"
 #include "rows.h"
 #include "scan.h"
 
@@ -49,6 +50,10 @@ void walk(Pool& pool) {
             case kBest: best(pool, i, op, step); break;
             case kDraw: draw(pool, i, op, step); break;
             case kPack: pack_twelve(pool, i, op, step); break;
+            case kRoute: route(pool, i, op, step); break;
+            case kSort: sort(pool, i, op, step); break;
+            case kDispatch: dispatch(pool, i, op, step); break;
+            case kCombine: combine(pool, i, op, step); break;
         }
         pool.meet();
         if (number) continue;

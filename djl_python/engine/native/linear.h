@@ -6,6 +6,7 @@
 
 #include "formats.h"
 #include "program.h"
+#include "routing.h"
 #include "twelve.h"
 
 namespace {
@@ -63,6 +64,19 @@ inline __m512 activate(__m512 x, int activation) {
     }
 }
 
+// What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
+inline __m512 gated(__m512 gate, __m512 x, const Op& op) {
+    if (op.activation != kClampedSwiglu) return _mm512_mul_ps(activate(gate, op.activation), x);
+    const __m512 limit = _mm512_set1_ps(op.softcap), one = _mm512_set1_ps(1.0f);
+    gate = _mm512_min_ps(gate, limit);
+    x = _mm512_max_ps(_mm512_min_ps(x, limit), _mm512_sub_ps(_mm512_setzero_ps(), limit));
+    const __m512 inner = exp_ps(_mm512_mul_ps(gate, _mm512_set1_ps(-op.eps)));
+    return _mm512_mul_ps(_mm512_add_ps(x, one), _mm512_div_ps(gate, _mm512_add_ps(one, inner)));
+}
+
+// Panels of columns, of one expert if there are any.
+inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
+
 // Reads steps of a panel from where they lie ready.
 struct ReadyReader {
     const __m512i* from;
@@ -101,12 +115,12 @@ template <class F>
 inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     if (op.bias)  // padded to whole panels
         for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_loadu_ps(op.bias + panel * kPanel + v * 16));
-    int vectors = 4, first = panel * kPanel;
+    int vectors = 4, first = (op.experts ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
-        sum[0] = _mm512_mul_ps(activate(sum[0], op.activation), sum[2]);
-        sum[1] = _mm512_mul_ps(activate(sum[1], op.activation), sum[3]);
+        sum[0] = gated(sum[0], sum[2], op);
+        sum[1] = gated(sum[1], sum[3], op);
         vectors = 2;
-        first = panel * (kPanel / 2);
+        first /= 2;
     } else if (op.activation) {
         for (int v = 0; v < 4; ++v) sum[v] = activate(sum[v], op.activation);
     }
@@ -149,9 +163,21 @@ inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader r
 // panel to be fetched meanwhile: with the last band the next one, else -1.
 template <class Work>
 inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step, Work work) {
-    const int rows = op.rows_from ? step.wanted : step.tokens;
-    const int columns = op.gated ? op.n * 2 : op.n;
-    const int panels = (columns + kPanel - 1) / kPanel;
+    const int panels = panels_of(op);
+    if (op.experts) {
+        const Routed routed(op, step);
+        const int active = routed.active[op.experts];
+        for (int task; (task = pool.take_in_order(index, active * panels)) >= 0;) {
+            const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
+            const int end = routed.starts[expert + 1];
+            for (int first = routed.starts[expert], last; first < end; first = last) {
+                last = end - first > kBand ? first + kBand : end;
+                work(panel, last < end ? -1 : std::min(panel + 1, op.experts * panels - 1), first, last);
+            }
+        }
+        return;
+    }
+    const int rows = rows_of(op, step);
     // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
     const int band = rows > kBand ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
     for (int task; (task = pool.take_in_order(index, panels * bands)) >= 0;) {

@@ -43,7 +43,8 @@ def in_passing(model: Any) -> Iterator[None]:
 def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
     for tensor in tensors if mapped else ():
         start = tensor.data_ptr()
-        end = start + tensor.nbytes
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        end = start + (last + 1) * tensor.itemsize  # of a view, what lies between its numbers too
         if not any(low <= start and end <= high for low, high in mapped):
             continue
         # Whole pages only: the others have neighbours on them.

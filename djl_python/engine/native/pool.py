@@ -24,14 +24,19 @@ class Kind(IntEnum):
     BEST = 8
     DRAW = 9
     PACK = 10
+    ROUTE = 11
+    SORT = 12
+    DISPATCH = 13
+    COMBINE = 14
 
 
 _INTS: Final = (
     "kind", "rows_from", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim", "rotary",
-    "interleaved", "window", "format",
+    "interleaved", "window", "format", "experts", "chosen",
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
+    "routed",
 )  # fmt: skip
 
 

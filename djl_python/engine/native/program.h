@@ -18,11 +18,14 @@ constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
 constexpr int kSteps = 64;  // steps along k (a 32-bit lane of each column) that a panel is multiplied at a time: 16 KiB
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
-enum Kind : int32_t { kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw, kPack };
-constexpr int kKinds = 11;
+enum Kind : int32_t {
+    kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw, kPack, kRoute, kSort, kDispatch,
+    kCombine
+};
+constexpr int kKinds = 15;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
-enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared };
+enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
 }  // namespace
@@ -32,7 +35,7 @@ extern "C" {
 // One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in program.py.
 struct Op {
     int32_t kind;
-    int32_t rows_from;  // 0: all tokens, 1: only the rows whose logits are wanted
+    int32_t rows_from;  // 0: all tokens, 1: only the rows whose logits are wanted, 2: those of the chosen experts
     int32_t n, k;       // width out, width in
     int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
                         // kHeads: 1 norms are over all heads at once
@@ -40,6 +43,8 @@ struct Op {
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
     int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;
     int32_t format;     // kLinear, kEmbed: WeightFormat
+    int32_t experts;    // kLinear: 0, or weights of so many experts, panel after panel; see routing.h
+    int32_t chosen;     // experts of each token
     float eps, scale, softcap;
     const void* in;
     void* out;
@@ -52,6 +57,7 @@ struct Op {
     const float* sinks;    // kAttend: (heads,)
     void* keys;            // this layer's part of the cache's first block
     void* values;
+    void* routed;          // see routing.h
 };
 
 // What changes from step to step.

@@ -6,28 +6,30 @@ Weights are packed into panels as the kernels read them; the model's own copies 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..quantization import GROUP, Quantize
 from .mapped import let_go
 from .memory import Arena, Growing
-from .packing import EIGHT, FOUR, Packed, Packer
+from .packing import EIGHT, FOUR, PANEL, Packed, Packer
 from .pool import Kind, Op, Pool, Step
-from .recipe import Attention, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe
+from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
 _AHEAD: Final = 128 << 20  # bytes of the cache that are taken in quiet moments, before they are needed
+_MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
-_ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5}
+_ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6}
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,11 @@ class Program:
         self._add_branch(layer.attention.output, mixed, layer.after_attention, layer.scale)
         if not layer.parallel:
             self._add_norm(layer.before_mlp, self._hidden, self._normed)
-        inner = self._add_mlp(layer.mlp)
-        self._add_branch(layer.mlp.down, inner, layer.after_mlp, layer.scale)
+        if isinstance(layer.mlp, Experts):
+            self._add_experts(layer.mlp, layer.after_mlp, layer.scale)
+        else:
+            inner = self._add_mlp(layer.mlp)
+            self._add_branch(layer.mlp.down, inner, layer.after_mlp, layer.scale)
 
     def _add_attention(self, attention: Attention) -> int:
         columns = (attention.heads + attention.kv_heads) * attention.dim + attention.kv_heads * attention.value_dim
@@ -219,6 +224,56 @@ class Program:
         self._add_linear(packed, self._normed, inner, mode=_STORE, activation=_ACTIVATIONS[mlp.activation], gated=gated)
         return inner
 
+    def _add_experts(self, experts: Experts, after: Norm | None, scale: float) -> None:
+        """hidden += scale * after(experts(normed)); routing.h has the steps."""
+        router = experts.router
+        count, chosen = len(router.scores.weight), router.chosen
+        if count > _MOST_EXPERTS:
+            raise NotUnderstoodError(f"{count} experts")
+        gates = [] if experts.shared_gate is None else [experts.shared_gate]
+        scored = self._packer.pack([Stacked([router.scores, *gates], None).joined()], None)
+        scores = self._buffer("scores", scored.n, torch.float32)
+        self._add_linear(scored, self._normed, scores, mode=_STORE_FP32, scale=1.0)
+        # One row for what has the experts' number of entries, 12 bytes for each of a token's choices.
+        routed = self._buffer("routed", 8 * (count + 1) + 12 * chosen, torch.uint8)
+        shape = {"experts": count, "chosen": chosen, "routed": routed}
+        correction = None if router.correction is None else self._keep(router.correction.float().contiguous())
+        mode = ("softmax", "sigmoid").index(router.function)
+        self._add(
+            Kind.ROUTE, in_=scores, k=scored.n, mode=mode, n=int(router.normalized), scale=router.scale,
+            bias=correction, **shape,
+        )  # fmt: skip
+        self._add(Kind.SORT, **shape)
+        linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
+        up, down = self._pack_experts(linears, chosen), self._pack_experts([experts.down], chosen)
+        given, row_bytes = self._normed, up.k * self._dtype.itemsize
+        if up.weight_format in (EIGHT, FOUR):
+            given, row_bytes = self._codes_buffer(up.k), self._codes_bytes(up.k)
+            self._add(Kind.QUANTIZE, n=up.k, k=up.k, in_=self._normed, out=given)
+        rows = self._buffer("rows", chosen * row_bytes, torch.uint8)
+        self._add(Kind.DISPATCH, in_=given, out=rows, n=row_bytes, **shape)
+        inner = self._buffer("inner rows", chosen * up.n, self._dtype)
+        self._add_product(
+            up, rows, inner, mode=_STORE, activation=_ACTIVATIONS[experts.activation], gated=len(linears) - 1,
+            eps=experts.alpha, softcap=experts.limit, rows_from=2, **shape,
+        )  # fmt: skip
+        if down.weight_format in (EIGHT, FOUR):
+            codes = self._buffer("codes rows", chosen * self._codes_bytes(down.k), torch.int8)
+            self._add(Kind.QUANTIZE, n=down.k, k=down.k, rows_from=2, in_=inner, out=codes, **shape)
+            inner = codes
+        parts = self._buffer("parts", chosen * down.n, torch.float32)
+        self._add_product(down, inner, parts, mode=_STORE_FP32, scale=1.0, rows_from=2, **shape)
+        shared: dict[str, int] = {}
+        if experts.shared is not None:
+            packed = self._pack(experts.shared.down)
+            self._add_linear(packed, self._add_mlp(experts.shared), self._branch, mode=_STORE_FP32, scale=1.0)
+            shared = {"weight": self._branch, **({"weight2": scores, "k": scored.n} if gates else {})}
+        if after is None:
+            self._add(Kind.COMBINE, in_=parts, out=self._hidden, n=down.n, mode=_ADD, scale=scale, **shared, **shape)
+        else:
+            self._add(Kind.COMBINE, in_=parts, out=self._branch, n=down.n, mode=_STORE_FP32, **shared, **shape)
+            self._add_norm(after, self._branch, self._hidden, scale=scale)
+
     def _add_branch(self, linear: Linear, given: int, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
         packed = self._pack(linear)
@@ -234,8 +289,12 @@ class Program:
             rows_from = more.get("rows_from", 0)
             self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
             given = rounded
-        bias = None if packed.bias is None else self._keep(packed.bias)
         self.weight_bytes += packed.bytes
+        self._add_product(packed, given, out, **more)
+
+    def _add_product(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
+        """Of what is given as the weights want it."""
+        bias = None if packed.bias is None else self._keep(packed.bias)
         self._add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
 
     def _weights(self, packed: Packed) -> dict[str, int | None]:
@@ -279,13 +338,32 @@ class Program:
 
     def _codes_buffer(self, k: int) -> int:
         """(max_tokens,) rows as `integer_row` of quantized.h lays them out."""
-        groups = -(-k // GROUP)
-        return self._buffer("codes", groups * (GROUP + 8), torch.int8)
+        return self._buffer("codes", self._codes_bytes(k), torch.int8)
+
+    @staticmethod
+    def _codes_bytes(k: int) -> int:
+        return -(-k // GROUP) * (GROUP + 8)
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
         packed = self._packer.pack(list(linears), self._quantize)
         let_go(linear.weight for linear in of or linears)
+        return packed
+
+    def _pack_experts(self, linears: list[Linear], chosen: int) -> Packed:
+        """Stacked weights, one or a gated pair, as one whose outputs are each expert's in turn, in panels of its own."""
+        experts, n, _ = linears[0].weight.shape
+        missing = -n % (PANEL // len(linears))
+        padded = [
+            Linear(
+                functional.pad(one.weight, (0, 0, 0, missing)).flatten(0, 1),
+                None if one.bias is None else functional.pad(one.bias, (0, missing)).flatten(),
+            )
+            for one in linears
+        ]
+        packed = replace(self._packer.pack(padded, self._quantize), n=n)
+        let_go(one.weight for one in linears)
+        self.weight_bytes += packed.bytes * chosen // experts
         return packed
 
     def _buffer(self, what: str, columns: int, dtype: torch.dtype) -> int:

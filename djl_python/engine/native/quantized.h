@@ -156,7 +156,7 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
 // out = in (rows, k) T, rounded: each group's greatest becomes 127.
 template <class F>
 void quantize(Pool& pool, int index, const Op& op, const Step& step) {
-    const int rows = op.rows_from ? step.wanted : step.tokens;
+    const int rows = rows_of(op, step);
     const int groups = (op.k + kGroup - 1) / kGroup;
     for (int t; (t = pool.take(index)) < rows;) {
         const auto* x = (const typename F::T*)op.in + (int64_t)t * op.k;

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ..attention import PAGED
 from .parts import as_linear, as_norm, distance, factor_of, rounded, same
 from .read_attention import read_attention, rotaries
-from .recipe import Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Rotary
+from .read_experts import experts_event, read_experts, router_event
+from .recipe import Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Rotary
 from .watch import FIRST_POSITION, Event, Watched, watch
 
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -39,6 +40,8 @@ def read_recipe(model: Any, max_positions: int) -> Recipe:
     assert model.config._attn_implementation == PAGED
     if getattr(model.config, "clip_qkv", None):  # would not show in numbers that are small enough
         raise NotUnderstoodError("queries, keys and values are clipped")
+    if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
+        raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
     if not seen.calls or len(seen.calls) != len(seen.spans):
         raise NotUnderstoodError("attention does not run once in each layer")
@@ -53,7 +56,8 @@ class LayerReader:
     def __init__(self, seen: Watched, index: int) -> None:
         first, last, self.given, self.result = seen.spans[index]
         self.call = seen.calls[index]
-        events = [e for e in seen.events[first:last] if isinstance(e.result, Tensor)]
+        self.events = seen.events[first:last]
+        events = [e for e in self.events if isinstance(e.result, Tensor)]
         self.linears = [(e, linear) for e in events if (linear := as_linear(e.module)) is not None]
         self.norms = [(e, norm) for e in events if (norm := as_norm(e)) is not None]
 
@@ -83,7 +87,7 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
             f"layer {index}: {len(parallel_first)} linears before the attention read something else"
         )
     attention = read_attention(reader.call, reader.norms, before, output, turns)
-    mlp, mlp_input, mlp_output = _read_mlp(rest, index)
+    mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, rest, index)
     into_attention = reader.norm_into(attention_input)
     if not same(attention_input if into_attention is None else into_attention[0].x, reader.given):
         raise NotUnderstoodError(f"layer {index}: the attention does not read the layer's input")
@@ -118,6 +122,31 @@ def _after(reader: LayerReader, x: Tensor) -> tuple[Tensor, Norm | None]:
     """A branch as it is added: through a norm of its own, or as it is."""
     found = reader.norm_of(x)
     return (x, None) if found is None else (found[0].result, found[1])
+
+
+def _read_mlp_or_experts(
+    reader: LayerReader, linears: list[tuple[Event, Linear]], index: int
+) -> tuple[Mlp | Experts, Tensor, Tensor]:
+    """(the MLP, its input, its result)"""
+    if (called := experts_event(reader.events)) is None:
+        return _read_mlp(linears, index)
+    router = router_event(reader.events, called)
+    try:
+        experts, x, result = read_experts(called, router, _ACTIVATIONS)
+    except NotUnderstoodError as reason:
+        raise NotUnderstoodError(f"layer {index}: {reason}") from reason
+    x, result = x[None], result[None]
+    others = [(event, linear) for event, linear in linears if event.module is not router.module]
+    if not others:
+        return experts, x, result
+    gates = [pair for pair in others if len(pair[1].weight) == 1]
+    experts.shared, shared_input, shared_result = _read_mlp([pair for pair in others if pair not in gates], index)
+    if not same(shared_input, x):
+        raise NotUnderstoodError(f"layer {index}: the shared expert reads something else than the others")
+    if gates:
+        ((event, experts.shared_gate),) = gates
+        shared_result = shared_result * event.result.sigmoid().reshape(1, -1, 1)
+    return experts, x, result + shared_result.reshape(result.shape)
 
 
 def _read_mlp(linears: list[tuple[Event, Linear]], index: int) -> tuple[Mlp, Tensor, Tensor]:

@@ -93,6 +93,47 @@ class Mlp:
 
 
 @dataclass
+class Router:
+    """Which experts a token goes to, and what each counts.
+
+    Args:
+        scores: one for each expert.
+        function: "softmax" or "sigmoid", which makes values of scores; the greatest `chosen` are taken.
+        correction: added to the values for the choice, not to what the chosen count.
+        normalized: the chosen values are made to add up to 1.
+        scale: then multiplies them.
+    """
+
+    scores: Linear
+    chosen: int
+    function: str
+    correction: Tensor | None
+    normalized: bool
+    scale: float
+
+
+@dataclass
+class Experts:
+    """A mixture of MLPs: each token's is the weighted sum of those of the experts it goes to, and of a shared one.
+
+    Args:
+        gate, up, down: as `Mlp` has them, of all experts: weights (experts, out, in), biases (experts, out).
+        activation: as in `Mlp`, or "clamped_swiglu", which has an `alpha` and a `limit`.
+        shared: an MLP for all tokens, times the sigmoid of `shared_gate` if there is one.
+    """
+
+    router: Router
+    gate: Linear | None
+    up: Linear
+    activation: str
+    down: Linear
+    alpha: float
+    limit: float
+    shared: Mlp | None
+    shared_gate: Linear | None
+
+
+@dataclass
 class Layer:
     """x += scale * after(attention(before(x))); the same for the MLP, from the same x if `parallel`."""
 
@@ -100,7 +141,7 @@ class Layer:
     attention: Attention
     after_attention: Norm | None
     before_mlp: Norm | None
-    mlp: Mlp
+    mlp: Mlp | Experts
     after_mlp: Norm | None
     parallel: bool
     scale: float

@@ -1,4 +1,5 @@
-"""Watches a model run on a few tokens: every leaf module's input and output, every layer's, every attention call.
+"""Watches a model run on a few tokens: what every module that computes itself is given and makes, every layer, every
+attention call.
 
 Runs in the engine process, once, before anything of the model is replaced.
 """
@@ -62,7 +63,8 @@ def watch(model: Any) -> Watched:
     with ExitStack() as stack:
         for module in model.modules():
             rotary = "Rotary" in type(module).__name__
-            if rotary or not any(True for _ in module.children()):
+            weighted = any(True for _ in module.parameters(recurse=False))
+            if rotary or weighted or not any(True for _ in module.children()):
                 stack.callback(module.register_forward_hook(_recorder(seen), with_kwargs=True).remove)
         for layer in layers:
             stack.enter_context(_span(layer, seen))

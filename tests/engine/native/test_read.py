@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import NotUnderstoodError, Recipe
+from djl_python.engine.native.recipe import Experts, NotUnderstoodError, Recipe
 from tests.checkpoints import ARCHITECTURES, build_checkpoint
 
 
@@ -25,6 +25,7 @@ def features(recipe: Recipe) -> dict[str, Any]:
     """The properties in which architectures differ, of the first layer."""
     layer = recipe.layers[0]
     attention = layer.attention
+    mlp = layer.mlp
     norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
     return {
         "kv_heads": attention.kv_heads,
@@ -35,8 +36,11 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "softcap": attention.softcap,
         "windows": [one.attention.window for one in recipe.layers],
         "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
-        "gated": layer.mlp.gate is not None,
-        "activation": layer.mlp.activation,
+        "gated": mlp.gate is not None,
+        "activation": mlp.activation,
+        "experts": [len(one.mlp.up.weight) if isinstance(one.mlp, Experts) else 0 for one in recipe.layers],
+        "chosen": mlp.router.chosen if isinstance(mlp, Experts) else 0,
+        "shared": isinstance(mlp, Experts) and mlp.shared is not None,
         "parallel": layer.parallel,
         "embedding_scale": recipe.embedding_scale,
         "learned_positions": recipe.positions is not None,
@@ -55,6 +59,9 @@ _LLAMA = {
     "norms": "r-r-",
     "gated": True,
     "activation": "silu",
+    "experts": [0, 0, 0],
+    "chosen": 0,
+    "shared": False,
     "parallel": False,
     "embedding_scale": 1.0,
     "learned_positions": False,
@@ -82,6 +89,17 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "olmo": _LLAMA | {"norms": "l-l-"},
     "olmo2": _LLAMA | {"head_norms": True, "norms_across": True, "norms": "-r-r"},
     "nemotron": _PLAIN | {"kv_heads": 2, "attention_bias": False, "rotated": 8, "activation": "relu_squared"},
+    "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [8, 0, 8], "chosen": 3},
+    "qwen2_moe": _LLAMA | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True},
+    "glm4_moe": _LLAMA | {"rotated": 8, "experts": [0, 6, 6]},
+    "gpt_oss": _LLAMA
+    | {
+        "attention_bias": True,
+        "windows": [24, 0, 24],
+        "experts": [4, 4, 4],
+        "chosen": 2,
+        "activation": "clamped_swiglu",
+    },
 }
 
 

@@ -351,7 +351,7 @@ class Program:
         return packed
 
     def _pack_experts(self, linears: list[Linear], chosen: int) -> Packed:
-        """Stacked weights, one or a gated pair, as one whose outputs are each expert's in turn, in panels of its own."""
+        """Stacked weights, one or a gated pair, as one; its outputs are each expert's in turn, in panels of its own."""
         experts, n, _ = linears[0].weight.shape
         missing = -n % (PANEL // len(linears))
         padded = [

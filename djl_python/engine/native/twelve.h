@@ -18,6 +18,7 @@ namespace {
 constexpr int kWeights = 128;  // of a step
 constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
+constexpr int kColumnAhead = 48;  // steps
 
 inline int parts_of(int steps) { return (steps + kSteps - 1) / kSteps; }
 
@@ -91,6 +92,11 @@ struct TwelvePanel {
     void column(int column, int steps, float scale, float* out) const {
         const int vector = column / 16, group = vector / 2;
         for (int k = 0; k < 2 * steps; ++k) {
+            if (k % 2 == 0) {  // each step is a line or two that nobody has read lately
+                const char* soon = at(k / 2 + kColumnAhead) + column % 16 / 4 * 16;
+                _mm_prefetch(soon + 64 * group, _MM_HINT_T0);
+                _mm_prefetch(soon + 128, _MM_HINT_T0);
+            }
             const int word = column % 16 * 2 + k % 2;
             const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;
             auto from = (const uint8_t*)at(k / 2);

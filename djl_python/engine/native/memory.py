@@ -59,7 +59,10 @@ def touch(memory: Tensor, start: int, end: int) -> None:
 
 
 class Growing:
-    """Memory that is used from its beginning; in quiet moments a thread takes what lies up to `ahead` bytes further."""
+    """Memory that is used from its beginning; in quiet moments a thread takes what lies further.
+
+    That is `ahead` bytes, or as much again as is used: who has used much is likely to use more.
+    """
 
     def __init__(self, size: int, ahead: int) -> None:
         self.bytes = on_huge_pages(size)
@@ -78,7 +81,7 @@ class Growing:
             self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
             self._thread.start()
         self._busy = True
-        if (wanted := min(end + self._ahead, len(self.bytes))) > self._wanted:
+        if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
             self._taken = max(self._taken, end)
             self._wanted = wanted
             self._more.set()

@@ -75,6 +75,20 @@ def test_memory_is_taken_ahead_of_its_use_and_no_further() -> None:
     assert not growing.bytes[8 * MIB :][: 32 * MIB].any()
 
 
+def test_as_much_again_as_is_used_is_taken_ahead() -> None:
+    growing = Growing(1024 * MIB, ahead=8 * MIB)
+    growing.bytes[: 64 * MIB] = 1
+    before = resident_bytes()
+    growing.used_to(64 * MIB)
+    growing.rest()
+    deadline = time.monotonic() + 20
+    while resident_bytes() - before < 60 * MIB:
+        assert time.monotonic() < deadline, "too little was taken ahead"
+        time.sleep(0.01)
+    growing.close()
+    assert resident_bytes() - before < 80 * MIB
+
+
 def test_memory_ends_where_it_ends() -> None:
     growing = Growing(3 * MIB, ahead=32 * MIB)
     growing.used_to(3 * MIB)

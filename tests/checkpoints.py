@@ -9,11 +9,13 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    FalconH1Config,
     Gemma2Config,
     Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -25,6 +27,7 @@ from transformers import (
     PretrainedConfig,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -119,6 +122,26 @@ ARCHITECTURES: dict[str, Any] = {
     ),
 }
 
+# Layers with a state beside those with attention.
+HYBRID: dict[str, Any] = {
+    "qwen3_5": lambda: Qwen3_5TextConfig(  # gated delta nets
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+    ),
+    "lfm2": lambda: Lfm2Config(  # short convolutions
+        **_COMMON, num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"]
+    ),
+    "falcon_h1": lambda: FalconH1Config(  # a state space beside the attention, in every layer
+        **_COMMON, num_key_value_heads=2, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1
+    ),
+}
+
 # Can't be paged: a bias in the attention, a recurrent state.
 UNPAGED: dict[str, Any] = {
     "bloom": lambda: BloomConfig(
@@ -145,7 +168,7 @@ UNPAGED: dict[str, Any] = {
 
 def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:
     """Save a random model of this architecture; the same one every time."""
-    config = (ARCHITECTURES | UNPAGED)[architecture]()
+    config = (ARCHITECTURES | HYBRID | UNPAGED)[architecture]()
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
     for tensor in model.state_dict().values():

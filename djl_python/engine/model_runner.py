@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from .attention import PAGED, Group, KVCache, LayerShape, StepLayout, attend_to, watching
 from .images import PagedImages
+from .recurrent import RecurrentLayers
 from .scheduler import Chunk
 from .sequence import Sequence
 
@@ -42,8 +44,8 @@ def rows_of(chunk: Chunk) -> int:
     return 1 + len(chunk.drafts) if chunk.completes else 0
 
 
-def probe(model: Any, device: torch.device) -> dict[int, LayerShape]:
-    """Attention layers in order of use, by id of their module: one forward pass of two tokens."""
+def probe(model: Any, device: torch.device) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
+    """Attention layers in order of use, by id of their module, and layers with states: one pass of two tokens."""
     layers: dict[int, LayerShape] = {}
 
     def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
@@ -51,8 +53,9 @@ def probe(model: Any, device: torch.device) -> dict[int, LayerShape]:
 
     with watching(note), torch.inference_mode():
         ids = torch.zeros(1, 2, dtype=torch.long, device=device)
-        model(input_ids=ids, position_ids=torch.arange(2, device=device)[None], use_cache=False)
-    return layers
+        places = torch.arange(2, device=device)[None]
+        recurrent = RecurrentLayers.seen_in(model, lambda: model(input_ids=ids, position_ids=places, use_cache=True))
+    return layers, recurrent
 
 
 class PagedModelRunner:
@@ -60,6 +63,7 @@ class PagedModelRunner:
 
     Args:
         images: what sees the images of prompts, for a model that takes them.
+        recurrent: the layers without attention, of a model that has such.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class PagedModelRunner:
         cache: KVCache,
         device: torch.device,
         images: PagedImages | None = None,
+        recurrent: RecurrentLayers | None = None,
     ) -> None:
         assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
         self._model = model
@@ -76,6 +81,7 @@ class PagedModelRunner:
         self._cache = cache
         self._device = device
         self._images = images
+        self._recurrent = recurrent
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -87,7 +93,8 @@ class PagedModelRunner:
             inputs = {"input_ids": ids[None], "position_ids": positions[None]}
         else:
             inputs = self._images.inputs(flat, ids, positions)
-        with attend_to(self._cache, layout, self._layer_of):
+        states = nullcontext() if self._recurrent is None else self._recurrent.over(flat)
+        with attend_to(self._cache, layout, self._layer_of), states:
             output = self._model(
                 **inputs,
                 use_cache=False,
@@ -102,6 +109,8 @@ class PagedModelRunner:
     def forget(self, sequence: Sequence) -> None:
         if self._images is not None:
             self._images.forget(sequence.id)
+        if self._recurrent is not None:
+            self._recurrent.forget(sequence.id)
 
     def _layout(self, groups: list[list[Chunk]]) -> tuple[StepLayout, Tensor, Tensor]:
         """Ids (T,), positions (T,), and the places of all tokens: three host arrays, one copy to the device each."""

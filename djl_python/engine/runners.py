@@ -33,6 +33,7 @@ from .native.runner import NativeModelRunner
 from .native.scanner import NativeScanner
 from .quantization import Quantize
 from .quantized_linear import quantize_linears_
+from .recurrent import RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .row_scan import RowScanner, TorchScanner
 from .scheduler import Chunk
@@ -87,8 +88,8 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     reference = _reference_logits(loaded)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     with in_passing(loaded.model):
-        layers = probe(loaded.model, loaded.device) if can_page(loaded) else {}
-    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference)):
+        layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
+    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference, recurrent)):
         return opened
     if (quantize := rounding(settings)) is not None:
         quantize_linears_(loaded.model, quantize)
@@ -96,9 +97,9 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
         cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
-        trial = PagedModelRunner(loaded.model, layers, cache, loaded.device)
-        if _agrees(loaded, trial, reference) and (eyes is None or _sees_paged(loaded, layers, eyes)):
-            return _open_paged(settings, loaded, layers, wanted, eyes)
+        trial = PagedModelRunner(loaded.model, layers, cache, loaded.device, recurrent=recurrent)
+        if _agrees(loaded, trial, reference) and (eyes is None or _sees_paged(loaded, layers, eyes, recurrent)):
+            return _open_paged(settings, loaded, layers, wanted, eyes, recurrent)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: sequences run one after the other, with transformers' own cache",
@@ -127,7 +128,9 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
     return eyes
 
 
-def _sees_paged(loaded: LoadedModel, layers: dict[int, LayerShape], eyes: _Eyes) -> bool:
+def _sees_paged(
+    loaded: LoadedModel, layers: dict[int, LayerShape], eyes: _Eyes, recurrent: RecurrentLayers | None
+) -> bool:
     """Whether the model sees images when it runs on a paged cache."""
     if eyes.paged is None:
         return False
@@ -135,13 +138,18 @@ def _sees_paged(loaded: LoadedModel, layers: dict[int, LayerShape], eyes: _Eyes)
     def trial() -> PagedModelRunner:
         blocks = eyes.check.blocks(_CHECK_BLOCK)
         cache = KVCache(list(layers.values()), blocks, _CHECK_BLOCK, loaded.dtype, loaded.device)
-        return PagedModelRunner(loaded.model, layers, cache, loaded.device, eyes.paged)
+        return PagedModelRunner(loaded.model, layers, cache, loaded.device, eyes.paged, recurrent)
 
     return eyes.check.agrees(trial, _CHECK_BLOCK, whole=False)
 
 
 def _open_native(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, reference: Tensor
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    layers: dict[int, LayerShape],
+    wanted: int,
+    reference: Tensor,
+    recurrent: RecurrentLayers | None,
 ) -> OpenedRunner | None:
     """The model as a native program; None, with the reason in the log, where that can't be."""
     if settings.kernels == "torch":
@@ -152,6 +160,8 @@ def _open_native(
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
         if settings.image_example is not None:
             raise UnavailableError("a model that takes images has none")
+        if recurrent is not None:
+            raise UnavailableError("layers that keep a state have none")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         size = _size_cache(settings, loaded, layers, wanted)
@@ -203,17 +213,21 @@ class _CacheSize:
 
 
 def _size_cache(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int
+    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, state_bytes: int = 0
 ) -> _CacheSize:
     """How many blocks there is room for, and how long a sequence may be with them.
+
+    Args:
+        state_bytes: of each sequence, beside its blocks.
 
     Raises:
         ModelLoadError: not even one block's worth.
     """
     size = settings.block_size
     block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
+    states = settings.max_batch_size * state_bytes
     enough = settings.max_batch_size * -(-wanted // size)
-    blocks = settings.kv_blocks or min(enough, _cache_bytes(settings, loaded.device) // block_bytes)
+    blocks = settings.kv_blocks or min(enough, (_cache_bytes(settings, loaded.device) - states) // block_bytes)
     length = min(wanted, blocks * size)
     if blocks < 2:
         raise ModelLoadError(
@@ -223,6 +237,8 @@ def _size_cache(
     if length < wanted:
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
     memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
+    if states:
+        memory += f" and states of {settings.max_batch_size} sequences ({states / 2**20:.0f} MiB)"
     return _CacheSize(blocks, length, f"context {length}, {memory}")
 
 
@@ -231,21 +247,29 @@ def _name(loaded: LoadedModel) -> str:
 
 
 def _open_paged(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, eyes: _Eyes | None
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    layers: dict[int, LayerShape],
+    wanted: int,
+    eyes: _Eyes | None,
+    recurrent: RecurrentLayers | None,
 ) -> OpenedRunner:
-    size = _size_cache(settings, loaded, layers, wanted)
+    """A state after each block isn't kept, so that with states no prefix can be shared and no draft taken back."""
+    size = _size_cache(settings, loaded, layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
     cache = KVCache(list(layers.values()), size.blocks, settings.block_size, loaded.dtype, loaded.device)
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
-        runner=PagedModelRunner(loaded.model, layers, cache, loaded.device, None if eyes is None else eyes.paged),
+        runner=PagedModelRunner(
+            loaded.model, layers, cache, loaded.device, None if eyes is None else eyes.paged, recurrent
+        ),
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
-        share_prefixes=True,
+        share_prefixes=recurrent is None,
         description=f"{_name(loaded)} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
-        takes_drafts=True,
+        takes_drafts=recurrent is None,
     )
 
 

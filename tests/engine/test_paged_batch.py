@@ -15,7 +15,7 @@ from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
-from tests.checkpoints import ARCHITECTURES, UNPAGED, VOCABULARY, build_checkpoint
+from tests.checkpoints import ARCHITECTURES, HYBRID, UNPAGED, VOCABULARY, build_checkpoint
 
 
 def native_kernels_run_here() -> bool:
@@ -64,16 +64,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kernels", ["native", "torch"])
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *UNPAGED])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID, *UNPAGED])
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, tmp_path: Path
 ) -> None:
-    if kernels == "native" and (architecture in UNPAGED or not native_kernels_run_here()):
+    if kernels == "native" and (architecture not in ARCHITECTURES or not native_kernels_run_here()):
         pytest.skip("no native kernels for this")
     path = build_checkpoint(tmp_path, architecture)
     batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    requests = random_requests(50, seed=3)
+    requests = random_requests(20 if architecture in HYBRID else 50, seed=3)
     rng = random.Random(11)
     got: dict[int, list[int]] = {i: [] for i in range(len(requests))}
     waiting = list(enumerate(requests))
@@ -95,12 +95,16 @@ def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> N
     unpaged = open_batch(build_checkpoint(tmp_path / "bloom", "bloom"))
     assert "KV cache" in paged.description
     assert "transformers' own cache" in unpaged.description
+    hybrid = open_batch(build_checkpoint(tmp_path / "qwen3_5", "qwen3_5"))
+    assert "and states of 8 sequences" in hybrid.description
 
 
-def test_too_few_blocks_preempt_and_recompute(llama: Path) -> None:
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_5"])
+def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path) -> None:
     """Six sequences that need 6 x 8 blocks share 14."""
-    roomy, tight = open_batch(llama), open_batch(llama, max_model_len=128, kv_cache_memory_mb=1)
-    tight.scheduler.blocks.__init__(14, 16)  # type: ignore[misc]
+    path = build_checkpoint(tmp_path, architecture)
+    roomy, tight = open_batch(path), open_batch(path, max_model_len=128, kv_cache_memory_mb=1)
+    tight.scheduler.blocks.__init__(14, 16, share=architecture not in HYBRID)  # type: ignore[misc]
     for batch in (roomy, tight):
         for i in range(6):
             batch.add(i, [5 + i] * 20, SamplingParams(max_new_tokens=100, ignore_eos=True))
@@ -208,7 +212,7 @@ def test_prompt_logprobs_are_the_models_own_also_after_chunks(llama: Path) -> No
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID])
 def test_on_a_gpu_greedy_ids_are_those_of_generate(architecture: str, tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, architecture)
     batch = open_batch(path, device="cuda", kv_cache_memory_mb=64)

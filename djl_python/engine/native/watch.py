@@ -1,7 +1,6 @@
-"""Watches a model run on a few tokens: what every module that computes itself is given and makes, every layer, every
-attention call.
+"""Watches a model run on a few tokens: every module that computes itself, every layer, every attention call.
 
-Runs in the engine process, once, before anything of the model is replaced.
+What each is given and what it makes. Runs in the engine process, once, before anything of the model is replaced.
 """
 
 from __future__ import annotations

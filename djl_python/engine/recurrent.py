@@ -1,0 +1,208 @@
+"""Layers that keep a state instead of keys and values, on a flat batch of tokens. Runs in the engine process.
+
+Hybrid models mix attention with such layers (gated delta nets, state spaces, short convolutions). Each of their modules
+takes a transformers cache, of which it reads and writes one layer: its state after the tokens so far. Here a module is
+called once for all sequences that generate, a row each, and once for each chunk of a prompt; the cache that it is given
+holds the states of those sequences. Attention is none of this file's business.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache
+
+from .scheduler import Chunk
+
+_UPDATES: Final = ("update_conv_state", "update_recurrent_state")
+_STATES: Final = ("conv_states", "recurrent_states")
+# What forward functions call the cache.
+_CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states."""
+
+    rows: Tensor
+    length: int
+    cache: Any
+
+    def of(self, value: Any, tokens: int) -> Any:
+        """This part of what is given for the whole batch, (1, tokens, ...): (sequences, length, ...)."""
+        if isinstance(value, tuple):
+            return tuple(self.of(each, tokens) for each in value)
+        if not isinstance(value, Tensor) or value.shape[:2] != (1, tokens):
+            return value
+        return value[0, self.rows].view(-1, self.length, *value.shape[2:])
+
+
+class RecurrentLayers:
+    """A model's modules with states, and the states of the sequences that have begun.
+
+    Args:
+        config: of the model's decoder.
+        modules: each with its layer of the cache.
+        state_bytes: what one sequence's states take.
+    """
+
+    def __init__(self, config: Any, modules: dict[nn.Module, int], state_bytes: int) -> None:
+        self.state_bytes = state_bytes
+        self._config = config
+        self._modules = modules
+        # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
+        self._alone: dict[int, list[Any]] = {}
+        self._row_of: dict[int, int] = {}
+        self._together: list[Any] = []
+        self._rows = 0
+
+    @classmethod
+    def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:
+        """Let the model run with a cache, and see who writes states to it; None if nobody does.
+
+        Args:
+            run: calls the model, and returns its output.
+        """
+        if not all(hasattr(Cache, name) for name in _UPDATES):  # transformers before its caches became one
+            run()
+            return None
+        modules: dict[nn.Module, int] = {}
+        running: list[nn.Module] = []
+
+        def noting(update: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(cache: Any, states: Tensor, layer_idx: int, *more: Any, **named: Any) -> Any:
+                owner = next((m for m in reversed(running) if getattr(m, "layer_idx", None) == layer_idx), None)
+                if owner is not None:
+                    modules[owner] = layer_idx
+                return update(cache, states, layer_idx, *more, **named)
+
+            return noted
+
+        with ExitStack() as stack:
+            for name in _UPDATES:
+                stack.callback(setattr, Cache, name, getattr(Cache, name))
+                setattr(Cache, name, noting(getattr(Cache, name)))
+            for module in model.modules():
+                if hasattr(module, "layer_idx"):
+                    stack.callback(module.register_forward_pre_hook(lambda owner, _: running.append(owner)).remove)
+                    stack.callback(module.register_forward_hook(lambda *_: _drop_last(running)).remove)
+            cache = run().get("past_key_values")
+        if not modules or type(cache) is not DynamicCache:
+            return None
+        layers = [cache.layers[place] for place in modules.values()]
+        states = [state for layer in layers for name in _STATES for state in getattr(layer, name).values()]
+        state_bytes = sum(state.nbytes for state in states if state is not None)
+        return cls(model.config.get_text_config(decoder=True), modules, state_bytes)
+
+    @contextmanager
+    def over(self, flat: Sequence[Chunk]) -> Iterator[None]:
+        """Within it, the model reads these chunks one after the other in a flat batch."""
+        parts = self._parts(flat)
+        with ExitStack() as stack:
+            for module in self._modules:
+                forward = _in_parts(module.forward, parts)
+                stack.callback(delattr, module, "forward")
+                module.forward = forward
+            yield
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence has ended, or begins again."""
+        self._alone.pop(sequence_id, None)
+        self._row_of.pop(sequence_id, None)
+
+    def _parts(self, flat: Sequence[Chunk]) -> list[_Part]:
+        parts: list[_Part] = []
+        single: dict[int, int] = {}  # sequences that generate, and their rows of the batch
+        start = 0
+        for chunk in flat:
+            rows = range(start, start := start + chunk.length)
+            if chunk.length == 1 and chunk.sequence.computed:
+                single[chunk.sequence.id] = rows[0]
+                continue
+            if not chunk.sequence.computed:  # new, or preempted
+                self.forget(chunk.sequence.id)
+                self._alone[chunk.sequence.id] = self._layers(DynamicCache(config=self._config))
+            parts.append(_Part(torch.tensor(rows), chunk.length, self._cache(self._one(chunk.sequence.id))))
+        if single:
+            self._gather(list(single))
+            parts.append(_Part(torch.tensor(list(single.values())), 1, self._cache(self._together)))
+        return parts
+
+    # ------------------------------------------------------------------------------------ states
+
+    def _one(self, sequence_id: int) -> list[Any]:
+        """A sequence's states, by themselves from now on."""
+        if sequence_id in self._row_of:
+            row = self._row_of.pop(sequence_id)
+            self._alone[sequence_id] = [_with_states(layer, lambda t: t[row : row + 1]) for layer in self._together]
+        return self._alone[sequence_id]
+
+    def _gather(self, sequence_ids: list[int]) -> None:
+        """Hold these sequences' states together, a row each in this order; what is so already is left."""
+        if list(self._row_of) == sequence_ids and len(sequence_ids) == self._rows:
+            return
+        for each in [*self._row_of]:
+            self._one(each)
+        rows = [self._alone.pop(each) for each in sequence_ids]
+        self._together = [_joined(layers) for layers in zip(*rows, strict=True)]
+        self._row_of = {each: row for row, each in enumerate(sequence_ids)}
+        self._rows = len(sequence_ids)
+
+    def _layers(self, cache: Any) -> list[Any]:
+        return [cache.layers[place] for place in self._modules.values()]
+
+    def _cache(self, layers: list[Any]) -> Any:
+        cache = DynamicCache(config=self._config)
+        for place, layer in zip(self._modules.values(), layers, strict=True):
+            cache.layers[place] = layer
+        return cache
+
+
+def _in_parts(forward: Callable[..., Any], parts: Sequence[_Part]) -> Callable[..., Any]:
+    """A module's forward function for the flat batch: it reads each part by itself, with that part's states."""
+    argument = next(name for name in _CACHE_ARGUMENTS if name in inspect.signature(forward).parameters)
+
+    def in_parts(hidden_states: Tensor, *more: Any, **named: Any) -> Any:
+        tokens = hidden_states.shape[1]
+        made = torch.empty_like(hidden_states)
+        bound = inspect.signature(forward).bind(hidden_states, *more, **named)
+        for part in parts:
+            given = {name: part.of(value, tokens) for name, value in bound.arguments.items() if name != "kwargs"}
+            given |= {name: part.of(value, tokens) for name, value in bound.arguments.get("kwargs", {}).items()}
+            result = forward(**(given | {argument: part.cache}))
+            made[0, part.rows] = result.flatten(0, 1)
+        return made
+
+    return in_parts
+
+
+def _joined(layers: Sequence[Any]) -> Any:
+    """One layer of a cache with the rows of several."""
+    joined = _with_states(layers[0], lambda state: state)
+    for name in _STATES:
+        states = [getattr(layer, name) for layer in layers]
+        present = [i for i, state in states[0].items() if state is not None]
+        getattr(joined, name).update({i: torch.cat([each[i] for each in states]) for i in present})
+    return joined
+
+
+def _with_states(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of a layer of a cache whose states are made of its own."""
+    made = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):  # by the number of the state
+            setattr(made, name, dict(value))
+    for name in _STATES:
+        setattr(made, name, {i: None if t is None else change(t) for i, t in getattr(layer, name).items()})
+    return made
+
+
+def _drop_last(running: list[nn.Module]) -> None:
+    running.pop()

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 
 namespace {
@@ -76,7 +77,7 @@ inline void rotate(float* x, const Op& op, int64_t position) {
 // in (tokens, q + k + v columns) fp32: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
 // and keys, stores keys and values.
 template <class F>
-void heads(Pool& pool, int index, const Op& op, const Step& step) {
+void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
     const int64_t width = queries + keys + (int64_t)op.kv_heads * op.value_dim;
@@ -89,7 +90,7 @@ void heads(Pool& pool, int index, const Op& op, const Step& step) {
         }
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
-    for (int t; (t = pool.take(index)) < step.tokens;) {
+    run.share(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + t * width;
         const int64_t position = step.positions[t];
         turn(row, op.heads, op.weight2, position);
@@ -113,7 +114,7 @@ void heads(Pool& pool, int index, const Op& op, const Step& step) {
                 for (int d = 0; d < 16; ++d) into[(i + d) * F::pair] = rounded[d];
             }
         }
-    }
+    });
 }
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
@@ -385,8 +386,8 @@ inline Walk walk_of(const Op& op, const Step& step, int tile, int kv_head, int d
 inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim + 2); }
 
 // Chunks of the keys that each walk is shared out in; 1 where there are walks enough for all threads, or too few keys.
-inline int shares_of(const Pool& pool, const Op& op, const Step& step) {
-    if (pool.threads == 1 || step.tiles * op.kv_heads >= kShares * pool.threads) return 1;
+inline int shares_of(const Op& op, const Step& step, int threads) {
+    if (threads == 1 || step.tiles * op.kv_heads >= kShares * threads) return 1;
     int chunks = 1;
     for (int tile = 0; tile < step.tiles; ++tile) {
         if (step.tile_size[tile] * (op.heads / op.kv_heads) > kQueries) return 1;
@@ -397,7 +398,7 @@ inline int shares_of(const Pool& pool, const Op& op, const Step& step) {
 
 // Few sequences with many keys: a task is a chunk, and who finishes a walk's last adds them up.
 template <class F>
-void attend_shared(Pool& pool, int index, const Op& op, const Step& step, int shares, Scratch& s) {
+void attend_shared(Run& run, int index, const Op& op, const Step& step, int shares, Scratch& s) {
     const int tasks = step.tiles * op.kv_heads * shares;
     const size_t size = part_size(op);
     auto place_of = [&](int task) {
@@ -405,38 +406,38 @@ void attend_shared(Pool& pool, int index, const Op& op, const Step& step, int sh
         const Walk walk = walk_of(op, step, pair / op.kv_heads, pair % op.kv_heads, 0, kQueries);
         return Place{walk, walk.keys.first_chunk() + task % shares};
     };
-    for (int task; (task = pool.take_in_order(index, tasks)) >= 0;) {
+    run.share_in_order(index, tasks, [&](int task) {
         const int pair = task / shares, share = task % shares;
         const Place place = place_of(task);
         const int count = place.walk.size * (op.heads / op.kv_heads), chunks = place.walk.keys.chunks();
-        if (share >= chunks) continue;
+        if (share >= chunks) return;
         const Place next = place_of(share + 1 < chunks ? task + 1 : std::min(task / shares * shares + shares, tasks - 1));
         pack_queries<F>(op, place.walk, s);
         attend_chunk<F>(op, step, place, next.groups() > 0 ? &next : nullptr, s);
-        float* parts = pool.parts.data() + (size_t)pair * shares * size;
+        float* parts = run.parts.room.data() + (size_t)pair * shares * size;
         float* mine = parts + share * size;
         memcpy(mine, s.part.most, count * sizeof(float));
         memcpy(mine + kQueries, s.part.total, count * sizeof(float));
         memcpy(mine + 2 * kQueries, s.part.sums.data(), (size_t)count * op.value_dim * sizeof(float));
-        if (pool.parts_done[pair].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) continue;
-        pool.parts_done[pair].store(0, std::memory_order_relaxed);
+        if (run.parts.done[pair].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) return;
+        run.parts.done[pair].store(0, std::memory_order_relaxed);
         begin_attention(op, place.walk, s.all);
         for (const float* part = parts; part < parts + chunks * size; part += size)
             add_chunk(s.all, part, part + kQueries, part + 2 * kQueries, count, op.value_dim);
         finish_attention<F>(op, place.walk, s.all);
-    }
+    });
 }
 
 // Causal attention of the step's tokens. in: `heads`' output; out (tokens, heads * value_dim) T.
 template <class F>
-void attend(Pool& pool, int index, const Op& op, const Step& step) {
+void attend(Run& run, int index, const Op& op, const Step& step) {
     thread_local Scratch s;
-    if (const int shares = shares_of(pool, op, step); shares > 1) {
-        attend_shared<F>(pool, index, op, step, shares, s);
+    if (run.shares[index] > 1) {
+        attend_shared<F>(run, index, op, step, run.shares[index], s);
         return;
     }
     const int most = std::max(1, kQueries / (op.heads / op.kv_heads)), tasks = step.tiles * op.kv_heads;
-    for (int task; (task = pool.take_in_order(index, tasks)) >= 0;) {
+    run.share_in_order(index, tasks, [&](int task) {
         const int tile = task / op.kv_heads, kv_head = task % op.kv_heads, following = std::min(task + 1, tasks - 1);
         const Walk after = walk_of(op, step, following / op.kv_heads, following % op.kv_heads, 0, most);
         const Place next{after, after.keys.first_chunk()};
@@ -454,14 +455,14 @@ void attend(Pool& pool, int index, const Op& op, const Step& step) {
             }
             finish_attention<F>(op, place.walk, s.all);
         }
-    }
+    });
 }
 
 // Room for the parts of what is shared out; the calling thread's business, before the others walk.
-inline void make_room(Pool& pool, const Op& op, const Step& step) {
-    const int shares = shares_of(pool, op, step);
+inline void make_room(Run& run, int index, const Op& op, const Step& step) {
+    const int shares = run.shares[index] = shares_of(op, step, run.threads);
     const size_t size = shares > 1 ? (size_t)step.tiles * op.kv_heads * shares * part_size(op) : 0;
-    if (pool.parts.size() < size) pool.parts.resize(size + size / 2);
+    if (run.parts.room.size() < size) run.parts.room.resize(size + size / 2);
 }
 
 }  // namespace

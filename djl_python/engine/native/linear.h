@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 #include "routing.h"
 #include "twelve.h"
@@ -162,28 +163,28 @@ inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader r
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
 // panel to be fetched meanwhile: with the last band the next one, else -1.
 template <class Work>
-inline void for_each_band(Pool& pool, int index, const Op& op, const Step& step, Work work) {
+inline void for_each_band(Run& run, int index, const Op& op, const Step& step, Work work) {
     const int panels = panels_of(op);
     if (op.experts) {
         const Routed routed(op, step);
         const int active = routed.active[op.experts];
-        for (int task; (task = pool.take_in_order(index, active * panels)) >= 0;) {
+        run.share_in_order(index, active * panels, [&](int task) {
             const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
                 last = end - first > kBand ? first + kBand : end;
                 work(panel, last < end ? -1 : std::min(panel + 1, op.experts * panels - 1), first, last);
             }
-        }
+        });
         return;
     }
     const int rows = rows_of(op, step);
     // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
     const int band = rows > kBand ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
-    for (int task; (task = pool.take_in_order(index, panels * bands)) >= 0;) {
+    run.share_in_order(index, panels * bands, [&](int task) {
         const int panel = task / bands, first = task % bands * band, last = std::min(rows, first + band);
         work(panel, last == rows ? std::min(panel + 1, panels - 1) : -1, first, last);
-    }
+    });
 }
 
 // A panel of a weight in the activations' own format: read where it lies.
@@ -207,12 +208,12 @@ struct PlainPanel {
 // out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
 // parts that stay in the first cache while all rows are multiplied with them; the sums of a band of rows are in memory.
 template <class F, class Panel>
-void linear(Pool& pool, int index, const Op& op, const Step& step) {
+void linear(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int steps = op.k / F::pair;
     alignas(64) T room[kSteps * kPanel * F::pair];
     alignas(64) float sums[kBand * kPanel];
-    for_each_band(pool, index, op, step, [&](int panel_index, int, int first, int last) {
+    for_each_band(run, index, op, step, [&](int panel_index, int, int first, int last) {
         const Panel panel(op, panel_index, steps);
         memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
         // Tiles of nearly the same height: a low last one would wait for its own additions.

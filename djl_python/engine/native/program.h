@@ -1,16 +1,8 @@
-// What a program is made of, and the threads that walk it.
+// What a program is made of.
 
 #pragma once
 
-#include <immintrin.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <cstdint>
-#include <thread>
-#include <vector>
 
 namespace {
 
@@ -78,77 +70,3 @@ struct Step {
 };
 
 }  // extern "C"
-
-namespace {
-
-constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
-constexpr int kShares = 4;        // walks for each thread from which on attention is not cut finer
-
-thread_local int number = 0;  // of the pool's thread that this is
-
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-
-void wake_all(std::atomic<uint32_t>& word) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
-}
-
-struct Pool {
-    int threads;
-    std::vector<std::thread> others;
-    std::atomic<uint32_t> generation{0};  // bumped to start a run
-    std::atomic<int> arrived{0};
-    std::atomic<uint32_t> phase{0};
-    std::atomic<int> sleeping{0};  // at the barrier
-    std::atomic<bool> stopping{false};
-    std::vector<std::atomic<int>> counters;
-    const Op* ops = nullptr;
-    int count = 0;
-    const Step* step = nullptr;
-    bool bf16 = false;
-    std::vector<float> parts;               // of the attention that is shared out: see attention.h
-    std::vector<std::atomic<int>> parts_done;
-    double seconds[kKinds] = {};  // spent by kind of operation, over all runs; the calling thread's clock
-
-    explicit Pool(int n) : threads(n), counters(4096 * n), parts_done(kShares * n) {}
-
-    // Everybody arrives, everybody goes on. Spins first: operations are microseconds apart. Who waits much longer waits
-    // for a thread that lost its processor, which can go on here if this one sleeps.
-    void meet() {
-        if (threads == 1) return;
-        uint32_t now = phase.load(std::memory_order_acquire);
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
-            arrived.store(0, std::memory_order_relaxed);
-            phase.store(now + 1, std::memory_order_seq_cst);
-            if (sleeping.load(std::memory_order_seq_cst)) wake_all(phase);
-            return;
-        }
-        for (int spins = 0; phase.load(std::memory_order_acquire) == now; ++spins) {
-            _mm_pause();
-            if (spins < kPatience) continue;
-            sleeping.fetch_add(1, std::memory_order_seq_cst);
-            sleep_while(phase, now);
-            sleeping.fetch_sub(1, std::memory_order_relaxed);
-        }
-    }
-
-    // The next of an operation's tasks, whoever asks.
-    int take(int op) { return counters[op * threads].fetch_add(1, std::memory_order_relaxed); }
-
-    // The next of an operation's `count` tasks in this thread's own stretch of them, then in the others'; -1: none left.
-    // Who walks through memory in order is served better by it.
-    int take_in_order(int op, int count) {
-        for (int i = 0; i < threads; ++i) {
-            const int stretch = (number + i) % threads;
-            const int first = (int64_t)count * stretch / threads, end = (int64_t)count * (stretch + 1) / threads;
-            auto& counter = counters[op * threads + stretch];
-            if (counter.load(std::memory_order_relaxed) >= end - first) continue;
-            const int task = first + counter.fetch_add(1, std::memory_order_relaxed);
-            if (task < end) return task;
-        }
-        return -1;
-    }
-};
-
-}  // namespace

@@ -11,6 +11,7 @@
 
 #include "formats.h"
 #include "linear.h"
+#include "pool.h"
 #include "program.h"
 
 namespace {
@@ -129,10 +130,10 @@ inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int grou
 
 // `linear` with integer weights: in is what kQuantize wrote, weight2 are the scales.
 template <class F, class W>
-void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
+void integer_linear(Run& run, int index, const Op& op, const Step& step) {
     const int groups = (op.k + kGroup - 1) / kGroup;
     const int64_t size = panel_bytes<W>(groups);
-    for_each_band(pool, index, op, step, [&](int panel, int following, int first, int last) {
+    for_each_band(run, index, op, step, [&](int panel, int following, int first, int last) {
         const char* weights = (const char*)op.weight + panel * size;
         const char* next = following < 0 ? nullptr : (const char*)op.weight + following * size;
         const int tiles = (last - first + kIntegerRows - 1) / kIntegerRows;
@@ -155,10 +156,10 @@ void integer_linear(Pool& pool, int index, const Op& op, const Step& step) {
 
 // out = in (rows, k) T, rounded: each group's greatest becomes 127.
 template <class F>
-void quantize(Pool& pool, int index, const Op& op, const Step& step) {
+void quantize(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const int groups = (op.k + kGroup - 1) / kGroup;
-    for (int t; (t = pool.take(index)) < rows;) {
+    run.share(index, rows, [&](int t) {
         const auto* x = (const typename F::T*)op.in + (int64_t)t * op.k;
         const IntegerRow row = integer_row(op.out, t, groups);
         for (int g = 0; g < groups; ++g) {
@@ -180,7 +181,7 @@ void quantize(Pool& pool, int index, const Op& op, const Step& step) {
             const_cast<float*>(row.scales)[g] = most / 127.0f;
             const_cast<int32_t*>(row.sums)[g] = _mm512_reduce_add_epi32(sum);
         }
-    }
+    });
 }
 
 // One number of a weight of 8 bits.

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 
 namespace {
@@ -56,12 +57,12 @@ inline int greatest(const float* numbers, int padded) {
 
 // in (tokens, k) fp32, k at least `experts`: each token's experts and what each counts. mode 0: a softmax of the scores,
 // 1: sigmoids; `bias` is added for the choice alone; n != 0: weights are made to add up to 1; then times scale.
-void route(Pool& pool, int index, const Op& op, const Step& step) {
+void route(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     const int padded = (op.experts + 15) / 16 * 16;
     const float never = -std::numeric_limits<float>::infinity();
     alignas(64) float values[kMostExperts], ranks[kMostExperts];
-    for (int t; (t = pool.take(index)) < step.tokens;) {
+    run.share(index, step.tokens, [&](int t) {
         const float* scores = (const float*)op.in + (int64_t)t * op.k;
         __m512 most = _mm512_set1_ps(never), total = _mm512_setzero_ps();
         for (int i = 0; i < padded; i += 16) {
@@ -94,40 +95,43 @@ void route(Pool& pool, int index, const Op& op, const Step& step) {
         }
         const float factor = op.scale / (op.n ? std::max(sum, 1e-20f) : 1.0f);
         for (int c = 0; c < op.chosen; ++c) routed.weights[t * op.chosen + c] *= factor;
-    }
+    });
 }
 
 // Gives each pair of token and expert a row, expert by expert. One thread does it.
-void sort(Pool& pool, int index, const Op& op, const Step& step) {
-    if (pool.take(index)) return;
-    const Routed routed(op, step);
-    const int pairs = step.tokens * op.chosen;
-    int32_t next[kMostExperts];
-    memset(routed.starts, 0, (op.experts + 1) * sizeof(int32_t));
-    for (int i = 0; i < pairs; ++i) ++routed.starts[routed.choices[i] + 1];
-    int active = 0;
-    for (int e = 0; e < op.experts; ++e) {
-        if (routed.starts[e + 1]) routed.active[active++] = e;
-        next[e] = routed.starts[e];
-        routed.starts[e + 1] += routed.starts[e];
-    }
-    routed.active[op.experts] = active;
-    for (int i = 0; i < pairs; ++i) routed.places[i] = next[routed.choices[i]]++;
+void sort(Run& run, int index, const Op& op, const Step& step) {
+    run.share(index, 1, [&](int) {
+        const Routed routed(op, step);
+        const int pairs = step.tokens * op.chosen;
+        int32_t next[kMostExperts];
+        memset(routed.starts, 0, (op.experts + 1) * sizeof(int32_t));
+        for (int i = 0; i < pairs; ++i) ++routed.starts[routed.choices[i] + 1];
+        int active = 0;
+        for (int e = 0; e < op.experts; ++e) {
+            if (routed.starts[e + 1]) routed.active[active++] = e;
+            next[e] = routed.starts[e];
+            routed.starts[e + 1] += routed.starts[e];
+        }
+        routed.active[op.experts] = active;
+        for (int i = 0; i < pairs; ++i) routed.places[i] = next[routed.choices[i]]++;
+    });
 }
 
 // out (rows, n bytes) = in (tokens, n bytes), each token's to all its rows.
-void dispatch(Pool& pool, int index, const Op& op, const Step& step) {
+void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    for (int t; (t = pool.take(index)) < step.tokens;)
-        for (int c = 0; c < op.chosen; ++c)
-            memcpy((char*)op.out + (int64_t)routed.places[t * op.chosen + c] * op.n, (const char*)op.in + (int64_t)t * op.n, op.n);
+    run.share(index, step.tokens, [&](int t) {
+        const char* row = (const char*)op.in + (int64_t)t * op.n;
+        for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c)
+            memcpy((char*)op.out + (int64_t)routed.places[c] * op.n, row, op.n);
+    });
 }
 
 // out (tokens, n) fp32, mode 1: += scale *, 2: =, the weighted sum of in (rows, n) fp32 and, if there is a `weight`
 // (tokens, n) fp32, of that: times the sigmoid of weight2 (tokens, k), column `experts`, if there is one.
-void combine(Pool& pool, int index, const Op& op, const Step& step) {
+void combine(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    for (int t; (t = pool.take(index)) < step.tokens;) {
+    run.share(index, step.tokens, [&](int t) {
         float* out = (float*)op.out + (int64_t)t * op.n;
         const float* shared = op.weight ? (const float*)op.weight + (int64_t)t * op.n : nullptr;
         const float gate = op.weight2 ? 1.0f / (1.0f + expf(-op.weight2[(int64_t)t * op.k + op.experts])) : 1.0f;
@@ -142,7 +146,7 @@ void combine(Pool& pool, int index, const Op& op, const Step& step) {
             if (op.mode == 1) sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out + i));
             _mm512_mask_storeu_ps(out + i, mask, sum);
         }
-    }
+    });
 }
 
 }  // namespace

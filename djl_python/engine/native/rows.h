@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 #include "quantized.h"
 
@@ -12,10 +13,9 @@ namespace {
 // A token that begins a group of keys finds a former owner's values in the rest of it. Their weights are zero, but zero
 // times that owner's infinity or NaN is not: in all layers, the group starts empty.
 template <class F>
-void empty_groups(const Pool& pool, const Step& step, int64_t slot) {
+void empty_groups(const Run& run, const Step& step, int64_t slot) {
     if (slot % kKeys) return;
-    for (int i = 0; i < pool.count; ++i) {
-        const Op& op = pool.ops[i];
+    for (const Op& op : run.ops) {
         if (op.kind != kHeads) continue;
         const int group = (int)(slot % step.block_size) / kKeys;
         for (int h = 0; h < op.kv_heads; ++h)
@@ -26,11 +26,11 @@ void empty_groups(const Pool& pool, const Step& step, int64_t slot) {
 
 // out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions). The first operation of a step.
 template <class F>
-void embed(Pool& pool, int index, const Op& op, const Step& step) {
+void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
     auto positions = (const typename F::T*)op.bias;
-    for (int t; (t = pool.take(index)) < step.tokens;) {
-        empty_groups<F>(pool, step, step.slots[t]);
+    run.share(index, step.tokens, [&](int t) {
+        empty_groups<F>(run, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
         if (op.mode == 1 && op.format == kEight) {
             for (int i = 0; i < op.n; ++i) out[i] = code_of(op, step.ids[t], i) * op.scale;
@@ -49,15 +49,15 @@ void embed(Pool& pool, int index, const Op& op, const Step& step) {
             const auto* more = positions + (step.positions[t] + op.k) * op.n;
             for (int i = 0; i < op.n; ++i) out[i] += F::to(more[i]);
         }
-    }
+    });
 }
 
 // mode's norm of in (rows, n) fp32; out T, or (scale != 0) fp32 out += scale * norm
 template <class F>
-void norm(Pool& pool, int index, const Op& op, const Step& step) {
+void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = op.rows_from ? step.wanted : step.tokens;
     const auto* weight = (const float*)op.weight;
-    for (int t; (t = pool.take(index)) < rows;) {
+    run.share(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         float mean, inverse;
         normalize(x, op.n, op.mode, op.eps, mean, inverse);
@@ -78,13 +78,14 @@ void norm(Pool& pool, int index, const Op& op, const Step& step) {
                 F::store((typename F::T*)op.out + (int64_t)t * op.n + i, value(i, mask), mask);
             }
         }
-    }
+    });
 }
 
 // out (wanted, n) fp32 = in[rows]
-void gather(Pool& pool, int index, const Op& op, const Step& step) {
-    for (int t; (t = pool.take(index)) < step.wanted;)
+void gather(Run& run, int index, const Op& op, const Step& step) {
+    run.share(index, step.wanted, [&](int t) {
         memcpy((float*)op.out + (int64_t)t * op.n, (const float*)op.in + step.rows[t] * op.n, (size_t)op.n * 4);
+    });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 
 namespace {
@@ -67,9 +68,9 @@ inline float greatest_of(const float* x, int n) {
 // greatest).
 // With weight (wanted,), one over each row's temperature: keys (wanted, blocks) what each block adds to the row's sum of
 // exp((score - the row's greatest) * weight).
-void scan(Pool& pool, int index, const Op& op, const Step& step) {
+void scan(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kPanel - 1) / kPanel;
-    for (int row; (row = pool.take(index)) < step.wanted;) {
+    run.share(index, step.wanted, [&](int row) {
         const float* x = (const float*)op.in + (int64_t)row * op.n;
         float* maxima = (float*)op.out + (int64_t)row * blocks;
         for (int b = 0; b < blocks; b += kSixteen) {
@@ -100,16 +101,16 @@ void scan(Pool& pool, int index, const Op& op, const Step& step) {
             if (masses) _mm512_mask_storeu_ps(masses + b, lanes_of(blocks - b), join_lanes(mass, sum_of));
         }
         ((float*)op.values)[row] = logf(_mm512_reduce_add_ps(total));
-    }
+    });
 }
 
 // The k best of rows of in, best first, the lower id first among equals: out (wanted, k) scores, keys (wanted, k) int64
 // ids. weight (rows of in, blocks) are the blocks' greatest; rows (wanted,) says which rows.
-void best(Pool& pool, int index, const Op& op, const Step& step) {
+void best(Run& run, int index, const Op& op, const Step& step) {
     thread_local std::vector<float> tops;
     thread_local std::vector<std::pair<float, int>> found;
     const int blocks = (op.n + kPanel - 1) / kPanel;
-    for (int task; (task = pool.take(index)) < step.wanted;) {
+    run.share(index, step.wanted, [&](int task) {
         const float* x = (const float*)op.in + step.rows[task] * op.n;
         const float* maxima = (const float*)op.weight + step.rows[task] * blocks;
         // Each of the k best blocks has a token that is as good as the k-th of them: no token below can be among the best.
@@ -142,7 +143,7 @@ void best(Pool& pool, int index, const Op& op, const Step& step) {
             ((float*)op.out)[(int64_t)task * op.k + i] = found[i].first;
             ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
         }
-    }
+    });
 }
 
 inline float mass_of_sixteen(const std::vector<float>& masses, int first) {
@@ -175,10 +176,10 @@ struct Before {
 // A token is drawn from all, and stays if it is among those that may be drawn: what comes before it weighs less than
 // top_p of all, and it weighs at least min_p of the first. If not, nor may any after it: the next is drawn from those
 // before it. What stays is distributed as if it had been drawn from the permitted ones alone, and nothing is sorted.
-void draw(Pool& pool, int index, const Op& op, const Step& step) {
+void draw(Run& run, int index, const Op& op, const Step& step) {
     thread_local std::vector<float> left, next;
     const int blocks = (op.n + kPanel - 1) / kPanel;
-    for (int task; (task = pool.take(index)) < step.wanted;) {
+    run.share(index, step.wanted, [&](int task) {
         const int64_t row = step.rows[task];
         const float* x = (const float*)op.in + row * op.n;
         const float* maxima = (const float*)op.weight + row * blocks;
@@ -242,7 +243,7 @@ void draw(Pool& pool, int index, const Op& op, const Step& step) {
             total = ahead;
             state = mixed(state);
         }
-    }
+    });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "formats.h"
+#include "pool.h"
 #include "program.h"
 
 namespace {
@@ -147,11 +148,11 @@ inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64
 // Packs in (n, k) bf16, or the gated pair of it and weight, into out: panels as above. keys are the tables (panels, 16),
 // values (panels, parts) how many weights each part lists, weight3 (panels, heads) the lists: `heads` is a panel's room.
 // A part that lists more than is left of it says so by minus one.
-void pack_twelve(Pool& pool, int index, const Op& op, const Step&) {
+void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
     alignas(64) uint32_t lanes[kSteps][kPanel];
-    for (int panel; (panel = pool.take_in_order(index, panels)) >= 0;) {
+    run.share_in_order(index, panels, [&](int panel) {
         const uint16_t* columns[kPanel];
         for (int c = 0; c < kPanel; ++c) {
             const int row = panel * share + c % share;
@@ -191,7 +192,7 @@ void pack_twelve(Pool& pool, int index, const Op& op, const Step&) {
             }
             counts[part] = many <= op.heads ? many - before : -1;
         }
-    }
+    });
 }
 
 }  // namespace

@@ -1,0 +1,179 @@
+// The threads that walk lists of operations, and how they share the work.
+//
+// An operation's tasks go to whoever asks, and the next operation begins when all of them are done. Nobody waits for a
+// thread without a task: one that has lost its processor, or has not woken yet, finds the others further on and catches
+// up. It may even be in a list whose run has ended; so a run keeps what it walks, and is not used again while somebody
+// is inside.
+
+#pragma once
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "program.h"
+
+namespace {
+
+constexpr int kMostOps = 4096;
+constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
+constexpr int kShares = 4;        // walks for each thread from which on attention is not cut finer
+
+thread_local int number = 0;  // of the pool's thread that this is
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+}
+
+// Attention that is shared out, see attention.h: room for its parts, and how many of each walk are done.
+struct Parts {
+    std::vector<float> room;
+    std::vector<std::atomic<int>> done;
+
+    explicit Parts(int threads) : done(kShares * threads) {}
+};
+
+// One walk over a list of operations.
+struct Run {
+    const int threads;
+    Parts& parts;
+    std::vector<Op> ops;
+    std::vector<int> shares;  // of each operation that is attention: `shares_of` of attention.h
+    Step step{};
+    bool bf16 = false;
+    std::atomic<int> inside{0};  // of the pool's own threads
+
+    Run(int threads, Parts& parts) : threads(threads), parts(parts), counters(kMostOps * (threads + 1)) {}
+
+    void begin(const Op* list, int count, const Step& what, bool is_bf16) {
+        ops.assign(list, list + count);
+        shares.assign(count, 1);
+        step = what;
+        bf16 = is_bf16;
+        for (int i = 0; i < count * (threads + 1); ++i) counters[i].store(0, std::memory_order_relaxed);
+        passed.store(0, std::memory_order_relaxed);
+    }
+
+    bool has_passed(int op) const { return (int)passed.load(std::memory_order_acquire) > op; }
+
+    // Does an operation's tasks together with the other threads; returns when all `count` are done. A thread that is
+    // late may have made `count` of what the next run has written since, so it asks again before each task.
+    template <class Work>
+    void share(int op, int count, Work work) {
+        auto& next = counters[op * (threads + 1)];
+        int mine = 0;
+        for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count && !has_passed(op); ++mine)
+            work(task);
+        finish(op, mine, count);
+    }
+
+    // The same, each thread beginning with a stretch of its own: who walks through memory in order is served better.
+    template <class Work>
+    void share_in_order(int op, int count, Work work) {
+        int mine = 0;
+        for (int i = 0; i < threads; ++i) {
+            const int stretch = (number + i) % threads;
+            const int first = (int64_t)count * stretch / threads, end = (int64_t)count * (stretch + 1) / threads;
+            auto& next = counters[op * (threads + 1) + stretch];
+            if (next.load(std::memory_order_relaxed) >= end - first) continue;
+            for (int task; (task = first + next.fetch_add(1, std::memory_order_relaxed)) < end && !has_passed(op); ++mine)
+                work(task);
+        }
+        finish(op, mine, count);
+    }
+
+private:
+    std::vector<std::atomic<int>> counters;  // of each operation: tasks taken of each stretch, tasks done
+    std::atomic<uint32_t> passed{0};         // operations that are done
+    std::atomic<int> sleeping{0};            // waiting for the next one to be
+
+    // Spins first: operations are microseconds apart. Who waits much longer waits for a thread that lost its processor
+    // in the middle of a task, which can go on here if this one sleeps.
+    void finish(int op, int mine, int count) {
+        auto& done = counters[op * (threads + 1) + threads];
+        if (done.fetch_add(mine, std::memory_order_acq_rel) + mine == count) {
+            uint32_t now = passed.load(std::memory_order_relaxed);
+            while ((int)now <= op && !passed.compare_exchange_weak(now, op + 1, std::memory_order_seq_cst)) {}
+            if (sleeping.load(std::memory_order_seq_cst)) wake_all(passed);
+        }
+        for (int spins = 0; !has_passed(op); ++spins) {
+            _mm_pause();
+            if (spins < kPatience) continue;
+            sleeping.fetch_add(1, std::memory_order_seq_cst);
+            const uint32_t now = passed.load(std::memory_order_seq_cst);
+            if ((int)now <= op) sleep_while(passed, now);
+            sleeping.fetch_sub(1, std::memory_order_relaxed);
+        }
+    }
+};
+
+struct Pool {
+    const int threads;
+    std::vector<std::thread> others;
+    std::atomic<uint32_t> generation{0};  // of runs; odd while one is being prepared
+    std::atomic<Run*> current{nullptr};
+    std::atomic<bool> stopping{false};
+    Parts parts;
+    std::vector<std::unique_ptr<Run>> runs;  // each thread can be late in one; another is free
+    double seconds[kKinds] = {};             // by kind of operation, over all runs; the calling thread's clock
+
+    explicit Pool(int n) : threads(n), parts(n) {
+        for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, parts));
+    }
+
+    // A run that nobody is in and, until `begin`, nobody can enter.
+    Run& prepare() {
+        generation.fetch_add(1, std::memory_order_seq_cst);
+        while (true)
+            for (auto& run : runs)
+                if (run->inside.load(std::memory_order_seq_cst) == 0) return *run;
+    }
+
+    void begin(Run& run) {
+        current.store(&run, std::memory_order_release);
+        generation.fetch_add(1, std::memory_order_seq_cst);
+        if (threads > 1) wake_all(generation);
+    }
+
+    // Another thread's life: walks each run that it is in time for.
+    template <class Walk>
+    void follow(Walk walk) {
+        uint32_t seen = 0;
+        while (true) {
+            uint32_t now;
+            for (int spins = 0; (now = generation.load(std::memory_order_acquire)) == seen || now % 2; ++spins) {
+                if (spins < 200) _mm_pause();
+                else sleep_while(generation, now);
+            }
+            if (stopping) return;
+            Run* run = current.load(std::memory_order_acquire);
+            run->inside.fetch_add(1, std::memory_order_seq_cst);
+            // If the generation is still the same, whoever prepares the next run will see that somebody is inside.
+            if (generation.load(std::memory_order_seq_cst) == now) {
+                seen = now;
+                walk(*run);
+            }
+            run->inside.fetch_sub(1, std::memory_order_release);
+        }
+    }
+
+    void stop() {
+        stopping = true;
+        generation.fetch_add(2, std::memory_order_release);
+        wake_all(generation);
+        for (auto& other : others) other.join();
+    }
+};
+
+}  // namespace

@@ -45,7 +45,7 @@ class LoadedModel:
     @property
     def weight_bytes(self) -> int:
         """What a decode step has to read at least, but for the embedding table's unused rows."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
 
 
 def pick_device(name: str) -> torch.device:

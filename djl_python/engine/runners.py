@@ -8,7 +8,7 @@ attention, a recurrent state) run with transformers' own cache, one sequence aft
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +22,11 @@ from .attention import PAGED, KVCache, LayerShape
 from .cached_runner import CachedModelRunner
 from .image_check import ImageCheck
 from .images import PagedImages
+from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, pick_device, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.build import UnavailableError, begin_building
+from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
@@ -32,7 +34,6 @@ from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
 from .native.scanner import NativeScanner
 from .quantization import Quantize
-from .quantized_linear import quantize_linears_
 from .recurrent import RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .row_scan import RowScanner, TorchScanner
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 # Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
 # reserved, not taken: the operating system gives a block's memory when the block is first used.
 CPU_CACHE_SHARE: Final = 0.4
+_NATIVE_FORMATS: Final = (torch.bfloat16, torch.float32)
 _CHECK_TOKENS: Final = 12
 _CHECK_BLOCK: Final = 16
 # Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights, which amplify every error;
@@ -91,21 +93,33 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
     if layers and (opened := _open_native(settings, loaded, layers, wanted, reference, recurrent)):
         return opened
-    if (quantize := rounding(settings)) is not None:
-        quantize_linears_(loaded.model, quantize)
+    linears = _native_linears(settings, loaded)
+    quantize = rounding(settings)
+    if linears is not None or quantize is not None:
+        replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
+    if quantize is not None:
         reference = _reference_logits(loaded)
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
         cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
         trial = PagedModelRunner(loaded.model, layers, cache, loaded.device, recurrent=recurrent)
         if _agrees(loaded, trial, reference) and (eyes is None or _sees_paged(loaded, layers, eyes, recurrent)):
-            return _open_paged(settings, loaded, layers, wanted, eyes, recurrent)
+            return _with_native(_open_paged(settings, loaded, layers, wanted, eyes, recurrent), linears)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: sequences run one after the other, with transformers' own cache",
         type(loaded.model).__name__,
     )
-    return _open_cached(settings, loaded, wanted, eyes)
+    return _with_native(_open_cached(settings, loaded, wanted, eyes), linears)
+
+
+def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:
+    """What torch runs, with the native kernels where they are: for its products, and for whole rows of logits."""
+    if linears is None:
+        return opened
+    trim()
+    description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
+    return replace(opened, scanner=NativeScanner(linears.pool), description=description)
 
 
 @dataclass(frozen=True)
@@ -156,7 +170,7 @@ def _open_native(
         return None
     quantize = rounding(settings)
     try:
-        if loaded.device.type != "cpu" or loaded.dtype not in (torch.bfloat16, torch.float32):
+        if loaded.device.type != "cpu" or loaded.dtype not in _NATIVE_FORMATS:
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
         if settings.image_example is not None:
             raise UnavailableError("a model that takes images has none")
@@ -190,7 +204,6 @@ def _open_native(
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim()
-    rounded = "" if quantize is None else f" with {quantize} weights"
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=program.weight_bytes,
@@ -201,8 +214,18 @@ def _open_native(
         share_prefixes=True,
         takes_drafts=True,
         scanner=NativeScanner(program.pool),
-        description=f"{_name(loaded)}{rounded} on cpu (native kernels), {size.description}",
+        description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
     )
+
+
+def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:
+    """The native kernels for a model whose other parts torch runs; None where there are none."""
+    if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in _NATIVE_FORMATS:
+        return None
+    try:
+        return NativeLinears(loaded.dtype, torch.get_num_threads())
+    except UnavailableError:  # `_open_native` has said why
+        return None
 
 
 @dataclass(frozen=True)
@@ -242,8 +265,9 @@ def _size_cache(
     return _CacheSize(blocks, length, f"context {length}, {memory}")
 
 
-def _name(loaded: LoadedModel) -> str:
-    return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}"
+def _name(loaded: LoadedModel, quantize: Quantize | None) -> str:
+    rounded = "" if quantize is None else f" with {quantize} weights"
+    return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
 
 
 def _open_paged(
@@ -267,7 +291,7 @@ def _open_paged(
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
         share_prefixes=recurrent is None,
-        description=f"{_name(loaded)} on {loaded.device}, {size.description}",
+        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
         takes_drafts=recurrent is None,
     )
@@ -291,7 +315,8 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eye
         max_prefill_tokens=wanted,
         kv_blocks=settings.max_batch_size * -(-wanted // size),
         share_prefixes=False,
-        description=f"{_name(loaded)} on {loaded.device}, context {wanted}, transformers' own cache",
+        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, context {wanted}, "
+        "transformers' own cache",
         takes_images=takes_images,
     )
 

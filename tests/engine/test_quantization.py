@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from djl_python.engine.linears import QuantizedLinear, on_torch, replace_linears_
 from djl_python.engine.native.build import UnavailableError, library
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.quantization import GROUP, Quantize, quantized
-from djl_python.engine.quantized_linear import QuantizedLinear, quantize_linears_
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
@@ -80,7 +80,7 @@ def test_a_head_keeps_eight_bits() -> None:
     model: Any = Small()
     x = torch.randn(3, GROUP)
     layer, head = model.layer(x), model.head(x)
-    quantize_linears_(model, "int4")
+    replace_linears_(model, "int4", on_torch)
     assert 0.02 < float((model.layer(x) - layer).norm() / layer.norm()) < 0.2
     assert float((model.head(x) - head).norm() / head.norm()) < 0.02
 

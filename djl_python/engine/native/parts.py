@@ -39,7 +39,7 @@ def rounded(factor: float) -> float:
 
 
 def as_linear(module: Any) -> Linear | None:
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return Linear(module.weight.data, None if module.bias is None else module.bias.data)
     if type(module).__name__ == "Conv1D":  # GPT-2's linear, transposed
         return Linear(module.weight.data.T, module.bias.data)

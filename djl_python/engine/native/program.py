@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..quantization import GROUP, Quantize
+from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena, Growing
-from .packing import EIGHT, FOUR, PANEL, Packed, Packer
+from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
 from .pool import Kind, Op, Pool, Step
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
@@ -248,7 +248,7 @@ class Program:
         up, down = self._pack_experts(linears, chosen), self._pack_experts([experts.down], chosen)
         given, row_bytes = self._normed, up.k * self._dtype.itemsize
         if up.weight_format in (EIGHT, FOUR):
-            given, row_bytes = self._codes_buffer(up.k), self._codes_bytes(up.k)
+            given, row_bytes = self._codes_buffer(up.k), codes_bytes(up.k)
             self._add(Kind.QUANTIZE, n=up.k, k=up.k, in_=self._normed, out=given)
         rows = self._buffer("rows", chosen * row_bytes, torch.uint8)
         self._add(Kind.DISPATCH, in_=given, out=rows, n=row_bytes, **shape)
@@ -258,7 +258,7 @@ class Program:
             eps=experts.alpha, softcap=experts.limit, rows_from=2, **shape,
         )  # fmt: skip
         if down.weight_format in (EIGHT, FOUR):
-            codes = self._buffer("codes rows", chosen * self._codes_bytes(down.k), torch.int8)
+            codes = self._buffer("codes rows", chosen * codes_bytes(down.k), torch.int8)
             self._add(Kind.QUANTIZE, n=down.k, k=down.k, rows_from=2, in_=inner, out=codes, **shape)
             inner = codes
         parts = self._buffer("parts", chosen * down.n, torch.float32)
@@ -337,12 +337,7 @@ class Program:
         return attention.kv_heads * self._block_size * (attention.dim + attention.value_dim) * self._dtype.itemsize
 
     def _codes_buffer(self, k: int) -> int:
-        """(max_tokens,) rows as `integer_row` of quantized.h lays them out."""
-        return self._buffer("codes", self._codes_bytes(k), torch.int8)
-
-    @staticmethod
-    def _codes_bytes(k: int) -> int:
-        return -(-k // GROUP) * (GROUP + 8)
+        return self._buffer("codes", codes_bytes(k), torch.int8)
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""

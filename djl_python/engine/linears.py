@@ -1,14 +1,20 @@
-"""Linears with integer weights on torch's own kernels, where the native program can't run. Engine process."""
+"""Replaces a model's linears, where torch runs it: by integer weights on torch's kernels, or by the native kernels.
+
+Engine process, once. Routers and other modules that only inherit from a linear are left as they are, and so are stacked
+weights of experts.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from .native.parts import as_linear
+from .native.recipe import Linear
 from .quantization import GROUP, Codes, Quantize, quantized
 
 log = logging.getLogger(__name__)
@@ -18,8 +24,10 @@ _COLUMNS: Final = 16
 
 
 @torch.inference_mode()
-def quantize_linears_(model: Any, quantize: Quantize) -> None:
-    """Replace a model's linears; the head, and what torch's 4-bit kernel can't take, get 8 bits.
+def replace_linears_(
+    model: Any, quantize: Quantize | None, make: Callable[[Linear, Quantize | None], nn.Module]
+) -> None:
+    """Replace every linear by what is made of it and its bits; the head gets 8 at least.
 
     An embedding that is the head's weight is rounded like it: the text is the same as with the native program.
     """
@@ -27,20 +35,27 @@ def quantize_linears_(model: Any, quantize: Quantize) -> None:
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
             linear = as_linear(module)
-            if linear is None:
+            if linear is None or linear.weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
                 continue
-            eight = quantize == "int8" or module is head or len(linear.weight) % _COLUMNS
-            codes = quantized(linear.weight, "int8" if eight else "int4")
-            width = linear.weight.shape[1]
-            if module is head and linear.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr():
-                linear.weight.copy_(codes.values(width))
-            setattr(parent, name, QuantizedLinear(codes, width, linear.weight.dtype, linear.bias))
-    if any(parameter.dim() == 3 for parameter in model.parameters()):
+            bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
+            embedding = model.get_input_embeddings().weight
+            if bits is not None and module is head and linear.weight.data_ptr() == embedding.data_ptr():
+                embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
+            setattr(parent, name, make(linear, bits))
+    if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",
             type(model).__name__,
             quantize,
         )
+
+
+def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module:
+    """A linear with integer weights; what torch's 4-bit kernel can't take gets 8 bits."""
+    assert quantize is not None
+    four = quantize == "int4" and len(linear.weight) % _COLUMNS == 0
+    codes = quantized(linear.weight, "int4" if four else "int8")
+    return QuantizedLinear(codes, linear.weight.shape[1], linear.weight.dtype, linear.bias)
 
 
 class QuantizedLinear(nn.Module):

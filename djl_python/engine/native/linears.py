@@ -1,0 +1,100 @@
+"""A linear on the native kernels, for models whose other parts torch runs. Runs in the engine process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..quantization import Quantize
+from .mapped import let_go
+from .memory import Arena
+from .packing import EIGHT, FOUR, Packed, Packer, codes_bytes
+from .pool import Kind, Op, Pool, Step
+from .recipe import Linear, NotUnderstoodError
+
+
+class NativeLinears:
+    """Makes linears that share a pool of threads.
+
+    Args:
+        dtype: bf16 or fp32, of the model; linears of another format are left to torch.
+    """
+
+    def __init__(self, dtype: torch.dtype, threads: int) -> None:
+        self.pool = Pool(threads)
+        self._dtype = dtype
+        self._packer = Packer(dtype, self.pool, Arena())
+
+    def make(self, linear: Linear, quantize: Quantize | None) -> nn.Module:
+        """The same linear, its weight packed; rounded to so many bits, if any."""
+        if linear.weight.dtype == self._dtype:
+            try:
+                packed = self._packer.pack([linear], quantize)
+            except NotUnderstoodError:  # an odd width
+                pass
+            else:
+                let_go([linear.weight])
+                return NativeLinear(packed, self.pool, self._dtype)
+        kept = nn.Linear(linear.weight.shape[1], linear.weight.shape[0], bias=linear.bias is not None, device="meta")
+        kept.weight = nn.Parameter(linear.weight, requires_grad=False)
+        if linear.bias is not None:
+            kept.bias = nn.Parameter(linear.bias, requires_grad=False)
+        return kept
+
+
+class NativeLinear(nn.Module):
+    """x @ weight.T + bias."""
+
+    def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.out_features, self.in_features = packed.n, packed.k
+        self._packed = packed
+        self._pool = pool
+        self._dtype = dtype
+        self._rounds = packed.weight_format in (EIGHT, FOUR)
+        parts = (packed.weight, packed.weight2, packed.weight3)
+        for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
+            self.register_buffer(name, part, persistent=False)
+        weight, weight2, weight3 = (None if part is None else part.data_ptr() for part in parts)
+        quantize = [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k)] if self._rounds else []
+        self._ops = (Op * (len(quantize) + 1))(
+            *quantize,
+            Op(
+                kind=Kind.LINEAR, n=packed.n, k=packed.k, format=packed.weight_format, weight=weight, weight2=weight2,
+                weight3=weight3, bias=None if packed.bias is None else packed.bias.data_ptr(),
+            ),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) to (..., out), both in the model's format."""
+        rows = x.to(self._dtype).reshape(-1, self.in_features).contiguous()
+        made = torch.empty(len(rows), self.out_features, dtype=self._dtype)
+        given, codes = rows.data_ptr(), None
+        if self._rounds:
+            codes = torch.empty(len(rows), codes_bytes(self.in_features), dtype=torch.int8)
+            self._ops[0].in_, self._ops[0].out = given, codes.data_ptr()
+            given = codes.data_ptr()
+        self._ops[-1].in_, self._ops[-1].out = given, made.data_ptr()
+        self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
+        return made.view(*x.shape[:-1], self.out_features)
+
+    @property
+    def weight(self) -> Tensor:
+        """(out, in), unpacked; a few models' code looks at it."""
+        with_bias: Tensor = self(torch.eye(self.in_features, dtype=self._dtype)).T
+        return with_bias if self.bias is None else with_bias - self.bias[:, None]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(out,)"""
+        bias = self._packed.bias
+        return None if bias is None else bias[: self.out_features].to(self._dtype)
+
+    def __repr__(self) -> str:
+        return f"NativeLinear({self.in_features}, {self.out_features})"
+
+    def _apply(self, *arguments: Any, **named: Any) -> nn.Module:
+        """Packed weights have one format, in one place."""
+        return self

@@ -1,0 +1,78 @@
+"""Linears on the native kernels compute what torch's linears compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from djl_python.engine.native.linears import NativeLinear, NativeLinears
+from djl_python.engine.native.recipe import Linear
+from djl_python.engine.quantization import Quantize, quantized
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def linears(request: pytest.FixtureRequest) -> Iterator[NativeLinears]:
+    made = NativeLinears(request.param, threads=2)
+    yield made
+    made.pool.close()
+
+
+def a_linear(linears: NativeLinears, bias: bool = True, width: int = 192) -> Linear:
+    random = torch.Generator().manual_seed(3)
+    weight = (torch.randn(100, width, generator=random) * 0.05).to(linears._dtype)
+    return Linear(weight, torch.randn(100, generator=random).to(linears._dtype) if bias else None)
+
+
+def expected(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    bias = None if linear.bias is None else linear.bias.float()
+    return nn.functional.linear(x.float(), linear.weight.float(), bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 50), (0, 3)])
+def test_products(linears: NativeLinears, shape: tuple[int, int], bias: bool) -> None:
+    linear = a_linear(linears, bias)
+    made = linears.make(linear, None)
+    assert isinstance(made, NativeLinear)
+    x = torch.randn(*shape, 192).to(linears._dtype)
+    result = made(x)
+    assert (result.dtype, result.shape) == (linears._dtype, (*shape, 100))
+    torch.testing.assert_close(result.float(), expected(linear, x), rtol=1e-2, atol=1e-2)
+
+
+def test_a_strided_input(linears: NativeLinears) -> None:
+    linear = a_linear(linears)
+    x = torch.randn(3, 4, 384).to(linears._dtype)[:, ::2, ::2]
+    torch.testing.assert_close(linears.make(linear, None)(x).float(), expected(linear, x), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
+    linear = a_linear(linears)
+    codes = quantized(linear.weight, quantize)
+    x = torch.randn(5, 192).to(linears._dtype)
+    result = linears.make(linear, quantize)(x).float()
+    wanted = expected(Linear(codes.values(192), linear.bias), x)
+    assert float((result - wanted).norm() / wanted.norm()) < 0.02
+
+
+def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
+    linear = a_linear(linears)
+    made: Any = linears.make(linear, None)
+    assert torch.equal(a_linear(linears).weight, a_linear(linears, bias=False).weight)
+    torch.testing.assert_close(made.weight.float(), linear.weight.float(), rtol=1e-2, atol=2e-2)
+    assert torch.equal(linears.make(a_linear(linears, bias=False), None).weight, linear.weight)
+    assert torch.equal(made.bias, linear.bias)
+
+
+def test_what_the_kernels_cannot_take_is_left_to_torch(linears: NativeLinears) -> None:
+    other = torch.float16
+    linear = Linear(torch.randn(4, 6, dtype=other), torch.zeros(4, dtype=other))
+    made = linears.make(linear, None)
+    assert type(made) is nn.Linear
+    x = torch.randn(2, 6, dtype=other)
+    assert torch.equal(made(x), nn.functional.linear(x, linear.weight, linear.bias))

@@ -25,9 +25,9 @@ _COLUMNS: Final = 16
 
 @torch.inference_mode()
 def replace_linears_(
-    model: Any, quantize: Quantize | None, make: Callable[[Linear, Quantize | None], nn.Module]
+    model: Any, quantize: Quantize | None, make: Callable[[Linear, Quantize | None], nn.Module | None]
 ) -> None:
-    """Replace every linear by what is made of it and its bits; the head gets 8 at least.
+    """Replace every linear by what is made of it and its bits, if anything; the head gets 8 bits at least.
 
     An embedding that is the head's weight is rounded like it: the text is the same as with the native program.
     """
@@ -35,13 +35,14 @@ def replace_linears_(
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
             linear = as_linear(module)
-            if linear is None or linear.weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            if linear is None:
                 continue
             bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
             embedding = model.get_input_embeddings().weight
             if bits is not None and module is head and linear.weight.data_ptr() == embedding.data_ptr():
                 embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
-            setattr(parent, name, make(linear, bits))
+            if (made := make(linear, bits)) is not None:
+                setattr(parent, name, made)
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",

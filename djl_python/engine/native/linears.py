@@ -27,25 +27,20 @@ class NativeLinears:
         self._dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
-    def make(self, linear: Linear, quantize: Quantize | None) -> nn.Module:
-        """The same linear, its weight packed; rounded to so many bits, if any."""
-        if linear.weight.dtype == self._dtype:
-            try:
-                packed = self._packer.pack([linear], quantize)
-            except NotUnderstoodError:  # an odd width
-                pass
-            else:
-                let_go([linear.weight])
-                return NativeLinear(packed, self.pool, self._dtype)
-        kept = nn.Linear(linear.weight.shape[1], linear.weight.shape[0], bias=linear.bias is not None, device="meta")
-        kept.weight = nn.Parameter(linear.weight, requires_grad=False)
-        if linear.bias is not None:
-            kept.bias = nn.Parameter(linear.bias, requires_grad=False)
-        return kept
+    def make(self, linear: Linear, quantize: Quantize | None) -> NativeLinear | None:
+        """The same linear, its weight packed, and rounded if it is to be; None for what the kernels can't take."""
+        if linear.weight.dtype != self._dtype:
+            return None
+        try:
+            packed = self._packer.pack([linear], quantize)
+        except NotUnderstoodError:  # an odd width
+            return None
+        let_go([linear.weight])
+        return NativeLinear(packed, self.pool, self._dtype)
 
 
 class NativeLinear(nn.Module):
-    """x @ weight.T + bias."""
+    """x @ weight.T + bias. Stays as it is when a module's format or device is changed: packed weights have one."""
 
     def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -96,5 +91,4 @@ class NativeLinear(nn.Module):
         return f"NativeLinear({self.in_features}, {self.out_features})"
 
     def _apply(self, *arguments: Any, **named: Any) -> nn.Module:
-        """Packed weights have one format, in one place."""
         return self

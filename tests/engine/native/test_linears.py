@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -27,6 +26,12 @@ def a_linear(linears: NativeLinears, bias: bool = True, width: int = 192) -> Lin
     return Linear(weight, torch.randn(100, generator=random).to(linears._dtype) if bias else None)
 
 
+def packed(linears: NativeLinears, linear: Linear, quantize: Quantize | None = None) -> NativeLinear:
+    made = linears.make(linear, quantize)
+    assert made is not None
+    return made
+
+
 def expected(linear: Linear, x: torch.Tensor) -> torch.Tensor:
     bias = None if linear.bias is None else linear.bias.float()
     return nn.functional.linear(x.float(), linear.weight.float(), bias)
@@ -36,10 +41,8 @@ def expected(linear: Linear, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(1, 1), (2, 50), (0, 3)])
 def test_products(linears: NativeLinears, shape: tuple[int, int], bias: bool) -> None:
     linear = a_linear(linears, bias)
-    made = linears.make(linear, None)
-    assert isinstance(made, NativeLinear)
     x = torch.randn(*shape, 192).to(linears._dtype)
-    result = made(x)
+    result = packed(linears, linear)(x)
     assert (result.dtype, result.shape) == (linears._dtype, (*shape, 100))
     torch.testing.assert_close(result.float(), expected(linear, x), rtol=1e-2, atol=1e-2)
 
@@ -47,7 +50,7 @@ def test_products(linears: NativeLinears, shape: tuple[int, int], bias: bool) ->
 def test_a_strided_input(linears: NativeLinears) -> None:
     linear = a_linear(linears)
     x = torch.randn(3, 4, 384).to(linears._dtype)[:, ::2, ::2]
-    torch.testing.assert_close(linears.make(linear, None)(x).float(), expected(linear, x), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(packed(linears, linear)(x).float(), expected(linear, x), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
@@ -55,24 +58,20 @@ def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
     linear = a_linear(linears)
     codes = quantized(linear.weight, quantize)
     x = torch.randn(5, 192).to(linears._dtype)
-    result = linears.make(linear, quantize)(x).float()
+    result = packed(linears, linear, quantize)(x).float()
     wanted = expected(Linear(codes.values(192), linear.bias), x)
     assert float((result - wanted).norm() / wanted.norm()) < 0.02
 
 
 def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
     linear = a_linear(linears)
-    made: Any = linears.make(linear, None)
-    assert torch.equal(a_linear(linears).weight, a_linear(linears, bias=False).weight)
+    made = packed(linears, linear)
     torch.testing.assert_close(made.weight.float(), linear.weight.float(), rtol=1e-2, atol=2e-2)
-    assert torch.equal(linears.make(a_linear(linears, bias=False), None).weight, linear.weight)
+    assert torch.equal(packed(linears, a_linear(linears, bias=False)).weight, linear.weight)
+    assert made.bias is not None and linear.bias is not None
     assert torch.equal(made.bias, linear.bias)
 
 
 def test_what_the_kernels_cannot_take_is_left_to_torch(linears: NativeLinears) -> None:
     other = torch.float16
-    linear = Linear(torch.randn(4, 6, dtype=other), torch.zeros(4, dtype=other))
-    made = linears.make(linear, None)
-    assert type(made) is nn.Linear
-    x = torch.randn(2, 6, dtype=other)
-    assert torch.equal(made(x), nn.functional.linear(x, linear.weight, linear.bias))
+    assert linears.make(Linear(torch.randn(4, 6, dtype=other), None), None) is None

@@ -100,9 +100,9 @@ def test_a_step_without_wanted_logits_gives_none(native: Native) -> None:
     assert native.runner.run([Chunk(one, 10)]).shape == (0, VOCABULARY)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_make_no_difference(tmp_path: Path, threads: int) -> None:
-    native = Native(tmp_path, "llama", torch.float32, threads)
+@pytest.mark.parametrize(("architecture", "threads"), [("llama", 1), ("llama", 3), ("qwen3_moe", 2), ("qwen3_moe", 5)])
+def test_threads_make_no_difference(architecture: str, threads: int, tmp_path: Path) -> None:
+    native = Native(tmp_path, architecture, torch.float32, threads)
     one = sequence(prompt(5), [0, 1, 2, 3, 4, 5])
     logits = []
     for _ in range(30):
@@ -116,7 +116,7 @@ def test_threads_make_no_difference(tmp_path: Path, threads: int) -> None:
     native.program.close()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3_moe"])
 def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_path: Path) -> None:
     """Alone, a long sequence's keys are cut for several threads: it is what it is among others, bit by bit."""
     length, others = 1300, 20

@@ -1,0 +1,46 @@
+"""Threads that are late, or have no processor, change nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from djl_python.engine.native.linears import NativeLinear, NativeLinears
+from djl_python.engine.native.recipe import Linear
+
+
+def a_product(linears: NativeLinears, columns: int, width: int) -> NativeLinear:
+    made = linears.make(Linear(torch.randn(columns, width), None), None)
+    assert made is not None
+    return made
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Other processes that want the processors all the time."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 6])
+def test_runs_of_different_sizes_in_quick_succession(threads: int) -> None:
+    """More threads than processors: most are still in an earlier run, or late for this one."""
+    linears = NativeLinears(torch.float32, threads)
+    products = [a_product(linears, 700, 128), a_product(linears, 64, 256)]
+    given = [torch.randn(rows, 128 if which == 0 else 256) for rows in (1, 9, 200) for which in (0, 1)]
+    expected = [products[i % 2](x) for i, x in enumerate(given)]
+    with busy(2):
+        for i in range(1500):
+            which = i * 7 % len(given)
+            assert torch.equal(products[which % 2](given[which]), expected[which])
+    linears.pool.close()

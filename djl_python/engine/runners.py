@@ -1,4 +1,4 @@
-"""Chooses how a loaded model is run, sizes its cache, and checks that it computes what the model computes.
+"""Chooses how a loaded model is run, and checks that it computes what the model computes.
 
 Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
 model whose attention can be replaced runs on torch over the paged cache; the few that can't (a position bias inside the
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
-import psutil
 import torch
 from torch import Tensor
 
 from ..errors import ModelLoadError
 from ..types import SamplingParams
 from .attention import PAGED, KVCache, LayerShape
+from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .image_check import ImageCheck
 from .images import PagedImages
@@ -43,9 +42,6 @@ from .speculation import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
-# Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
-# reserved, not taken: the operating system gives a block's memory when the block is first used.
-CPU_CACHE_SHARE: Final = 0.4
 _NATIVE_FORMATS: Final = (torch.bfloat16, torch.float32)
 _CHECK_TOKENS: Final = 12
 _CHECK_BLOCK: Final = 16
@@ -178,7 +174,7 @@ def _open_native(
             raise UnavailableError("layers that keep a state have none")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
-        size = _size_cache(settings, loaded, layers, wanted)
+        size = size_cache(settings, loaded, layers, wanted)
         recipe = read_recipe(loaded.model, wanted)
         program = Program(
             recipe,
@@ -228,43 +224,6 @@ def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLine
         return None
 
 
-@dataclass(frozen=True)
-class _CacheSize:
-    blocks: int
-    length: int
-    description: str
-
-
-def _size_cache(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, state_bytes: int = 0
-) -> _CacheSize:
-    """How many blocks there is room for, and how long a sequence may be with them.
-
-    Args:
-        state_bytes: of each sequence, beside its blocks.
-
-    Raises:
-        ModelLoadError: not even one block's worth.
-    """
-    size = settings.block_size
-    block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
-    states = settings.max_batch_size * state_bytes
-    enough = settings.max_batch_size * -(-wanted // size)
-    blocks = settings.kv_blocks or min(enough, (_cache_bytes(settings, loaded.device) - states) // block_bytes)
-    length = min(wanted, blocks * size)
-    if blocks < 2:
-        raise ModelLoadError(
-            f"no room for a KV cache: a block of {size} tokens takes {block_bytes / 2**20:.1f} MiB; "
-            "set option.kv_cache_memory_mb"
-        )
-    if length < wanted:
-        log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
-    memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
-    if states:
-        memory += f" and states of {settings.max_batch_size} sequences ({states / 2**20:.0f} MiB)"
-    return _CacheSize(blocks, length, f"context {length}, {memory}")
-
-
 def _name(loaded: LoadedModel, quantize: Quantize | None) -> str:
     rounded = "" if quantize is None else f" with {quantize} weights"
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
@@ -279,7 +238,7 @@ def _open_paged(
     recurrent: RecurrentLayers | None,
 ) -> OpenedRunner:
     """A state after each block isn't kept, so that with states no prefix can be shared and no draft taken back."""
-    size = _size_cache(settings, loaded, layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
+    size = size_cache(settings, loaded, layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
     cache = KVCache(list(layers.values()), size.blocks, settings.block_size, loaded.dtype, loaded.device)
     return OpenedRunner(
         loaded=loaded,
@@ -319,24 +278,6 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eye
         "transformers' own cache",
         takes_images=takes_images,
     )
-
-
-def _cache_bytes(settings: EngineSettings, device: torch.device) -> int:
-    if settings.kv_cache_memory_mb is not None:
-        return settings.kv_cache_memory_mb * 2**20
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, int(free - (1 - settings.gpu_memory_utilization) * total))
-    return int(_available_bytes() * CPU_CACHE_SHARE)
-
-
-def _available_bytes() -> int:
-    """Memory that is free: the machine's, or what the container (cgroup v2) may still take if that is less."""
-    available = int(psutil.virtual_memory().available)
-    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, max(0, int(text) - int(current.read_text())))
-    return available
 
 
 def _check_ids(loaded: LoadedModel) -> list[int]:

@@ -1,10 +1,11 @@
-// Heads on their way into the cache, and attention over it.
+// Attention over the cache.
 
 #pragma once
 
 #include <algorithm>
 
 #include "formats.h"
+#include "heads.h"
 #include "pool.h"
 #include "program.h"
 
@@ -13,109 +14,6 @@ namespace {
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
 constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
 constexpr int kFewQueries = 12;  // up to here a walk waits for memory
-
-// Where a group's keys or values lie in a block: (layers, keys then values, kv_heads, group of 16 keys, dim, 16, pair).
-template <class F>
-inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
-    auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
-    return of_layer + (head * groups + group) * op.dim * kKeys;
-}
-
-template <class F>
-inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
-    auto of_layer = (typename F::T*)((char*)op.values + block * step.block_bytes);
-    return of_layer + (head * groups + group) * op.value_dim * kKeys;
-}
-
-inline void normalize(const float* x, int n, int mode, float eps, float& mean, float& inverse) {
-    if (mode == kCopy) {
-        mean = 0;
-        inverse = 1;
-        return;
-    }
-    __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
-    int i = 0;
-    mean = 0;
-    float tail = 0;
-    if (mode == kLayer) {
-        for (; i + 16 <= n; i += 16) sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + i));
-        for (; i < n; ++i) tail += x[i];
-        mean = (_mm512_reduce_add_ps(sum) + tail) / n;
-    }
-    const __m512 shift = _mm512_set1_ps(mean);
-    tail = 0;
-    for (i = 0; i + 16 <= n; i += 16) {
-        __m512 v = _mm512_sub_ps(_mm512_loadu_ps(x + i), shift);
-        squares = _mm512_fmadd_ps(v, v, squares);
-    }
-    for (; i < n; ++i) tail += (x[i] - mean) * (x[i] - mean);
-    inverse = 1.0f / sqrtf((_mm512_reduce_add_ps(squares) + tail) / n + eps);
-}
-
-inline void rotate(float* x, const Op& op, int64_t position) {
-    const int half = op.rotary / 2;
-    const float* c = op.cosines + position * half;
-    const float* s = op.sines + position * half;
-    int done = 0;
-    if (!op.interleaved)
-        for (; done + 16 <= half; done += 16) {
-            const __m512 u = _mm512_loadu_ps(x + done), v = _mm512_loadu_ps(x + done + half);
-            const __m512 cosine = _mm512_loadu_ps(c + done), sine = _mm512_loadu_ps(s + done);
-            _mm512_storeu_ps(x + done, _mm512_fmsub_ps(u, cosine, _mm512_mul_ps(v, sine)));
-            _mm512_storeu_ps(x + done + half, _mm512_fmadd_ps(v, cosine, _mm512_mul_ps(u, sine)));
-        }
-    for (int i = done; i < half; ++i) {
-        const int a = op.interleaved ? 2 * i : i, b = op.interleaved ? 2 * i + 1 : i + half;
-        const float u = x[a], v = x[b];
-        x[a] = u * c[i] - v * s[i];
-        x[b] = v * c[i] + u * s[i];
-    }
-}
-
-// in (tokens, q + k + v columns) fp32: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
-// and keys, stores keys and values.
-template <class F>
-void heads(Run& run, int index, const Op& op, const Step& step) {
-    using T = typename F::T;
-    const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
-    const int64_t width = queries + keys + (int64_t)op.kv_heads * op.value_dim;
-    auto turn = [&](float* x, int count, const float* weight, int64_t position) {
-        const int width = op.mode ? count * op.dim : op.dim;  // that a norm is over
-        for (int from = 0; weight && from < count * op.dim; from += width) {
-            float mean, inverse;
-            normalize(x + from, width, kRms, op.eps, mean, inverse);
-            for (int i = 0; i < width; ++i) x[from + i] *= inverse * weight[i];
-        }
-        for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
-    };
-    run.share(index, step.tokens, [&](int t) {
-        float* row = (float*)op.in + t * width;
-        const int64_t position = step.positions[t];
-        turn(row, op.heads, op.weight2, position);
-        turn(row + queries, op.kv_heads, op.weight3, position);
-        const int64_t block = step.slots[t] / step.block_size;
-        const int offset = (int)(step.slots[t] % step.block_size), group = offset / kKeys, lane = offset % kKeys;
-        for (int h = 0; h < op.kv_heads; ++h) {
-            const float* key = row + queries + h * op.dim;
-            T* to = key_group<F>(op, step, block, h, group);
-            T rounded[16];
-            for (int i = 0; i < op.dim; i += 16) {
-                const __mmask16 mask = lanes_of(op.dim - i);
-                F::store(rounded, _mm512_maskz_loadu_ps(mask, key + i));
-                for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
-                    memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
-            }
-            const float* value = row + queries + keys + h * op.value_dim;
-            T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair + lane % F::pair;
-            for (int i = 0; i < op.value_dim; i += 16) {
-                F::store(rounded, _mm512_loadu_ps(value + i));
-                for (int d = 0; d < 16; ++d) into[(i + d) * F::pair] = rounded[d];
-            }
-        }
-    });
-}
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
 // the greatest score, and the weights' total.

@@ -13,6 +13,7 @@
 
 #include "attention.h"
 #include "formats.h"
+#include "heads.h"
 #include "linear.h"
 #include "pool.h"
 #include "program.h"

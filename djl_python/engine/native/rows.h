@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "attention.h"
 #include "formats.h"
+#include "heads.h"
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"

@@ -1,0 +1,77 @@
+"""How many blocks of keys and values there is room for. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+
+from ..errors import ModelLoadError
+from .attention import KVCache, LayerShape
+from .loading import LoadedModel
+from .rolling_batch import EngineSettings
+
+log = logging.getLogger(__name__)
+
+# Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
+# reserved, not taken: the operating system gives a block's memory when the block is first used.
+CPU_CACHE_SHARE: Final = 0.4
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    blocks: int
+    length: int
+    description: str
+
+
+def size_cache(
+    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, state_bytes: int = 0
+) -> CacheSize:
+    """How many blocks there is room for, and how long a sequence may be with them.
+
+    Args:
+        state_bytes: of each sequence, beside its blocks.
+
+    Raises:
+        ModelLoadError: not even one block's worth.
+    """
+    size = settings.block_size
+    block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
+    states = settings.max_batch_size * state_bytes
+    enough = settings.max_batch_size * -(-wanted // size)
+    blocks = settings.kv_blocks or min(enough, (_cache_bytes(settings, loaded.device) - states) // block_bytes)
+    length = min(wanted, blocks * size)
+    if blocks < 2:
+        raise ModelLoadError(
+            f"no room for a KV cache: a block of {size} tokens takes {block_bytes / 2**20:.1f} MiB; "
+            "set option.kv_cache_memory_mb"
+        )
+    if length < wanted:
+        log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
+    memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
+    if states:
+        memory += f" and states of {settings.max_batch_size} sequences ({states / 2**20:.0f} MiB)"
+    return CacheSize(blocks, length, f"context {length}, {memory}")
+
+
+def _cache_bytes(settings: EngineSettings, device: torch.device) -> int:
+    if settings.kv_cache_memory_mb is not None:
+        return settings.kv_cache_memory_mb * 2**20
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return max(0, int(free - (1 - settings.gpu_memory_utilization) * total))
+    return int(_available_bytes() * CPU_CACHE_SHARE)
+
+
+def _available_bytes() -> int:
+    """Memory that is free: the machine's, or what the container (cgroup v2) may still take if that is less."""
+    available = int(psutil.virtual_memory().available)
+    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, max(0, int(text) - int(current.read_text())))
+    return available

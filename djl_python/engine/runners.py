@@ -1,8 +1,9 @@
 """Chooses how a loaded model is run, and checks that it computes what the model computes.
 
 Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
-model whose attention can be replaced runs on torch over the paged cache; the few that can't (a position bias inside the
-attention, a recurrent state) run with transformers' own cache, one sequence after the other.
+model whose attention can be replaced runs on torch over the paged cache, a hybrid one with its states beside it. The
+few that can't (a position bias inside the attention, no attention at all) run with transformers' own cache, one after
+the other.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ ARCHITECTURES: dict[str, Any] = {
         **_COMMON,
         num_key_value_heads=2,
         head_dim=16,
-        num_experts=8,
+        num_experts=32,  # as many as keys and values have columns
         num_experts_per_tok=3,
         moe_intermediate_size=40,
         norm_topk_prob=True,

@@ -36,16 +36,16 @@ def experts_event(events: Sequence[Event]) -> Event | None:
 
 
 def router_event(events: Sequence[Event], experts: Event) -> Event:
-    """The call of the module whose weight has a row for each expert.
+    """The call of the module that has a row of weights for each expert, and reads what the experts read.
 
     Raises:
         NotUnderstoodError: there is none.
     """
     count = len(experts.module.down_proj)
-    width = _choice(experts).x.shape[1]
+    x = _choice(experts).x
     for event in events:
         weight = getattr(event.module, "weight", None)
-        if isinstance(weight, Tensor) and weight.shape == (count, width):
+        if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(event.x, x):
             return event
     raise NotUnderstoodError("experts without a router")
 

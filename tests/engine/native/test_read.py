@@ -89,7 +89,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "olmo": _LLAMA | {"norms": "l-l-"},
     "olmo2": _LLAMA | {"head_norms": True, "norms_across": True, "norms": "-r-r"},
     "nemotron": _PLAIN | {"kv_heads": 2, "attention_bias": False, "rotated": 8, "activation": "relu_squared"},
-    "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [8, 0, 8], "chosen": 3},
+    "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [32, 0, 32], "chosen": 3},
     "qwen2_moe": _LLAMA | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True},
     "glm4_moe": _LLAMA | {"rotated": 8, "experts": [0, 6, 6]},
     "gpt_oss": _LLAMA

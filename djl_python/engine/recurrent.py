@@ -39,6 +39,8 @@ class _Part:
         """This part of what is given for the whole batch, (1, tokens, ...): (sequences, length, ...)."""
         if isinstance(value, tuple):
             return tuple(self.of(each, tokens) for each in value)
+        if isinstance(value, dict):
+            return {name: self.of(each, tokens) for name, each in value.items()}
         if not isinstance(value, Tensor) or value.shape[:2] != (1, tokens):
             return value
         return value[0, self.rows].view(-1, self.length, *value.shape[2:])
@@ -57,6 +59,7 @@ class RecurrentLayers:
         self.state_bytes = state_bytes
         self._config = config
         self._modules = modules
+        self._signatures = [inspect.signature(module.forward) for module in modules]
         # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
         self._alone: dict[int, list[Any]] = {}
         self._row_of: dict[int, int] = {}
@@ -106,8 +109,8 @@ class RecurrentLayers:
         """Within it, the model reads these chunks one after the other in a flat batch."""
         parts = self._parts(flat)
         with ExitStack() as stack:
-            for module in self._modules:
-                forward = _in_parts(module.forward, parts)
+            for module, signature in zip(self._modules, self._signatures, strict=True):
+                forward = _in_parts(module.forward, signature, parts)
                 stack.callback(delattr, module, "forward")
                 module.forward = forward
             yield
@@ -165,19 +168,18 @@ class RecurrentLayers:
         return cache
 
 
-def _in_parts(forward: Callable[..., Any], parts: Sequence[_Part]) -> Callable[..., Any]:
+def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: Sequence[_Part]) -> Callable[..., Any]:
     """A module's forward function for the flat batch: it reads each part by itself, with that part's states."""
-    argument = next(name for name in _CACHE_ARGUMENTS if name in inspect.signature(forward).parameters)
+    argument = next(name for name in _CACHE_ARGUMENTS if name in signature.parameters)
 
     def in_parts(hidden_states: Tensor, *more: Any, **named: Any) -> Any:
         tokens = hidden_states.shape[1]
         made = torch.empty_like(hidden_states)
-        bound = inspect.signature(forward).bind(hidden_states, *more, **named)
+        bound = signature.bind(hidden_states, *more, **named)
+        whole = dict(bound.arguments)
         for part in parts:
-            given = {name: part.of(value, tokens) for name, value in bound.arguments.items() if name != "kwargs"}
-            given |= {name: part.of(value, tokens) for name, value in bound.arguments.get("kwargs", {}).items()}
-            result = forward(**(given | {argument: part.cache}))
-            made[0, part.rows] = result.flatten(0, 1)
+            bound.arguments = part.of(whole, tokens) | {argument: part.cache}
+            made[0, part.rows] = forward(*bound.args, **bound.kwargs).flatten(0, 1)
         return made
 
     return in_parts

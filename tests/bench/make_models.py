@@ -1,6 +1,6 @@
 """Checkpoints of real shapes with random weights, for measuring speed where nothing can be downloaded.
 
-    python -m tests.bench.make_models OUT [llama-135m qwen2-0.5b]
+    python -m tests.bench.make_models OUT [llama-135m qwen2-0.5b granite-moe-1b]
 
 What such a model says is noise; how long it takes to say it is what the real one takes. Each directory is a complete
 checkpoint (bf16 safetensors, fast tokenizer, chat template, generation_config) with a serving.properties, so that

@@ -86,6 +86,27 @@ def test_a_head_keeps_eight_bits() -> None:
 
 
 @torch.inference_mode()
+def test_a_head_that_is_the_embedding_is_rounded_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(16, GROUP), nn.Linear(GROUP, 16, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.head
+
+        def get_input_embeddings(self) -> nn.Module:
+            return self.embedding
+
+    model: Any = Tied().bfloat16()
+    codes = quantized(model.head.weight, "int8")
+    replace_linears_(model, "int8", on_torch)
+    assert torch.equal(model.head.weight, (codes.codes.int() - codes.zero).to(torch.int8))
+    assert torch.equal(model.embedding.weight, codes.values(GROUP).bfloat16())
+
+
+@torch.inference_mode()
 def round_linears(model: Any, quantize: Quantize) -> None:
     """Replace the weights by what their codes stand for."""
     for module in model.modules():

@@ -70,3 +70,11 @@ struct Step {
 };
 
 }  // extern "C"
+
+namespace {
+
+inline int rows_of(const Op& op, const Step& step) {
+    return op.rows_from == 0 ? step.tokens : op.rows_from == 1 ? step.wanted : step.tokens * op.chosen;
+}
+
+}  // namespace

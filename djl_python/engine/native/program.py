@@ -246,10 +246,8 @@ class Program:
         self._add(Kind.SORT, **shape)
         linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
         up, down = self._pack_experts(linears, chosen), self._pack_experts([experts.down], chosen)
-        given, row_bytes = self._normed, up.k * self._dtype.itemsize
-        if up.weight_format in (EIGHT, FOUR):
-            given, row_bytes = self._codes_buffer(up.k), codes_bytes(up.k)
-            self._add(Kind.QUANTIZE, n=up.k, k=up.k, in_=self._normed, out=given)
+        given = self._as_wanted(up, self._normed)
+        row_bytes = up.k * self._dtype.itemsize if given == self._normed else codes_bytes(up.k)
         rows = self._buffer("rows", chosen * row_bytes, torch.uint8)
         self._add(Kind.DISPATCH, in_=given, out=rows, n=row_bytes, **shape)
         inner = self._buffer("inner rows", chosen * up.n, self._dtype)
@@ -257,10 +255,7 @@ class Program:
             up, rows, inner, mode=_STORE, activation=_ACTIVATIONS[experts.activation], gated=len(linears) - 1,
             eps=experts.alpha, softcap=experts.limit, rows_from=2, **shape,
         )  # fmt: skip
-        if down.weight_format in (EIGHT, FOUR):
-            codes = self._buffer("codes rows", chosen * codes_bytes(down.k), torch.int8)
-            self._add(Kind.QUANTIZE, n=down.k, k=down.k, rows_from=2, in_=inner, out=codes, **shape)
-            inner = codes
+        inner = self._as_wanted(down, inner, rows_from=2, **shape)
         parts = self._buffer("parts", chosen * down.n, torch.float32)
         self._add_product(down, inner, parts, mode=_STORE_FP32, scale=1.0, rows_from=2, **shape)
         shared: dict[str, int] = {}
@@ -284,13 +279,17 @@ class Program:
             self._add_norm(after, self._branch, self._hidden, scale=scale)
 
     def _add_linear(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
-        if packed.weight_format in (EIGHT, FOUR):
-            rounded = self._codes_buffer(packed.k)
-            rows_from = more.get("rows_from", 0)
-            self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, rows_from=rows_from, in_=given, out=rounded)
-            given = rounded
+        given = self._as_wanted(packed, given, rows_from=more.get("rows_from", 0))
         self.weight_bytes += packed.bytes
         self._add_product(packed, given, out, **more)
+
+    def _as_wanted(self, packed: Packed, given: Any, chosen: int = 1, **more: Any) -> Any:
+        """What a product with these weights reads: what is given, or that rounded to integers."""
+        if packed.weight_format not in (EIGHT, FOUR):
+            return given
+        rounded = self._buffer("codes", chosen * codes_bytes(packed.k), torch.int8)
+        self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, **more)
+        return rounded
 
     def _add_product(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
         """Of what is given as the weights want it."""
@@ -335,9 +334,6 @@ class Program:
     def _cache_bytes(self, attention: Attention) -> int:
         """Of a layer in a block."""
         return attention.kv_heads * self._block_size * (attention.dim + attention.value_dim) * self._dtype.itemsize
-
-    def _codes_buffer(self, k: int) -> int:
-        return self._buffer("codes", codes_bytes(k), torch.int8)
 
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""

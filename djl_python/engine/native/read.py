@@ -130,8 +130,8 @@ def _read_mlp_or_experts(
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
         return _read_mlp(linears, index)
-    router = router_event(reader.events, called)
     try:
+        router = router_event(reader.events, called)
         experts, x, result = read_experts(called, router, _ACTIVATIONS)
     except NotUnderstoodError as reason:
         raise NotUnderstoodError(f"layer {index}: {reason}") from reason

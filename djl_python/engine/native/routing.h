@@ -36,10 +36,6 @@ struct Routed {
     }
 };
 
-inline int rows_of(const Op& op, const Step& step) {
-    return op.rows_from == 0 ? step.tokens : op.rows_from == 1 ? step.wanted : step.tokens * op.chosen;
-}
-
 // The greatest of (padded,) numbers, the first one if there are several.
 inline int greatest(const float* numbers, int padded) {
     __m512 most = _mm512_load_ps(numbers);

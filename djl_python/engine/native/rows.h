@@ -55,7 +55,7 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
 // mode's norm of in (rows, n) fp32; out T, or (scale != 0) fp32 out += scale * norm
 template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
-    const int rows = op.rows_from ? step.wanted : step.tokens;
+    const int rows = rows_of(op, step);
     const auto* weight = (const float*)op.weight;
     run.share(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;

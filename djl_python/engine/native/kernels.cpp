@@ -25,39 +25,43 @@
 namespace {
 
 template <class F>
-void walk(Pool& pool, Run& run) {
+void operate(Run& run, int i) {
+    const Op& op = run.ops[i];
     const Step& step = run.step;
+    switch (op.kind) {
+        case kEmbed: embed<F>(run, i, op, step); break;
+        case kNorm: norm<F>(run, i, op, step); break;
+        case kLinear:
+            switch (op.format) {
+                case kEight: integer_linear<F, Eight>(run, i, op, step); break;
+                case kFour: integer_linear<F, Four>(run, i, op, step); break;
+                case kTwelve: linear<BF16, TwelvePanel>(run, i, op, step); break;
+                default: linear<F, PlainPanel<F>>(run, i, op, step);
+            }
+            break;
+        case kQuantize: quantize<F>(run, i, op, step); break;
+        case kHeads: heads<F>(run, i, op, step); break;
+        case kAttend: attend<F>(run, i, op, step); break;
+        case kGather: gather(run, i, op, step); break;
+        case kScan: scan(run, i, op, step); break;
+        case kBest: best(run, i, op, step); break;
+        case kDraw: draw(run, i, op, step); break;
+        case kPack: pack_twelve(run, i, op, step); break;
+        case kRoute: route(run, i, op, step); break;
+        case kSort: sort(run, i, op, step); break;
+        case kDispatch: dispatch(run, i, op, step); break;
+        case kCombine: combine(run, i, op, step); break;
+    }
+}
+
+template <class F>
+void walk(Pool& pool, Run& run) {
     auto then = std::chrono::steady_clock::now();
     for (int i = 0; i < (int)run.ops.size(); ++i) {
-        if (run.has_passed(i)) continue;
-        const Op& op = run.ops[i];
-        switch (op.kind) {
-            case kEmbed: embed<F>(run, i, op, step); break;
-            case kNorm: norm<F>(run, i, op, step); break;
-            case kLinear:
-                switch (op.format) {
-                    case kEight: integer_linear<F, Eight>(run, i, op, step); break;
-                    case kFour: integer_linear<F, Four>(run, i, op, step); break;
-                    case kTwelve: linear<BF16, TwelvePanel>(run, i, op, step); break;
-                    default: linear<F, PlainPanel<F>>(run, i, op, step);
-                }
-                break;
-            case kQuantize: quantize<F>(run, i, op, step); break;
-            case kHeads: heads<F>(run, i, op, step); break;
-            case kAttend: attend<F>(run, i, op, step); break;
-            case kGather: gather(run, i, op, step); break;
-            case kScan: scan(run, i, op, step); break;
-            case kBest: best(run, i, op, step); break;
-            case kDraw: draw(run, i, op, step); break;
-            case kPack: pack_twelve(run, i, op, step); break;
-            case kRoute: route(run, i, op, step); break;
-            case kSort: sort(run, i, op, step); break;
-            case kDispatch: dispatch(run, i, op, step); break;
-            case kCombine: combine(run, i, op, step); break;
-        }
+        if (!run.has_passed(i)) operate<F>(run, i);
         if (number) continue;
         const auto now = std::chrono::steady_clock::now();
-        pool.seconds[op.kind] += std::chrono::duration<double>(now - then).count();
+        pool.seconds[run.ops[i].kind] += std::chrono::duration<double>(now - then).count();
         then = now;
     }
 }

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
-import psutil
 import torch
 
 from ..errors import ModelLoadError
 from .attention import KVCache, LayerShape
+from .free_memory import cpu_cache_bytes
 from .loading import LoadedModel
 from .rolling_batch import EngineSettings
 
 log = logging.getLogger(__name__)
-
-# Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
-# reserved, not taken: the operating system gives a block's memory when the block is first used.
-CPU_CACHE_SHARE: Final = 0.4
 
 
 @dataclass(frozen=True)
@@ -60,18 +54,7 @@ def size_cache(
 
 
 def _cache_bytes(settings: EngineSettings, device: torch.device) -> int:
-    if settings.kv_cache_memory_mb is not None:
-        return settings.kv_cache_memory_mb * 2**20
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, int(free - (1 - settings.gpu_memory_utilization) * total))
-    return int(_available_bytes() * CPU_CACHE_SHARE)
-
-
-def _available_bytes() -> int:
-    """Memory that is free: the machine's, or what the container (cgroup v2) may still take if that is less."""
-    available = int(psutil.virtual_memory().available)
-    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, max(0, int(text) - int(current.read_text())))
-    return available
+    if device.type != "cuda" or settings.kv_cache_memory_mb is not None:
+        return cpu_cache_bytes(settings)
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, int(free - (1 - settings.gpu_memory_utilization) * total))

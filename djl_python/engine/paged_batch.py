@@ -21,6 +21,7 @@ from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .loading import threads_of
 from .model_runner import ModelRunner, rows_of
+from .native.advance import Advance
 from .rolling_batch import EngineSettings, Progress, RollingBatch
 from .runners import open_runner
 from .sampler import Sampled, Sampler, prompt_entries
@@ -35,10 +36,10 @@ _COMPILE_WAIT_S: Final = 0.02
 
 
 class PagedRollingBatch(RollingBatch):
-    """Scheduler, model runner and sampler, put together."""
+    """Scheduler, model runner and sampler, put together; `open_runner` has what `advance` is."""
 
-    def __init__(self, settings: EngineSettings, progress: Progress) -> None:
-        opened = open_runner(settings, progress)
+    def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
+        opened = open_runner(settings, progress, advance)
         self.runner: ModelRunner = opened.runner
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len

@@ -75,7 +75,11 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
         mixed = _MIXTURE[number % len(_MIXTURE)]
-        batch.add(number, prompt, SamplingParams(max_new_tokens=2 * steps + 8, ignore_eos=True, seed=number, **mixed))
+        batch.add(
+            number,
+            prompt,
+            SamplingParams(max_new_tokens=4 * steps + batch_size + 8, ignore_eos=True, seed=number, **mixed),
+        )
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
         batch.step()
     phases = {

@@ -17,7 +17,7 @@ from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 Progress = Callable[[str, int, int], None]
 
 ROLLING_BATCHES: Final = {
-    "auto": "djl_python.engine.paged_batch:PagedRollingBatch",
+    "auto": "djl_python.engine.auto:open_batch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
     "fake": "djl_python.testing:FakeRollingBatch",
 }
@@ -112,7 +112,7 @@ class RollingBatch(abc.ABC):
         return
 
 
-def rolling_batch_class(name: str) -> type[RollingBatch]:
-    """The engine class that `option.rolling_batch` names."""
+def rolling_batch_class(name: str) -> Callable[[EngineSettings, Progress], RollingBatch]:
+    """The engine class that `option.rolling_batch` names, or a function that opens one."""
     found: Any = resolve(ROLLING_BATCHES, name, "option.rolling_batch")
     return found  # type: ignore[no-any-return]

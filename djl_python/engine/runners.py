@@ -23,9 +23,10 @@ from .cached_runner import CachedModelRunner
 from .image_check import ImageCheck
 from .images import PagedImages
 from .linears import on_torch, replace_linears_
-from .loading import LoadedModel, can_page, load_model, pick_device, rounding, set_attention
+from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
-from .native.build import UnavailableError, begin_building
+from .native.advance import Advance
+from .native.build import UnavailableError
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program
@@ -68,15 +69,15 @@ class OpenedRunner:
     scanner: RowScanner = field(default_factory=TorchScanner)
 
 
-def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
+def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
     """Load the model, decide how to run it, and make its cache.
+
+    Args:
+        advance: memory that is being taken for a native program.
 
     Raises:
         ModelLoadError: the checkpoint or a setting does not fit.
     """
-    images = settings.image_example is not None  # torch runs it
-    if settings.kernels != "torch" and not images and pick_device(settings.device).type == "cpu":
-        begin_building()
     loaded = load_model(settings, progress)
     if settings.max_model_len and settings.max_model_len > loaded.context:
         raise ModelLoadError(
@@ -88,8 +89,12 @@ def open_runner(settings: EngineSettings, progress: Progress) -> OpenedRunner:
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     with in_passing(loaded.model):
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
-    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference, recurrent)):
+    if advance is not None:
+        advance.stop()
+    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference, recurrent, advance)):
         return opened
+    if advance is not None:
+        advance.give_back()
     linears = _native_linears(settings, loaded)
     quantize = rounding(settings)
     if linears is not None or quantize is not None:
@@ -161,6 +166,7 @@ def _open_native(
     wanted: int,
     reference: Tensor,
     recurrent: RecurrentLayers | None,
+    advance: Advance | None,
 ) -> OpenedRunner | None:
     """The model as a native program; None, with the reason in the log, where that can't be."""
     if settings.kernels == "torch":
@@ -185,6 +191,7 @@ def _open_native(
             block_size=settings.block_size,
             max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS, MAX_ROWS),
             threads=torch.get_num_threads(),
+            advance=advance,
         )
     except (UnavailableError, NotUnderstoodError) as reason:
         if settings.kernels == "native":

@@ -42,8 +42,7 @@ def library() -> ctypes.CDLL:
     Raises:
         UnavailableError: no compiler, no such processor, or the build failed.
     """
-    missing = _NEEDED - _processor_flags()
-    if missing:
+    if missing := missing_features():
         raise UnavailableError(f"the processor lacks {', '.join(sorted(missing))}")
     compiler = next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
     if compiler is None:
@@ -70,6 +69,11 @@ def begin_building() -> None:
             library()
 
     threading.Thread(target=build, name="kernels", daemon=True).start()
+
+
+def missing_features() -> set[str]:
+    """What the kernels need and this processor doesn't have."""
+    return _NEEDED - _processor_flags()
 
 
 def _processor_flags() -> set[str]:

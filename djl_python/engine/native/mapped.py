@@ -6,8 +6,6 @@ go, and while the model is only tried, as soon as they have been used; whoever r
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from .memory import libc
+from .pages import give_back, libc
 
 _MAPS: Final = Path("/proc/self/maps")
 
@@ -47,11 +45,7 @@ def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
         end = start + (last + 1) * tensor.itemsize  # of a view, what lies between its numbers too
         if not any(low <= start and end <= high for low, high in mapped):
             continue
-        # Whole pages only: the others have neighbours on them.
-        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
-        if length > 0:
-            libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+        give_back(start, end)
 
 
 def trim() -> None:

@@ -6,69 +6,72 @@ more than what is computed with it where the machine is virtual: better in a qui
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import mmap
 import threading
 import time
+from mmap import mmap
 from typing import Final
 
 import torch
 from torch import Tensor
 
-_HUGE_PAGE: Final = 2 << 20
+from .pages import STRETCH, give_back, huge_pages, touch
+
 _CHUNK: Final = 256 << 20  # taken by an arena at a time; what isn't used is never touched
 _ALIGNMENT: Final = 4096
-_STRETCH: Final = 2 << 20  # taken at a time
 _QUIET_S: Final = 0.02  # without use, before more is taken
-_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; elsewhere memory comes when it is touched
 
 
 def on_huge_pages(size: int) -> Tensor:
     """Zeros, `size` bytes, which the operating system gives when they are touched."""
-    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=size)
+    return as_tensor(huge_pages(size))[:size]
+
+
+def as_tensor(memory: mmap) -> Tensor:
+    """(bytes,) uint8, which keeps the memory."""
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class Arena:
-    """Memory on huge pages for many things: each on pages of its own would leave most of its last one empty."""
+    """Memory on huge pages for many things: each on pages of its own would leave most of its last one empty.
 
-    def __init__(self) -> None:
-        self._free = torch.empty(0, dtype=torch.uint8)
+    Args:
+        room: what to begin with, instead of what is taken first.
+    """
+
+    def __init__(self, room: Tensor | None = None) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8) if room is None else room
 
     def take(self, size: int) -> Tensor:
         """Zeros, `size` bytes, aligned for vectors."""
         whole = -(-size // _ALIGNMENT) * _ALIGNMENT
         if whole > len(self._free):
+            self.close()
             self._free = on_huge_pages(max(whole, _CHUNK))
         taken, self._free = self._free[:size], self._free[whole:]
         return taken
 
-    def give_back(self, taken: Tensor) -> None:
-        """The memory of what isn't used after all; nobody may read it again, and nobody gets it."""
-        start, size = taken.data_ptr(), len(taken) // mmap.PAGESIZE * mmap.PAGESIZE
-        libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
-
-
-def touch(memory: Tensor, start: int, end: int) -> None:
-    """Take the bytes from start to end of `memory` now; what is there stays. Other threads run meanwhile."""
-    first = memory.data_ptr() + start // mmap.PAGESIZE * mmap.PAGESIZE
-    libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(memory.data_ptr() + end - first), _MADV_POPULATE_WRITE)
+    def close(self) -> None:
+        """Nothing more will be asked for: what is left of a room goes back."""
+        give_back(self._free.data_ptr(), self._free.data_ptr() + len(self._free))
+        self._free = self._free[:0]
 
 
 class Growing:
     """Memory that is used from its beginning; in quiet moments a thread takes what lies further.
 
     That is `ahead` bytes, or as much again as is used: who has used much is likely to use more.
+
+    Args:
+        room: where it may lie, and how much of that has been taken already.
     """
 
-    def __init__(self, size: int, ahead: int) -> None:
-        self.bytes = on_huge_pages(size)
+    def __init__(self, size: int, ahead: int, room: tuple[Tensor, int] | None = None) -> None:
+        if room is None or len(room[0]) < size:
+            room = on_huge_pages(size), 0
+        self.bytes = room[0][:size]
+        give_back(self.bytes.data_ptr() + size, self.bytes.data_ptr() + len(room[0]))
         self._ahead = min(ahead, size)
-        self._taken = 0
-        self._wanted = 0
+        self._taken = self._wanted = min(room[1], size)
         self._busy = False
         self._rested_s = 0.0
         self._more = threading.Event()
@@ -104,11 +107,6 @@ class Growing:
             elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
                 self._closing.wait(_QUIET_S)
             else:
-                end = min(self._taken + _STRETCH, self._wanted)
-                touch(self.bytes, self._taken, end)
+                end = min(self._taken + STRETCH, self._wanted)
+                touch(self.bytes.data_ptr() + self._taken, self.bytes.data_ptr() + end)
                 self._taken = end
-
-
-@functools.cache
-def libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..quantization import GROUP, Quantize, quantized
 from .memory import Arena
+from .pages import give_back
 from .pool import Kind, Op, Pool, Step
 from .recipe import Linear, NotUnderstoodError
 
@@ -113,7 +114,7 @@ class Packer:
         )
         self._pool.run((Op * 1)(operation), 1, Step())
         if counts.amin() < 0 or counts.sum() > _LISTED * n * k * len(weights):
-            self._memory.give_back(packed)
+            give_back(packed.data_ptr(), packed.data_ptr() + len(packed))
             return None
         # Where each part's list begins, in the tensor that holds the beginnings and then the lists.
         starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1

@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..quantization import Quantize
+from .advance import CACHE_AHEAD, CACHE_AHEAD_SHARE, Advance
 from .mapped import let_go
-from .memory import Arena, Growing
+from .memory import Arena, Growing, as_tensor
 from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
 from .pool import Kind, Op, Pool, Step
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
 QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
-_AHEAD: Final = 128 << 20  # bytes of the cache that are taken in quiet moments, before they are needed
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
@@ -54,6 +54,7 @@ class Program:
         quantize: round the weights of all matrix products, and what they are multiplied with, to integers.
         blocks, block_size: of the cache.
         max_tokens: of a step.
+        advance: room for weights and cache.
     """
 
     def __init__(
@@ -66,18 +67,24 @@ class Program:
         block_size: int,
         max_tokens: int,
         threads: int,
+        advance: Advance | None = None,
     ) -> None:
         self.pool = Pool(threads)
         self._bf16 = dtype == torch.bfloat16
         self._dtype = dtype
         self._quantize = quantize
-        self._memory = Arena()
+        self._memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._packer = Packer(dtype, self.pool, self._memory)
         self._block_size = block_size
         self._kept: list[Any] = []  # what the operations point to
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
         self._block_bytes = sum(self._cache_bytes(layer.attention) for layer in recipe.layers)
-        self._cache = Growing(blocks * self._block_bytes, min(_AHEAD, blocks * self._block_bytes // 8))
+        size = blocks * self._block_bytes
+        self._cache = Growing(
+            size,
+            min(CACHE_AHEAD, int(size * CACHE_AHEAD_SHARE)),
+            None if advance is None else (as_tensor(advance.cache), advance.cache_taken),
+        )
         self._laid_out = 0  # bytes of a block
         self.weight_bytes = 0  # what a step reads of the matrices
         self._ops: list[Op] = []
@@ -89,6 +96,7 @@ class Program:
         except NotUnderstoodError:
             self.close()
             raise
+        self._memory.close()
         self._array = (Op * len(self._ops))(*self._ops)
         # Memory that is touched for the first time costs more than what is written to it.
         self._end_rows = self._end_buffers(_KEPT_ROWS)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from djl_python.engine.native.memory import Arena, Growing, on_huge_pages, touch
+from djl_python.engine.native.memory import Arena, Growing, on_huge_pages
+from djl_python.engine.native.pages import give_back, touch
 
 MIB = 1 << 20
 
@@ -42,17 +43,32 @@ def test_an_arena_holds_many_things_side_by_side() -> None:
     large[-1] = 1
     assert not large[:MIB].any()
     taken = resident_bytes()
-    arena.give_back(parts[0])
-    arena.give_back(large)
+    give_back(large.data_ptr(), large.data_ptr() + len(large))
     assert resident_bytes() <= taken - 2 * MIB
     assert (parts[1] == 1).all()
+
+
+def test_an_arena_begins_with_a_room_and_gives_back_what_it_does_not_need() -> None:
+    room = on_huge_pages(64 * MIB)
+    room.zero_()
+    before = resident_bytes()
+    arena = Arena(room)
+    first = arena.take(20 * MIB)
+    assert first.data_ptr() == room.data_ptr()
+    first.fill_(5)
+    large = arena.take(60 * MIB)
+    assert not large.any()
+    assert resident_bytes() <= before - 40 * MIB + 64 * MIB
+    arena.close()
+    assert (first == 5).all()
 
 
 def test_touching_takes_memory_and_leaves_what_is_there() -> None:
     memory = on_huge_pages(64 * MIB)
     memory[9 * MIB] = 3
     before = resident_bytes()
-    touch(memory, 8 * MIB + 100, 40 * MIB + 100)
+    start = memory.data_ptr()
+    touch(start + 8 * MIB + 100, start + 40 * MIB + 100)
     assert resident_bytes() - before > 20 * MIB
     assert memory[9 * MIB] == 3
 
@@ -95,3 +111,22 @@ def test_memory_ends_where_it_ends() -> None:
     growing.bytes[-1] = 1
     growing.close()
     assert len(growing.bytes) == 3 * MIB
+
+
+def test_memory_lies_in_a_room_of_which_the_rest_goes() -> None:
+    room = on_huge_pages(64 * MIB)
+    room[: 48 * MIB] = 0
+    before = resident_bytes()
+    growing = Growing(16 * MIB, ahead=8 * MIB, room=(room, 48 * MIB))
+    assert growing.bytes.data_ptr() == room.data_ptr()
+    assert len(growing.bytes) == 16 * MIB
+    assert resident_bytes() <= before - 30 * MIB
+    growing.used_to(16 * MIB)
+    growing.close()
+
+
+def test_a_room_that_is_too_small_is_left() -> None:
+    room = on_huge_pages(8 * MIB)
+    growing = Growing(16 * MIB, ahead=8 * MIB, room=(room, 8 * MIB))
+    assert len(growing.bytes) == 16 * MIB
+    growing.close()

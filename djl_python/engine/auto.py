@@ -1,0 +1,37 @@
+"""The door of the built-in engine. Runs in the engine process, once.
+
+Importing torch and transformers takes seconds and one processor. What the others can do meanwhile begins first: memory
+is taken, and the native kernels are built where they aren't yet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .free_memory import available_bytes, cpu_cache_bytes
+from .native.advance import Advance, begin_taking
+from .native.build import begin_building, missing_features
+from .rolling_batch import EngineSettings, Progress, RollingBatch
+
+
+def open_batch(settings: EngineSettings, progress: Progress) -> RollingBatch:
+    """The built-in engine; `RollingBatch.__init__` has the arguments."""
+    advance = _begin(settings) if _will_run_natively(settings) else None
+    from .paged_batch import PagedRollingBatch
+
+    return PagedRollingBatch(settings, progress, advance)
+
+
+def _will_run_natively(settings: EngineSettings) -> bool:
+    """As far as can be said without torch."""
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not _has_gpu())
+    return on_cpu and settings.kernels != "torch" and settings.image_example is None and not missing_features()
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+
+
+def _begin(settings: EngineSettings) -> Advance | None:
+    begin_building()
+    return begin_taking(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())

@@ -1,0 +1,30 @@
+"""How much memory this machine, or this container, has to give. Runs in the engine process; needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from .rolling_batch import EngineSettings
+
+# Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
+# reserved, not taken: the operating system gives a block's memory when the block is first used.
+CPU_CACHE_SHARE: Final = 0.4
+
+
+def cpu_cache_bytes(settings: EngineSettings) -> int:
+    """What the cache may have at most, with what is free now."""
+    if settings.kv_cache_memory_mb is not None:
+        return settings.kv_cache_memory_mb * 2**20
+    return int(available_bytes() * CPU_CACHE_SHARE)
+
+
+def available_bytes() -> int:
+    """Memory that is free: the machine's, or what the container (cgroup v2) may still take if that is less."""
+    available = int(psutil.virtual_memory().available)
+    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, max(0, int(text) - int(current.read_text())))
+    return available

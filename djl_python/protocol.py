@@ -131,6 +131,7 @@ class Opened(Message, frozen=True):
     block_size: int
     description: str = ""
     takes_images: bool = False
+    dtype: str = ""
 
 
 class Step(Message, frozen=True):

@@ -29,7 +29,7 @@ class ModelView:
     ) -> None:
         self.config = config
         self.model_id = config.option.model_id or config.name
-        self.dtype = _DTYPES.get(config.option.dtype) or _dtype_of(path)
+        self.dtype = limits.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
         self.max_model_len = limits.max_model_len
         self.max_batch_size = limits.max_batch_size
         self._tokenizer = tokenizer

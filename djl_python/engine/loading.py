@@ -87,14 +87,24 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     _check_quantization(settings, device, getattr(config, "quantization_config", None))
     kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
-    try:
-        model = kind.from_pretrained(
+
+    def load(dtype: Any) -> Any:
+        return kind.from_pretrained(
             path,
             config=config,
-            dtype=DTYPES[settings.dtype],
+            dtype=dtype,
             trust_remote_code=settings.trust_remote_code,
             device_map={"": device} if device.type != "cpu" else None,
         )
+
+    dtype = DTYPES[settings.dtype]
+    stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
+    avoid_fp16 = device.type == "cpu" and getattr(config, "quantization_config", None) is None
+    try:
+        model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
+        if model is None or (avoid_fp16 and model.dtype == torch.float16):
+            log.warning("CPUs have no arithmetic for fp16: computing in bf16; option.dtype=fp32 keeps every bit")
+            model = load(torch.bfloat16)
     except ValueError as exc:
         if "Unrecognized configuration class" in str(exc):
             raise ModelLoadError(

@@ -101,6 +101,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
                     batch.block_size,
                     batch.description,
                     batch.takes_images,
+                    batch.dtype,
                 )
             ]
         )

@@ -62,6 +62,7 @@ class RollingBatch(abc.ABC):
         kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
         description: one line for the log.
         takes_images: whether prompts may have images.
+        dtype: what the model computes in, by torch's name; empty where that isn't known.
     """
 
     max_model_len: int
@@ -70,6 +71,7 @@ class RollingBatch(abc.ABC):
     block_size: int = 0
     description: str = ""
     takes_images: bool = False
+    dtype: str = ""
 
     @abc.abstractmethod
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from djl_python.errors import PayloadError
@@ -50,3 +51,9 @@ async def test_limits_and_names(model_dir: Path, config: dict[str, object], opti
     served = await Served(model_dir).load(dtype=option)
     found = json.loads((await served.query("info")).body)
     assert found == ["m", "m", dtype, LIMITS.max_model_len, LIMITS.max_batch_size]
+
+
+async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> None:
+    (model_dir / "config.json").write_text('{"dtype": "float16"}')
+    served = await Served(model_dir, msgspec.structs.replace(LIMITS, dtype="bfloat16")).load(dtype="fp16")
+    assert json.loads((await served.query("info")).body)[2] == "bfloat16"

@@ -1,0 +1,60 @@
+"""From a checkpoint to a model that can run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from djl_python.engine.loading import load_model
+from djl_python.engine.rolling_batch import EngineSettings
+from tests.checkpoints import build_checkpoint
+
+
+def load(path: Path, dtype: str = "auto", device: str = "cpu") -> torch.dtype:
+    settings = EngineSettings(model_path=str(path), dtype=dtype, device=device, threads=1)
+    loaded = load_model(settings, lambda what, done, total: None)
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {loaded.dtype}
+    return loaded.dtype
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("fp16"), "llama", torch.float16)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "fp16"])
+def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
+    halves: Path, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert load(halves, dtype) == torch.bfloat16
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("djl_python")] == [
+        "CPUs have no arithmetic for fp16: computing in bf16; option.dtype=fp32 keeps every bit"
+    ]
+
+
+def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Path) -> None:
+    for file in halves.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["dtype"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path) == torch.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_another_format_is_what_was_asked_for(
+    halves: Path, dtype: str, expected: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(halves, dtype) == expected
+    assert not [record for record in caplog.records if record.name.startswith("djl_python")]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_gpu_computes_in_fp16(halves: Path) -> None:
+    assert load(halves, device="cuda") == torch.float16

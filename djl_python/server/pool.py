@@ -42,6 +42,10 @@ class Worker(Protocol):
 
     def send(self, message: AnyMessage) -> None: ...
 
+    def flush(self) -> None:
+        """Let what was sent leave now."""
+        ...
+
     def said(self, message: AnyMessage) -> None:
         """It sent something that is about no call."""
         ...
@@ -245,21 +249,22 @@ class Pool:
                 self._metrics.apply(worker.name, message)
             else:
                 others.append(message)
+        # Whoever waits goes to the worker before the answers are written: it works meanwhile.
+        ended = [flight for flight in touched if flight.last]
+        for flight in ended:
+            self._release(flight)
+        if ended:
+            self._count()
+            worker.flush()
         for flight in touched:
-            self._pass_on(flight)
+            pieces, flight.pieces = flight.pieces, []
+            flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
         for message in others:
             worker.said(message)
         if place.suspect:
             self._trust(place)
 
     # ------------------------------------------------------------------------------------ inside
-
-    def _pass_on(self, flight: Flight) -> None:
-        pieces, flight.pieces = flight.pieces, []
-        if flight.last:
-            self._release(flight)
-            self._count()
-        flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
 
     def _free_place(self) -> Place | None:
         """The least busy worker that has room."""

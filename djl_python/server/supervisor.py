@@ -79,6 +79,11 @@ class Replica:
         if self._channel is not None:
             self._channel.send(message)
 
+    def flush(self) -> None:
+        """Let what was sent leave now."""
+        if self._channel is not None:
+            self._channel.flush()
+
     def said(self, message: AnyMessage) -> None:
         """A ready worker that reports failure is about to exit: it gets no more calls."""
         if isinstance(message, Status) and message.state == "failed":

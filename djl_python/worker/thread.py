@@ -7,9 +7,10 @@ function can't be interrupted: `released` tells whether it came back.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
+import queue
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -25,10 +26,14 @@ _END: Final = object()
 
 
 class _Job:
-    """A function in the thread. `owners` are the calls that wait for it."""
+    """A function in the thread. `owners` are the calls that wait for it; nobody waits for the result of a clean-up."""
 
-    def __init__(self, owners: Sequence[object]) -> None:
+    def __init__(
+        self, owners: Sequence[object], function: Callable[[], Any], result: asyncio.Future[Any] | None
+    ) -> None:
         self.owners = owners
+        self.function = function
+        self.result = result
         self.started = False
         self.ended = asyncio.Event()
 
@@ -37,9 +42,11 @@ class HandlerThread:
     """Runs functions in the thread, for coroutines of the loop."""
 
     def __init__(self) -> None:
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="handler")
         self._loop = asyncio.get_running_loop()
         self._jobs: set[_Job] = set()
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="handler", daemon=True)
+        self._thread.start()
 
     @property
     def busy(self) -> bool:
@@ -53,20 +60,18 @@ class HandlerThread:
             HandlerError: the function called sys.exit.
             RuntimeError: it raised StopIteration, which no coroutine can raise.
         """
-        job = _Job(owners)
-        future = self._executor.submit(_run, job, lambda: function(*args, **kwargs))
-        self._jobs.add(job)
-        future.add_done_callback(lambda _: self._tell_end(job))
-        return await asyncio.wrap_future(future)
+        result: asyncio.Future[R] = self._loop.create_future()
+        self._put(_Job(owners, lambda: function(*args, **kwargs), result))
+        return await result
 
     def post(self, function: Callable[[], Any]) -> None:
         """Have a function called after what is queued; what it raises is logged."""
+        self._put(_Job((), function, None))
 
-        def log_failure(future: concurrent.futures.Future[Any]) -> None:
-            if not future.cancelled() and (exc := future.exception()) is not None:
-                log.error("clean-up failed: %s", user_traceback(exc))
-
-        self._executor.submit(_run, None, function).add_done_callback(log_failure)
+    def close(self) -> None:
+        """Wait for what is queued, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
 
     async def iterate(self, owners: Sequence[object], items: Iterable[Any]) -> AsyncIterator[Any]:
         """The items of a synchronous iterable, each fetched in the thread. It is closed when this is."""
@@ -88,21 +93,48 @@ class HandlerThread:
                 return False
         return True
 
-    def _tell_end(self, job: _Job) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is about to end
-            self._loop.call_soon_threadsafe(self._end, job)
+    def _put(self, job: _Job) -> None:
+        self._jobs.add(job)
+        self._queue.put(job)
 
-    def _end(self, job: _Job) -> None:
+    # One word to the loop for each job: a pool of the library's has two, and a lock that both sides wait for. Where a
+    # worker takes one call at a time, nothing else happens meanwhile.
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            value: Any = None
+            error: BaseException | None = None
+            if job.result is None or not job.result.cancelled():
+                job.started = True
+                try:
+                    value = job.function()
+                except BaseException as exc:  # of the user's code, for whoever waits
+                    error = exc
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process is about to end
+                self._loop.call_soon_threadsafe(self._end, job, value, error)
+            del job, value, error  # not until the next job
+
+    def _end(self, job: _Job, value: Any, error: BaseException | None) -> None:
         self._jobs.discard(job)
         job.ended.set()
+        if job.result is None:
+            if error is not None:
+                log.error("clean-up failed: %s", user_traceback(_to_raise(error)))
+        elif not job.result.done():
+            if error is None:
+                job.result.set_result(value)
+            else:
+                job.result.set_exception(_to_raise(error))
 
 
-def _run(job: _Job | None, function: Callable[[], R]) -> R:
-    if job is not None:
-        job.started = True
-    try:
-        return function()
-    except StopIteration as exc:
-        raise RuntimeError("the handler raised StopIteration") from exc
-    except SystemExit as exc:
-        raise HandlerError(f"the handler called sys.exit({exc.code!r})") from exc
+def _to_raise(error: BaseException) -> BaseException:
+    """The same, or what says it where it can't be raised."""
+    made: BaseException
+    match error:
+        case StopIteration():
+            made = RuntimeError("the handler raised StopIteration")
+        case SystemExit():
+            made = HandlerError(f"the handler called sys.exit({error.code!r})")
+        case _:
+            return error
+    made.__cause__ = error
+    return made

@@ -30,10 +30,14 @@ class Worker:
     def __init__(self, name: str = "0", capacity: int = 1) -> None:
         self.name, self.capacity = name, capacity
         self.sent: list[AnyMessage] = []
+        self.left = 0  # how many of them are on their way
         self.hung_up = asyncio.Event()
 
     def send(self, message: AnyMessage) -> None:
         self.sent.append(message)
+
+    def flush(self) -> None:
+        self.left = len(self.sent)
 
     def said(self, message: AnyMessage) -> None:
         raise AssertionError(message)
@@ -67,6 +71,21 @@ async def test_nobody_comes_in_before_the_first_worker_is_ready():
         loading.submit(call(), Recorder())
     loading.add(Worker())
     loading.submit(call(), Recorder())
+
+
+async def test_who_waits_is_with_the_worker_before_the_answer_is_written():
+    worker = Worker()
+    served = pool(worker)
+    seen: list[tuple[list[int], int]] = []
+
+    class Watching(Recorder):
+        def body(self, data: bytes, last: bool) -> None:
+            seen.append((worker.calls, worker.left))
+
+    first = served.submit(call(), Watching())
+    waiting = served.submit(call(), Recorder())
+    served.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"done", True)])
+    assert seen == [([first.id, waiting.id], 2)]
 
 
 async def test_the_least_busy_worker_gets_the_call():

@@ -3,16 +3,28 @@
 A block is room for `block_size` tokens' keys and values in every layer. A full block is *sealed*: found again by its
 content (the tokens and images in it and everything before them), shared by every sequence with the same prefix, and
 kept after its last user until the room is needed (least recently used first).
+
+Room is needed sooner where memory is only taken when a block is first used, which takes time and is somebody else's
+loss: while hardly anything that rests is asked for again, the oldest of it makes room before new memory does. What had
+to go is remembered by its name for a while, so that it is known when somebody asks for it after all.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
 
 from .sequence import Content, Sequence
 
-_ROOT = 0
+_ROOT: Final = 0
+# So many blocks may come to rest in new memory before any of them has been asked for again, ...
+_ON_TRUST: Final = 448
+# ... and so many more for each that has.
+_FOR_EACH_ASKED: Final = 16
+# When so many blocks have come to rest, what was counted weighs half.
+_MEMORY: Final = 2048
 
 
 class OutOfBlocksError(Exception):
@@ -20,9 +32,16 @@ class OutOfBlocksError(Exception):
 
 
 class BlockManager:
-    """Hands out block numbers 0 .. `total`-1."""
+    """Hands out block numbers 0 .. `total`-1.
 
-    def __init__(self, total: int, block_size: int, *, share: bool = True) -> None:
+    Args:
+        share: whether content is found again.
+        at_hand: how many blocks, from the first on, have their memory already; all of them if left out.
+    """
+
+    def __init__(
+        self, total: int, block_size: int, *, share: bool = True, at_hand: Callable[[], int] | None = None
+    ) -> None:
         self.total = total
         self.block_size = block_size
         self._share = share
@@ -36,6 +55,10 @@ class BlockManager:
         self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
         self._next_serial = _ROOT + 1
+        self._evicted: OrderedDict[tuple[int, Content], int] = OrderedDict()  # serials of content that had to go
+        self._at_hand = at_hand or (lambda: total)
+        self._rested = 0  # blocks that came to rest
+        self._asked = 0  # of those, how many were asked for again, there or not
 
     @property
     def available(self) -> int:
@@ -60,6 +83,7 @@ class BlockManager:
         resting = sum(1 for block in shared if self._users[block] == 0)
         if self.blocks_for(len(sequence.tokens)) - len(shared) > self.available - resting:
             return False
+        self._asked += resting + self._count_evicted(sequence, shared)
         for block in shared:
             self._use(block)
         sequence.blocks = shared
@@ -89,10 +113,10 @@ class BlockManager:
             block = sequence.blocks[index]
             known = self._known.get(key)
             if known is None:
-                self._known[key] = (self._next_serial, block)
+                serial = self._evicted.pop(key, None) or self._new_serial()
+                self._known[key] = (serial, block)
                 self._key_of[block] = key
-                self._serial_of[block] = self._next_serial
-                self._next_serial += 1
+                self._serial_of[block] = serial
             else:  # computed twice at the same time: this copy only lends its content's name to what follows
                 self._serial_of[block] = known[0]
             sequence.sealed += 1
@@ -106,12 +130,16 @@ class BlockManager:
                 continue
             if block in self._key_of:
                 self._unused_sealed[block] = None
+                self._rested += 1
             else:
                 self._serial_of.pop(block, None)
                 heapq.heappush(self._free, block)
         sequence.blocks = []
         sequence.sealed = 0
         sequence.computed = 0
+        if self._rested > _MEMORY:
+            self._rested //= 2
+            self._asked //= 2
 
     def forget(self) -> None:
         """Drop all resting content (after the cache's tensors were lost or doubted)."""
@@ -130,13 +158,30 @@ class BlockManager:
             blocks.append(block)
         return blocks
 
+    def _count_evicted(self, sequence: Sequence, shared: list[int]) -> int:
+        """How many blocks' content the sequence would have found after `shared`, had it not been evicted."""
+        if not self._share or sequence.wants_prompt_logprobs:
+            return 0
+        size, count = self.block_size, 0
+        parent = self._serial_of[shared[-1]] if shared else _ROOT
+        for start in range(len(shared) * size, len(sequence.tokens) - size, size):
+            serial = self._evicted.get((parent, sequence.content(start, start + size)))
+            if serial is None:
+                break
+            parent, count = serial, count + 1
+        return count
+
+    def _new_serial(self) -> int:
+        self._next_serial += 1
+        return self._next_serial - 1
+
     def _use(self, block: int) -> None:
         if self._users[block] == 0:
             self._unused_sealed.pop(block)
         self._users[block] += 1
 
     def _take(self) -> int:
-        if self._free:
+        if self._free and (not self._unused_sealed or self._free[0] < self._at_hand() or self._may_grow):
             block = heapq.heappop(self._free)
         elif self._unused_sealed:
             block = self._evict()
@@ -145,8 +190,16 @@ class BlockManager:
         self._users[block] = 1
         return block
 
+    @property
+    def _may_grow(self) -> bool:
+        """Whether what rests is asked for often enough to be worth new memory."""
+        return self._rested <= _ON_TRUST + _FOR_EACH_ASKED * self._asked
+
     def _evict(self) -> int:
         block, _ = self._unused_sealed.popitem(last=False)
-        del self._known[self._key_of.pop(block)]
-        del self._serial_of[block]
+        key = self._key_of.pop(block)
+        del self._known[key]
+        self._evicted[key] = self._serial_of.pop(block)
+        if len(self._evicted) > self.total:
+            self._evicted.popitem(last=False)
         return block

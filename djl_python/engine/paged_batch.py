@@ -50,7 +50,12 @@ class PagedRollingBatch(RollingBatch):
         self.dtype = str(opened.loaded.dtype).removeprefix("torch.")
         self.weight_bytes = opened.weight_bytes
         self.scheduler = Scheduler(
-            BlockManager(opened.kv_blocks, settings.block_size, share=opened.share_prefixes),
+            BlockManager(
+                opened.kv_blocks,
+                settings.block_size,
+                share=opened.share_prefixes,
+                at_hand=opened.blocks_at_hand,
+            ),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
         )

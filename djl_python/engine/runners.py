@@ -9,6 +9,7 @@ the other.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -67,6 +68,7 @@ class OpenedRunner:
     takes_images: bool = False
     takes_drafts: bool = False
     scanner: RowScanner = field(default_factory=TorchScanner)
+    blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -218,6 +220,7 @@ def _open_native(
         share_prefixes=True,
         takes_drafts=True,
         scanner=NativeScanner(program.pool),
+        blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
     )
 

@@ -249,22 +249,25 @@ class Pool:
                 self._metrics.apply(worker.name, message)
             else:
                 others.append(message)
-        # Whoever waits goes to the worker before the answers are written: it works meanwhile.
-        ended = [flight for flight in touched if flight.last]
-        for flight in ended:
-            self._release(flight)
-        if ended:
-            self._count()
-            worker.flush()
-        for flight in touched:
-            pieces, flight.pieces = flight.pieces, []
-            flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
+        self._pass_on(touched, worker)
         for message in others:
             worker.said(message)
         if place.suspect:
             self._trust(place)
 
     # ------------------------------------------------------------------------------------ inside
+
+    def _pass_on(self, flights: Sequence[Flight], worker: Worker) -> None:
+        """Write what has come for these. Whoever waits goes to the worker before: it works meanwhile."""
+        ended = [flight for flight in flights if flight.last]
+        for flight in ended:
+            self._release(flight)
+        if ended:
+            self._count()
+            worker.flush()
+        for flight in flights:
+            pieces, flight.pieces = flight.pieces, []
+            flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
 
     def _free_place(self) -> Place | None:
         """The least busy worker that has room."""

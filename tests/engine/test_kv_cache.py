@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from djl_python.engine import kv_cache
 from djl_python.engine.kv_cache import BlockManager, OutOfBlocksError
 from djl_python.engine.sequence import Sequence
 from djl_python.types import Images, SamplingParams
@@ -131,6 +132,62 @@ def test_the_least_recently_used_goes_first_and_of_a_prefix_the_tail() -> None:
         assert len(blocks._lookup(probe)) * SIZE == known
 
 
+def serve(blocks: BlockManager, tokens: list[int]) -> int:
+    """One sequence from beginning to end; how many of its tokens were known."""
+    mine = sequence(tokens)
+    assert blocks.admit(mine)
+    known = mine.computed
+    compute(blocks, mine)
+    blocks.release(mine)
+    return known
+
+
+def touched(blocks: BlockManager) -> int:
+    """How many blocks have been used at some time."""
+    return blocks.total - sum(1 for block in blocks._free if block >= min_untouched(blocks))
+
+
+def min_untouched(blocks: BlockManager) -> int:
+    free, lowest = set(blocks._free), blocks.total
+    while lowest and lowest - 1 in free:
+        lowest -= 1
+    return lowest
+
+
+def test_what_nobody_asks_for_again_makes_room_before_new_memory_does() -> None:
+    blocks = BlockManager(4000, SIZE, at_hand=lambda: 0)
+    for number in range(500):
+        serve(blocks, [number] * (4 * SIZE))
+    assert 448 <= touched(blocks) < 470
+    assert serve(blocks, [499] * (4 * SIZE) + [1]) == 4 * SIZE, "the latest is still there"
+    assert serve(blocks, [0] * (4 * SIZE) + [1]) == 0
+
+
+def test_memory_that_is_there_is_used_first() -> None:
+    blocks = BlockManager(4000, SIZE, at_hand=lambda: 1000)
+    for number in range(500):
+        serve(blocks, [number] * (4 * SIZE))
+    assert 1000 <= touched(blocks) < 1020
+
+
+def test_chats_that_come_back_get_the_memory_they_are_worth() -> None:
+    """More of them than are kept at first: what had to go is missed, and from then on it stays."""
+    blocks = BlockManager(8000, SIZE, at_hand=lambda: 0)
+    history = 20 * SIZE
+    known = [[serve(blocks, [number] * (history + turn)) for number in range(100)] for turn in (1, 2, 3)]
+    assert sum(known[0]) == 0
+    assert sum(known[2]) == 100 * history
+    assert touched(blocks) >= 2000
+
+
+def test_content_that_had_to_go_is_found_again_once_it_is_computed_again() -> None:
+    blocks = BlockManager(6, SIZE)
+    serve(blocks, [1] * 2 * SIZE)
+    serve(blocks, [2] * 6 * SIZE)
+    assert serve(blocks, [1] * (2 * SIZE) + [3]) == 0
+    assert serve(blocks, [1] * (2 * SIZE) + [4]) == 2 * SIZE
+
+
 def test_prompt_logprobs_need_every_position_computed() -> None:
     blocks = BlockManager(10, SIZE)
     first = sequence([1] * 9)
@@ -142,9 +199,12 @@ def test_prompt_logprobs_need_every_position_computed() -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_any_history_keeps_the_books_straight(share: bool) -> None:
+@pytest.mark.parametrize("at_hand", [40, 8])
+def test_any_history_keeps_the_books_straight(share: bool, at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "_ON_TRUST", 4)
+    monkeypatch.setattr(kv_cache, "_MEMORY", 60)
     rng = random.Random(5)
-    blocks = BlockManager(40, SIZE, share=share)
+    blocks = BlockManager(40, SIZE, share=share, at_hand=lambda: at_hand)
     live: list[Sequence] = []
     for number in range(3000):
         action = rng.random()

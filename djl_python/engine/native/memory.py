@@ -84,10 +84,15 @@ class Growing:
             self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
             self._thread.start()
         self._busy = True
+        self._taken = max(self._taken, end)
         if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
-            self._taken = max(self._taken, end)
             self._wanted = wanted
             self._more.set()
+
+    @property
+    def taken(self) -> int:
+        """Bytes, from the first on, that nobody has to wait for."""
+        return self._taken
 
     def rest(self) -> None:
         """Nothing is used now."""
@@ -109,4 +114,4 @@ class Growing:
             else:
                 end = min(self._taken + STRETCH, self._wanted)
                 touch(self.bytes.data_ptr() + self._taken, self.bytes.data_ptr() + end)
-                self._taken = end
+                self._taken = max(self._taken, end)

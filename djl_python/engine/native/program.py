@@ -132,6 +132,11 @@ class Program:
         """Room for keys and values, reserved; memory is taken as it is used."""
         return len(self._cache.bytes)
 
+    @property
+    def blocks_at_hand(self) -> int:
+        """Blocks of the cache, from the first on, whose memory has been taken."""
+        return self._cache.taken // self._block_bytes
+
     def close(self) -> None:
         """End the threads."""
         self._cache.close()

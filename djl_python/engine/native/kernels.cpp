@@ -68,6 +68,24 @@ void walk(Pool& pool, Run& run) {
 
 void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F32>(pool, run); }
 
+// A product's slots for what attention reads, see ahead.h.
+template <class F>
+Slots slots_of_any(const Op& op, const Step& step) {
+    switch (op.format) {
+        case kEight: return integer_slots_of<Eight>(op, step);
+        case kFour: return integer_slots_of<Four>(op, step);
+        case kTwelve: return slots_of<TwelvePanel, BF16>(op, step);
+        default: return slots_of<PlainPanel<F>, F>(op, step);
+    }
+}
+
+template <class F>
+void plan(Run& run) {
+    const Step& step = run.step;
+    plan_streams(run.ops, step, sizeof(typename F::T), run.threads,
+                 [&](const Op& op) { return slots_of_any<F>(op, step); }, run.streams);
+}
+
 void work(Pool* pool, int thread) {
     number = thread;
     pool->follow([&](Run& run) { walk_any(*pool, run); });
@@ -103,6 +121,7 @@ int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) 
     run.begin(ops, count, *step, bf16);
     for (int i = 0; i < count; ++i)
         if (ops[i].kind == kAttend) make_room(run, i, ops[i], *step);
+    bf16 ? plan<BF16>(run) : plan<F32>(run);
     pool->begin(run);
     walk_any(*pool, run);
     return 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ahead.h"
 #include "formats.h"
 #include "pool.h"
 #include "program.h"
@@ -14,33 +15,6 @@ namespace {
 
 constexpr int kRows = 6;      // rows of the register tile
 constexpr int kBand = 96;     // rows that a panel is multiplied with at a time
-constexpr int kAhead = 8192;  // bytes of a panel fetched before they are needed
-
-// What a tile fetches along the way: two cache lines a step, or the same one twice.
-struct Ahead {
-    const char* at;
-    int64_t second, stride;
-
-    // A tile alone with its panel (Lines of 64 bytes a step) fetches the panel itself, some lines before they are read.
-    template <int Lines>
-    void fetch() {
-        if (Lines) {
-            for (int line = 0; line < Lines; ++line) _mm_prefetch(at + kAhead + line * 64, _MM_HINT_T1);
-        } else {
-            _mm_prefetch(at, _MM_HINT_T1);
-            _mm_prefetch(at + second, _MM_HINT_T1);
-        }
-        at += Lines ? Lines * 64 : stride;
-    }
-};
-
-// Of several tiles that read the same `steps` of a panel the first ones fetch what comes next between them: the memory is
-// never idle, and nobody waits for it. A step has `lines` lines.
-inline Ahead ahead_of(int tile, int tiles, const char* panel, const char* next, int64_t steps, int lines) {
-    const int each = tiles < 4 ? std::min(2, lines) : 1, fetched = tile * each;
-    if (tiles == 1 || !next || fetched >= lines) return {panel, 0, 0};
-    return {next + fetched * steps * 64, (each - 1) * 64, each * 64};
-}
 
 inline __m512 activate(__m512 x, int activation) {
     const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
@@ -160,6 +134,12 @@ inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader r
     }
 }
 
+// Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
+struct Bands {
+    int height, count;
+    explicit Bands(int rows) : height(rows > kBand ? 64 : rows), count(rows ? (rows + height - 1) / height : 0) {}
+};
+
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
 // panel to be fetched meanwhile: with the last band the next one, else -1.
 template <class Work>
@@ -179,10 +159,10 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, W
         return;
     }
     const int rows = rows_of(op, step);
-    // Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
-    const int band = rows > kBand ? 64 : rows, bands = band ? (rows + band - 1) / band : 0;
-    run.share_in_order(index, panels * bands, [&](int task) {
-        const int panel = task / bands, first = task % bands * band, last = std::min(rows, first + band);
+    const Bands bands(rows);
+    run.share_in_order(index, panels * bands.count, [&](int task) {
+        const int panel = task / bands.count, first = task % bands.count * bands.height;
+        const int last = std::min(rows, first + bands.height);
         work(panel, last == rows ? std::min(panel + 1, panels - 1) : -1, first, last);
     });
 }
@@ -205,19 +185,31 @@ struct PlainPanel {
     }
 };
 
+// The slots of a product: of each panel and band, and of each whole part of them.
+template <class Panel, class F>
+Slots slots_of(const Op& op, const Step& step) {
+    const Bands bands(rows_of(op, step));
+    const int tiles = (bands.height + kRows - 1) / kRows, parts = op.k / F::pair / kSteps;
+    return {(int64_t)panels_of(op) * bands.count * parts * spare_tiles(tiles, Panel::lines), kSteps};
+}
+
 // out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
 // parts that stay in the first cache while all rows are multiplied with them; the sums of a band of rows are in memory.
 template <class F, class Panel>
 void linear(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    const int steps = op.k / F::pair;
+    const int steps = op.k / F::pair, parts = steps / kSteps;
+    const Stream& stream = run.streams[index], nothing{};
+    const Bands bands(rows_of(op, step));
+    const int spare = spare_tiles((bands.height + kRows - 1) / kRows, Panel::lines);
     alignas(64) T room[kSteps * kPanel * F::pair];
     alignas(64) float sums[kBand * kPanel];
     for_each_band(run, index, op, step, [&](int panel_index, int, int first, int last) {
         const Panel panel(op, panel_index, steps);
         memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
         // Tiles of nearly the same height: a low last one would wait for its own additions.
-        const int tiles = (last - first + kRows - 1) / kRows;
+        const int tiles = (last - first + kRows - 1) / kRows, busy = tiles - spare_tiles(tiles, Panel::lines);
+        const int slots = (panel_index * bands.count + first / std::max(1, bands.height)) * parts * spare;
         for (int from = 0; from < steps; from += kSteps) {
             const int count = std::min(kSteps, steps - from);
             const T* a = (const T*)op.in + first * (int64_t)op.k + from * F::pair;
@@ -230,7 +222,9 @@ void linear(Run& run, int index, const Op& op, const Step& step) {
             const ReadyReader again{Panel::ready ? (const __m512i*)panel.at(from) : (const __m512i*)room};
             for (int t = 0, row = 0, height; t < tiles; ++t, row += height) {
                 height = (last - first - row) / (tiles - t);
-                const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines);
+                const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines,
+                                             count == kSteps ? stream : nothing,
+                                             slots + from / kSteps * spare + t - busy);
                 const T* rows = a + (int64_t)row * op.k;
                 if (t == 0) tile_of<F, 0>(height, rows, op.k, reader, count, ahead, sums);
                 else tile_of<F, 0>(height, rows, op.k, again, count, ahead, sums + row * kPanel);

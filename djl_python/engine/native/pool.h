@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "ahead.h"
 #include "program.h"
 
 namespace {
@@ -49,7 +50,8 @@ struct Run {
     const int threads;
     Parts& parts;
     std::vector<Op> ops;
-    std::vector<int> shares;  // of each operation that is attention: `shares_of` of attention.h
+    std::vector<int> shares;      // of each operation that is attention: `shares_of` of attention.h
+    std::vector<Stream> streams;  // of each operation that is a product: see ahead.h
     Step step{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // of the pool's own threads
@@ -59,6 +61,7 @@ struct Run {
     void begin(const Op* list, int count, const Step& what, bool is_bf16) {
         ops.assign(list, list + count);
         shares.assign(count, 1);
+        streams.assign(count, Stream{});
         step = what;
         bf16 = is_bf16;
         for (int i = 0; i < count * (threads + 1); ++i) counters[i].store(0, std::memory_order_relaxed);

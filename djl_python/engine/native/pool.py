@@ -60,6 +60,7 @@ class Step(ctypes.Structure):
         ("tiles", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
         ("block_size", ctypes.c_int32),
+        ("block_count", ctypes.c_int32),
         ("block_bytes", ctypes.c_int64),
     )
 

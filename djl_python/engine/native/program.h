@@ -66,6 +66,7 @@ struct Step {
     const int64_t* tile_table;  // (tiles,) offset of the sequence's blocks in `blocks`
     const int64_t* blocks;
     int32_t block_size;
+    int32_t block_count;
     int64_t block_bytes;        // of a block, with all layers' keys and values
 };
 

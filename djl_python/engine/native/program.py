@@ -117,6 +117,7 @@ class Program:
             wanted=wanted,
             tiles=len(step.tile_start),
             block_size=self._block_size,
+            block_count=len(step.blocks),
             block_bytes=self._block_bytes,
         )
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)

@@ -55,13 +55,15 @@ def test_zeros_and_a_width_that_is_no_multiple_of_a_group(quantize: Quantize) ->
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_torchs_kernels_compute_what_the_codes_stand_for(quantize: Quantize, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("rows", [5, 40])
+def test_torchs_kernels_compute_what_the_codes_stand_for(quantize: Quantize, dtype: torch.dtype, rows: int) -> None:
     weight, bias = a_weight(), torch.randn(96)
     codes = quantized(weight, quantize)
-    x = torch.randn(2, 5, weight.shape[1], generator=torch.Generator().manual_seed(2))
+    x = torch.randn(2, rows, weight.shape[1], generator=torch.Generator().manual_seed(2))
     expected = x @ codes.values(weight.shape[1]).T + bias
-    made = QuantizedLinear(codes, weight.shape[1], dtype, bias.to(dtype))(x.to(dtype)).float()
-    assert torch.allclose(made, expected, atol=(2e-3 if dtype == torch.float32 else 2e-2) * float(expected.abs().max()))
+    made = QuantizedLinear(codes, weight.shape[1], bias.to(dtype))(x.to(dtype))
+    assert made.dtype == dtype
+    assert torch.allclose(made.float(), expected, atol=2e-2 * float(expected.abs().max()))
 
 
 @torch.inference_mode()
@@ -132,22 +134,24 @@ def generated(path: Path, **settings: str) -> tuple[list[int], str]:
 def test_the_engine_runs_rounded_models(
     tmp_path: Path, architecture: str, quantize: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A model whose weights are that rounded already loses nothing when they are rounded again."""
+    """A model whose weights are that rounded already loses nothing when they are rounded again.
+
+    What is multiplied is rounded too, to bf16 by torch's kernels: among tokens as good as equal that may decide.
+    """
     from transformers import AutoModelForCausalLM
 
     path = build_checkpoint(tmp_path, architecture)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     round_linears(model, "int8" if quantize == "int8" else "int4")
     logits = model(torch.arange(3, 60)[None]).logits[0, -1]
-    expected = model.generate(
-        torch.arange(3, 60)[None], max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0
-    )[0, 57:].tolist()
+    good_enough = logits.max() - 0.1 * logits.std()
     on_torch, how = generated(path, quantize=quantize, kernels="torch")
     assert "native" not in how
+    assert ("transformers' own cache" in how) == (architecture == "bloom")
     if architecture == "qwen3_moe":
         assert "keeps its experts as they are" in caplog.text
     else:
-        assert on_torch == expected
+        assert logits[on_torch[0]] > good_enough
     if architecture == "bloom":
         return
     try:
@@ -156,8 +160,7 @@ def test_the_engine_runs_rounded_models(
         pytest.skip(str(reason))
     native, how = generated(path, quantize=quantize, kernels="native")
     assert f"with {quantize} weights on cpu (native kernels)" in how
-    # They round what is multiplied too; among tokens that are as good as equal that may decide.
-    assert logits[native[0]] > logits.max() - 0.1 * logits.std()
+    assert logits[native[0]] > good_enough
 
 
 def test_a_checkpoint_that_is_not_what_the_option_says(tmp_path: Path) -> None:

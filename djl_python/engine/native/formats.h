@@ -12,13 +12,31 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
+#ifdef __AVX512BF16__
+inline __m512 add_pairs(__m512 sum, __m512i b, int32_t a) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
+}
+inline __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+#else  // the same in fp32: bf16 is its upper half
+inline __m512 add_pairs(__m512 sum, __m512i b, int32_t a) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000);
+    const __m512 first = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), second = _mm512_castsi512_ps(_mm512_and_si512(b, upper));
+    sum = _mm512_fmadd_ps(first, _mm512_castsi512_ps(_mm512_set1_epi32(a << 16)), sum);
+    return _mm512_fmadd_ps(second, _mm512_castsi512_ps(_mm512_set1_epi32(a & (int32_t)0xffff0000)), sum);
+}
+inline __m256i to_bf16(__m512 x) {  // to the nearest, ties to even; what is no number stays none
+    const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 none = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i kept = _mm512_mask_or_epi32(rounded, none, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+#endif
+
 struct BF16 {
     using T = uint16_t;
     static constexpr int pair = 2;
-    static __m512 fma(__m512 sum, __m512i b, int32_t a) {
-        return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
-    }
-    static T from(float x) { return (T)((uint32_t)_mm_cvtsi128_si32((__m128i)_mm_cvtneps_pbh(_mm_set_ss(x))) & 0xffff); }
+    static __m512 fma(__m512 sum, __m512i b, int32_t a) { return add_pairs(sum, b, a); }
     static float to(T x) {
         uint32_t bits = (uint32_t)x << 16;
         float out;
@@ -28,9 +46,9 @@ struct BF16 {
     static __m512 load(const T* from, __mmask16 mask) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
     }
-    static void store(T* to, __m512 x) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
+    static void store(T* to, __m512 x) { _mm256_storeu_si256((__m256i*)to, to_bf16(x)); }
     static void store(T* to, __m512 x, __mmask16 mask) {
-        _mm256_mask_storeu_epi16(to, mask, (__m256i)_mm512_cvtneps_pbh(x));
+        _mm256_mask_storeu_epi16(to, mask, to_bf16(x));
     }
 };
 
@@ -40,7 +58,6 @@ struct F32 {
     static __m512 fma(__m512 sum, __m512i b, int32_t a) {
         return _mm512_fmadd_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(_mm512_set1_epi32(a)), sum);
     }
-    static T from(float x) { return x; }
     static float to(T x) { return x; }
     static __m512 load(const T* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
     static void store(T* to, __m512 x) { _mm512_storeu_ps(to, x); }

@@ -6,9 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from djl_python.engine.native import build
 from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.native.linears import NativeLinears
+from djl_python.engine.native.recipe import Linear
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch, run_to_end
@@ -38,8 +41,8 @@ def test_no_compiler(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_processor(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_processor_flags", lambda: {"avx2", "avx512f", "avx512bw", "avx512vl"})
-    with pytest.raises(UnavailableError, match="the processor lacks avx512_bf16"):
+    monkeypatch.setattr(build, "_processor_flags", lambda: {"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    with pytest.raises(UnavailableError, match="the processor lacks avx512_vnni"):
         library.__wrapped__()
 
 
@@ -48,6 +51,27 @@ def test_a_failing_compiler_leaves_nothing_behind(unbuilt: Path, monkeypatch: py
     with pytest.raises(UnavailableError, match="failed"):
         library.__wrapped__()
     assert list((unbuilt / ".cache" / "djl-serving").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_processor_without_arithmetic_for_bf16(
+    unbuilt: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels do it in fp32: products are as exact, and the model's logits are its own (`open_runner` looks)."""
+    monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-mno-avx512bf16"))
+    emulating = library.__wrapped__()
+    monkeypatch.setattr("djl_python.engine.native.pool.library", lambda: emulating)
+    linears = NativeLinears(torch.bfloat16, 1)
+    generator = torch.Generator().manual_seed(3)
+    weight, x = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((70, 192), (9, 192)))
+    made = linears.make(Linear(weight, None), None)
+    assert made is not None
+    assert torch.allclose(made(x).float(), x.float() @ weight.float().T, rtol=2**-8, atol=1e-3)
+    x[0, 0] = float("nan")
+    assert made(x)[0].isnan().all()
+    linears.pool.close()
+    path = build_checkpoint(tmp_path_factory.mktemp("model"), "llama", torch.bfloat16)
+    assert "native kernels" in open_batch(path, kernels="native").description
 
 
 def test_without_kernels_the_model_runs_on_torch_and_native_alone_is_refused(

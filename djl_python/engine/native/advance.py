@@ -85,4 +85,7 @@ def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Adva
     ahead = min(CACHE_AHEAD, int(cache * CACHE_AHEAD_SHARE), _CACHE_OF_CHECKPOINT * checkpoint)
     if not weights or checkpoint + weights + ahead > available // 2:
         return None
-    return Advance(weights, cache, ahead)
+    try:
+        return Advance(weights, min(cache, available), ahead)
+    except OSError:  # addresses are rationed: everybody takes what he needs when he needs it
+        return None

@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from djl_python.engine.native import advance as advance_module
 from djl_python.engine.native.advance import CACHE_AHEAD, Advance, begin_taking
 
 MIB = 1 << 20
@@ -81,6 +84,21 @@ def test_nothing_is_taken_where_it_is_not_known_or_not_there(tmp_path: Path) -> 
     assert begin_taking(model, "gptq", GIB, 16 * GIB) is None, "transformers loads those"
     assert begin_taking(model, "none", GIB, 60 * MIB) is None, "too little memory"
     assert CACHE_AHEAD < GIB
+
+
+def test_a_cache_larger_than_the_machine_gets_the_machines_room(tmp_path: Path) -> None:
+    advance = begin_taking(checkpoint(tmp_path, 10 * MIB), "none", 1 << 50, 4 * GIB)
+    assert advance is not None
+    assert len(advance.cache) == 4 * GIB
+    advance.give_back()
+
+
+def test_where_addresses_are_rationed_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> None:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr(advance_module, "huge_pages", refuse)
+    assert begin_taking(checkpoint(tmp_path, 10 * MIB), "none", GIB, 16 * GIB) is None
 
 
 def test_the_door_needs_no_torch() -> None:

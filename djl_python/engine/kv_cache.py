@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from .sequence import Content, Sequence
@@ -55,7 +55,7 @@ class BlockManager:
         self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
         self._next_serial = _ROOT + 1
-        self._evicted: OrderedDict[tuple[int, Content], int] = OrderedDict()  # serials of content that had to go
+        self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # what was known and had to go
         self._at_hand = at_hand or (lambda: total)
         self._rested = 0  # blocks that came to rest
         self._asked = 0  # of those, how many were asked for again, there or not
@@ -113,7 +113,7 @@ class BlockManager:
             block = sequence.blocks[index]
             known = self._known.get(key)
             if known is None:
-                serial = self._evicted.pop(key, None) or self._new_serial()
+                serial = self._evicted.pop(key)[0] if key in self._evicted else self._new_serial()
                 self._known[key] = (serial, block)
                 self._key_of[block] = key
                 self._serial_of[block] = serial
@@ -147,29 +147,28 @@ class BlockManager:
             heapq.heappush(self._free, self._evict())
 
     def _lookup(self, sequence: Sequence) -> list[int]:
-        if not self._share or sequence.wants_prompt_logprobs:
-            return []
-        size, parent, blocks = self.block_size, _ROOT, []
-        for start in range(0, len(sequence.tokens) - size, size):
-            known = self._known.get((parent, sequence.content(start, start + size)))
-            if known is None:
-                break
-            parent, block = known
-            blocks.append(block)
-        return blocks
+        """The blocks of the longest prefix that is there."""
+        return self._follow(self._known, sequence, [])
 
     def _count_evicted(self, sequence: Sequence, shared: list[int]) -> int:
         """How many blocks' content the sequence would have found after `shared`, had it not been evicted."""
+        return len(self._follow(self._evicted, sequence, shared))
+
+    def _follow(
+        self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
+    ) -> list[int]:
+        """The blocks that go on where `before` ends, for as long as `names` has their content."""
         if not self._share or sequence.wants_prompt_logprobs:
-            return 0
-        size, count = self.block_size, 0
-        parent = self._serial_of[shared[-1]] if shared else _ROOT
-        for start in range(len(shared) * size, len(sequence.tokens) - size, size):
-            serial = self._evicted.get((parent, sequence.content(start, start + size)))
-            if serial is None:
+            return []
+        size, blocks = self.block_size, []
+        parent = self._serial_of[before[-1]] if before else _ROOT
+        for start in range(len(before) * size, len(sequence.tokens) - size, size):
+            found = names.get((parent, sequence.content(start, start + size)))
+            if found is None:
                 break
-            parent, count = serial, count + 1
-        return count
+            parent, block = found
+            blocks.append(block)
+        return blocks
 
     def _new_serial(self) -> int:
         self._next_serial += 1
@@ -198,8 +197,8 @@ class BlockManager:
     def _evict(self) -> int:
         block, _ = self._unused_sealed.popitem(last=False)
         key = self._key_of.pop(block)
-        del self._known[key]
-        self._evicted[key] = self._serial_of.pop(block)
+        self._evicted[key] = self._known.pop(key)
+        del self._serial_of[block]
         if len(self._evicted) > self.total:
             self._evicted.popitem(last=False)
         return block

@@ -66,7 +66,7 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module:
 class QuantizedLinear(nn.Module):
     """x @ weight.T + bias, the weight being codes of 8 or 4 bits, x rounded to bf16 where rows are few.
 
-    torch's kernels for other formats take one number after the other: twenty times as long, on any processor.
+    torch's kernels for other formats take one number after the other, with AVX2 and AVX-512: twenty times as long.
     """
 
     def __init__(self, codes: Codes, width: int, bias: Tensor | None) -> None:

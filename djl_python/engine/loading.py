@@ -103,7 +103,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     try:
         model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
         if model is None or (avoid_fp16 and model.dtype == torch.float16):
-            log.warning("CPUs have no arithmetic for fp16: computing in bf16; option.dtype=fp32 keeps every bit")
+            log.warning("fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit")
             model = load(torch.bfloat16)
     except ValueError as exc:
         if "Unrecognized configuration class" in str(exc):

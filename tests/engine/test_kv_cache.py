@@ -143,11 +143,7 @@ def serve(blocks: BlockManager, tokens: list[int]) -> int:
 
 
 def touched(blocks: BlockManager) -> int:
-    """How many blocks have been used at some time."""
-    return blocks.total - sum(1 for block in blocks._free if block >= min_untouched(blocks))
-
-
-def min_untouched(blocks: BlockManager) -> int:
+    """How many blocks have been used at some time: all but the free ones at the end."""
     free, lowest = set(blocks._free), blocks.total
     while lowest and lowest - 1 in free:
         lowest -= 1

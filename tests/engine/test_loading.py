@@ -33,7 +33,7 @@ def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
     with caplog.at_level(logging.WARNING):
         assert load(halves, dtype) == torch.bfloat16
     assert [record.getMessage() for record in caplog.records if record.name.startswith("djl_python")] == [
-        "CPUs have no arithmetic for fp16: computing in bf16; option.dtype=fp32 keeps every bit"
+        "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
     ]
 
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from .pages import STRETCH, give_back, huge_pages
 
-#: Bytes of the cache that are taken before they are needed: at most so many, ...
-CACHE_AHEAD: Final = 512 << 20
-#: ... at most this part of it, ...
-CACHE_AHEAD_SHARE: Final = 1 / 8
+# Bytes of the cache that are taken before they are needed: at most so many, ...
+_CACHE_AHEAD: Final = 512 << 20
+# ... at most this part of it, ...
+_CACHE_AHEAD_SHARE: Final = 1 / 8
 # ... and while the model isn't known, so many times its checkpoint's: small models need little.
 _CACHE_OF_CHECKPOINT: Final = 2
 # Packed weights' part of a bf16 checkpoint, about: 12, 8, or 4 bits and scales, and a head in 8.
@@ -69,6 +69,11 @@ def _address(memory: mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
+def cache_ahead(size: int) -> int:
+    """Bytes of a cache of `size` bytes that are taken before they are needed."""
+    return min(_CACHE_AHEAD, int(size * _CACHE_AHEAD_SHARE))
+
+
 def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Advance | None:
     """Begin to take what a model will need; None where that isn't known, or more than the machine can spare.
 
@@ -82,7 +87,7 @@ def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Adva
         return None
     checkpoint = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     weights = int(checkpoint * _PACKED[quantize])
-    ahead = min(CACHE_AHEAD, int(cache * CACHE_AHEAD_SHARE), _CACHE_OF_CHECKPOINT * checkpoint)
+    ahead = min(cache_ahead(cache), _CACHE_OF_CHECKPOINT * checkpoint)
     if not weights or checkpoint + weights + ahead > available // 2:
         return None
     try:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..quantization import Quantize
-from .advance import CACHE_AHEAD, CACHE_AHEAD_SHARE, Advance
+from .advance import Advance, cache_ahead
 from .mapped import let_go
 from .memory import Arena, Growing, as_tensor
 from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
@@ -82,7 +82,7 @@ class Program:
         size = blocks * self._block_bytes
         self._cache = Growing(
             size,
-            min(CACHE_AHEAD, int(size * CACHE_AHEAD_SHARE)),
+            cache_ahead(size),
             None if advance is None else (as_tensor(advance.cache), advance.cache_taken),
         )
         self._laid_out = 0  # bytes of a block

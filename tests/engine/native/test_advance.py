@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 
 from djl_python.engine.native import advance as advance_module
-from djl_python.engine.native.advance import CACHE_AHEAD, Advance, begin_taking
+from djl_python.engine.native.advance import Advance, begin_taking, cache_ahead
 
-MIB = 1 << 20
+from .test_memory import MIB, resident_bytes
+
 GIB = 1 << 30
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def wait_for(resident: int) -> None:
@@ -83,7 +80,7 @@ def test_nothing_is_taken_where_it_is_not_known_or_not_there(tmp_path: Path) -> 
     model = checkpoint(tmp_path, 10 * MIB)
     assert begin_taking(model, "gptq", GIB, 16 * GIB) is None, "transformers loads those"
     assert begin_taking(model, "none", GIB, 60 * MIB) is None, "too little memory"
-    assert CACHE_AHEAD < GIB
+    assert cache_ahead(64 * GIB) < GIB
 
 
 def test_a_cache_larger_than_the_machine_gets_the_machines_room(tmp_path: Path) -> None:

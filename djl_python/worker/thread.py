@@ -50,8 +50,8 @@ class HandlerThread:
 
     @property
     def busy(self) -> bool:
-        """Whether a function is running."""
-        return any(job.started for job in self._jobs)
+        """Whether a function is running that a call wanted. A clean-up is worth waiting for."""
+        return any(job.started for job in self._jobs if job.result is not None)
 
     async def run(self, owners: Sequence[object], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The result of a function. Cancelling this takes it out of the queue, or discards its result.

@@ -47,6 +47,23 @@ async def test_released_knows_whose_function_is_running() -> None:
     assert await thread.run((), int) == 0  # the queued one is gone
 
 
+async def test_the_end_waits_for_a_clean_up() -> None:
+    thread = HandlerThread()
+    begun, go = threading.Event(), threading.Event()
+    cleaned: list[bool] = []
+
+    def clean() -> None:
+        begun.set()
+        cleaned.append(go.wait(10))
+
+    thread.post(clean)
+    await asyncio.to_thread(begun.wait)
+    assert not thread.busy
+    threading.Timer(0.05, go.set).start()
+    thread.close()
+    assert cleaned == [True]
+
+
 async def test_iterate_closes_the_iterator_in_the_thread() -> None:
     thread = HandlerThread()
     closed: list[int | None] = []

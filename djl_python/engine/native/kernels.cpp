@@ -27,7 +27,7 @@ namespace {
 template <class F>
 void operate(Run& run, int i) {
     const Op& op = run.ops[i];
-    const Step& step = run.step;
+    const Step& step = run.step_of(op);
     switch (op.kind) {
         case kEmbed: embed<F>(run, i, op, step); break;
         case kNorm: norm<F>(run, i, op, step); break;
@@ -81,9 +81,8 @@ Slots slots_of_any(const Op& op, const Step& step) {
 
 template <class F>
 void plan(Run& run) {
-    const Step& step = run.step;
-    plan_streams(run.ops, step, sizeof(typename F::T), run.threads,
-                 [&](const Op& op) { return slots_of_any<F>(op, step); }, run.streams);
+    plan_streams(run.ops, run.step, sizeof(typename F::T), run.threads,
+                 [&](const Op& op) { return slots_of_any<F>(op, run.step_of(op)); }, run.streams);
 }
 
 void work(Pool* pool, int thread) {
@@ -113,14 +112,14 @@ void djl_pool_close(void* handle) {
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
-// Runs the program; returns when it is done. Not reentrant.
-int djl_run(void* handle, const Op* ops, int count, const Step* step, int bf16) {
+// Runs the program; returns when it is done. `late` is what late operations work on, null if there are none. Not reentrant.
+int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
     auto* pool = (Pool*)handle;
     if (count > kMostOps) return -1;
     Run& run = pool->prepare();
-    run.begin(ops, count, *step, bf16);
+    run.begin(ops, count, *step, late ? *late : *step, bf16);
     for (int i = 0; i < count; ++i)
-        if (ops[i].kind == kAttend) make_room(run, i, ops[i], *step);
+        if (ops[i].kind == kAttend) make_room(run, i, ops[i], run.step_of(ops[i]));
     bf16 ? plan<BF16>(run) : plan<F32>(run);
     pool->begin(run);
     walk_any(*pool, run);

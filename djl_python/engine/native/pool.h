@@ -52,21 +52,24 @@ struct Run {
     std::vector<Op> ops;
     std::vector<int> shares;      // of each operation that is attention: `shares_of` of attention.h
     std::vector<Stream> streams;  // of each operation that is a product: see ahead.h
-    Step step{};
+    Step step{}, late{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // of the pool's own threads
 
     Run(int threads, Parts& parts) : threads(threads), parts(parts), counters(kMostOps * (threads + 1)) {}
 
-    void begin(const Op* list, int count, const Step& what, bool is_bf16) {
+    void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
         shares.assign(count, 1);
         streams.assign(count, Stream{});
         step = what;
+        late = of_wanted;
         bf16 = is_bf16;
         for (int i = 0; i < count * (threads + 1); ++i) counters[i].store(0, std::memory_order_relaxed);
         passed.store(0, std::memory_order_relaxed);
     }
+
+    const Step& step_of(const Op& op) const { return op.late ? late : step; }
 
     bool has_passed(int op) const { return (int)passed.load(std::memory_order_acquire) > op; }
 

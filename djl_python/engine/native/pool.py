@@ -31,8 +31,8 @@ class Kind(IntEnum):
 
 
 _INTS: Final = (
-    "kind", "rows_from", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim", "rotary",
-    "interleaved", "window", "format", "experts", "chosen",
+    "kind", "late", "of_experts", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim",
+    "rotary", "interleaved", "window", "format", "experts", "chosen",
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
@@ -74,9 +74,14 @@ class Pool:
             raise NotUnderstoodError("program.h and pool.py disagree about their structures")
         self._handle = self._library.djl_pool(threads)
 
-    def run(self, operations: Any, count: int, step: Step, *, bf16: bool = False) -> None:
-        """Walk the first `count` of an array of `Op`; returns when all is done. Not for two threads at once."""
-        if self._library.djl_run(self._handle, operations, count, ctypes.byref(step), int(bf16)):
+    def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:
+        """Walk the first `count` of an array of `Op`; returns when all is done. Not for two threads at once.
+
+        Args:
+            late: what late operations work on.
+        """
+        after = None if late is None else ctypes.byref(late)
+        if self._library.djl_run(self._handle, operations, count, ctypes.byref(step), after, int(bf16)):
             raise RuntimeError("there are more operations than the kernels take")
 
     def seconds(self) -> dict[str, float]:

@@ -27,7 +27,8 @@ extern "C" {
 // One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in program.py.
 struct Op {
     int32_t kind;
-    int32_t rows_from;  // 0: all tokens, 1: only the rows whose logits are wanted, 2: those of the chosen experts
+    int32_t late;       // 1: of the rows whose logits are wanted only, which a kGather has put together
+    int32_t of_experts; // 1: a row for each of the experts that a token chose
     int32_t n, k;       // width out, width in
     int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
                         // kHeads: 1 norms are over all heads at once
@@ -52,10 +53,10 @@ struct Op {
     void* routed;          // see routing.h
 };
 
-// What changes from step to step.
+// What changes from step to step. Late operations have one of their own, whose tokens are the wanted ones.
 struct Step {
     int32_t tokens;
-    int32_t wanted;             // rows whose logits are wanted
+    int32_t wanted;             // rows that a kGather takes, or whose scores are read
     const int64_t* ids;         // (tokens,)
     const int64_t* positions;   // (tokens,)
     const int64_t* slots;       // (tokens,)
@@ -75,7 +76,7 @@ struct Step {
 namespace {
 
 inline int rows_of(const Op& op, const Step& step) {
-    return op.rows_from == 0 ? step.tokens : op.rows_from == 1 ? step.wanted : step.tokens * op.chosen;
+    return op.of_experts ? step.tokens * op.chosen : step.tokens;
 }
 
 }  // namespace

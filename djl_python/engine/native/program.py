@@ -33,17 +33,25 @@ _ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4,
 
 
 @dataclass(frozen=True)
-class StepArrays:
-    """One step. Tiles are runs of consecutive tokens of one sequence, each with the place of its blocks in `blocks`."""
+class Places:
+    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`."""
 
-    ids: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
     tile_start: npt.NDArray[np.int32]
     tile_size: npt.NDArray[np.int32]
     tile_table: npt.NDArray[np.int64]
     blocks: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """One step: all its tokens, the places in the cache of their keys, and which rows' logits are `wanted`."""
+
+    ids: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    tokens: Places
+    wanted: Places
 
 
 class Program:
@@ -88,6 +96,8 @@ class Program:
         self._laid_out = 0  # bytes of a block
         self.weight_bytes = 0  # what a step reads of the matrices
         self._ops: list[Op] = []
+        self._late = 0  # whether operations that are added are; the first that a step needs for logits only
+        self._late_from = 0
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
         self.heads_per_kv_head = max(layer.attention.heads // layer.attention.kv_heads for layer in recipe.layers)
@@ -99,34 +109,35 @@ class Program:
         self._memory.close()
         self._array = (Op * len(self._ops))(*self._ops)
         # Memory that is touched for the first time costs more than what is written to it.
-        self._end_rows = self._end_buffers(_KEPT_ROWS)
+        self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
 
     def run(self, step: StepArrays) -> Tensor:
         """Logits of the wanted rows: (rows, vocabulary) fp32, until the next step."""
         wanted = len(step.rows)
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
-        logits, hidden, normed = self._end_rows if wanted <= _KEPT_ROWS else self._end_buffers(wanted)
-        ends = self._array[len(self._ops) - self._end_ops :]
-        gather, norm, taker, head = ends[0], ends[1], ends[2], ends[-1]
-        gather.out = norm.in_ = hidden.data_ptr()
-        norm.out = taker.in_ = normed.data_ptr()
-        head.out = logits.data_ptr()
-        given = Step(
-            tokens=len(step.ids),
-            wanted=wanted,
-            tiles=len(step.tile_start),
-            block_size=self._block_size,
-            block_count=len(step.blocks),
-            block_bytes=self._block_bytes,
-        )
-        self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
-        for name in ("ids", "positions", "slots", "rows", "tile_start", "tile_size", "tile_table", "blocks"):
+        logits = self._logits if wanted <= _KEPT_ROWS else torch.empty(wanted, self.vocabulary)
+        self._array[-1].out = logits.data_ptr()
+        given, late = self._step(step.tokens), self._step(step.wanted)
+        given.wanted = wanted
+        for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
-        count = len(self._ops) if wanted else len(self._ops) - self._end_ops
-        self.pool.run(self._array, count, given, bf16=self._bf16)
+        self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
+        self.pool.run(self._array, len(self._ops) if wanted else self._late_from, given, late=late, bf16=self._bf16)
         self._cache.rest()
         return logits[:wanted]
+
+    def _step(self, places: Places) -> Step:
+        step = Step(
+            tokens=len(places.positions),
+            tiles=len(places.tile_start),
+            block_size=self._block_size,
+            block_count=len(places.blocks),
+            block_bytes=self._block_bytes,
+        )
+        for name in ("positions", "tile_start", "tile_size", "tile_table", "blocks"):
+            setattr(step, name, getattr(places, name).ctypes.data)
+        return step
 
     @property
     def cache_bytes(self) -> int:
@@ -166,18 +177,15 @@ class Program:
             **(self._weights(head) if tied else {"weight": self._keep(recipe.embedding.to(self._dtype).contiguous())}),
         )
         for layer in recipe.layers:
-            self._add_layer(layer)
-        before = len(self._ops)
-        self._add(Kind.GATHER, n=self._width, in_=self._hidden)
-        self._add_norm(recipe.final_norm, None, None, rows_from=1)
+            self._add_layer(layer, last=layer is recipe.layers[-1])
+        self._add_norm(recipe.final_norm, self._hidden, self._normed)
         self._add_linear(
-            head, None, None, rows_from=1, mode=_STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap
+            head, self._normed, None, mode=_STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap
         )
-        self._end_ops = len(self._ops) - before
 
-    def _add_layer(self, layer: Layer) -> None:
+    def _add_layer(self, layer: Layer, *, last: bool) -> None:
         self._add_norm(layer.before_attention, self._hidden, self._normed)
-        mixed = self._add_attention(layer.attention)
+        mixed = self._add_attention(layer.attention, last=last)
         if layer.parallel:  # the MLP reads the stream as it was before the attention's branch
             self._add_norm(layer.before_mlp, self._hidden, self._normed)
         self._add_branch(layer.attention.output, mixed, layer.after_attention, layer.scale)
@@ -189,7 +197,7 @@ class Program:
             inner = self._add_mlp(layer.mlp)
             self._add_branch(layer.mlp.down, inner, layer.after_mlp, layer.scale)
 
-    def _add_attention(self, attention: Attention) -> int:
+    def _add_attention(self, attention: Attention, *, last: bool) -> int:
         columns = (attention.heads + attention.kv_heads) * attention.dim + attention.kv_heads * attention.value_dim
         projected = self._buffer("projected", columns, torch.float32)
         self._add_linear(
@@ -223,6 +231,11 @@ class Program:
         }
         eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
         self._add(Kind.HEADS, mode=int(attention.norms_across), in_=projected, eps=eps, **shape, **turn, **norms)
+        if last:  # of tokens whose logits nobody wants, keys and values were all that is needed
+            self._late_from = len(self._ops)
+            self._hidden = self._add_gather("wanted hidden", self._width, self._hidden)
+            projected = self._add_gather("wanted projected", columns, projected)
+            self._late = 1
         mixed = self._buffer("mixed", attention.heads * attention.value_dim, self._dtype)
         sinks = None if attention.sinks is None else self._keep(attention.sinks.float().contiguous())
         self._add(
@@ -267,11 +280,11 @@ class Program:
         inner = self._buffer("inner rows", chosen * up.n, self._dtype)
         self._add_product(
             up, rows, inner, mode=_STORE, activation=_ACTIVATIONS[experts.activation], gated=len(linears) - 1,
-            eps=experts.alpha, softcap=experts.limit, rows_from=2, **shape,
+            eps=experts.alpha, softcap=experts.limit, of_experts=1, **shape,
         )  # fmt: skip
-        inner = self._as_wanted(down, inner, rows_from=2, **shape)
+        inner = self._as_wanted(down, inner, of_experts=1, **shape)
         parts = self._buffer("parts", chosen * down.n, torch.float32)
-        self._add_product(down, inner, parts, mode=_STORE_FP32, scale=1.0, rows_from=2, **shape)
+        self._add_product(down, inner, parts, mode=_STORE_FP32, scale=1.0, of_experts=1, **shape)
         shared: dict[str, int] = {}
         if experts.shared is not None:
             packed = self._pack(experts.shared.down)
@@ -292,12 +305,12 @@ class Program:
             self._add_linear(packed, given, self._branch, mode=_STORE_FP32, scale=1.0)
             self._add_norm(after, self._branch, self._hidden, scale=scale)
 
-    def _add_linear(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
-        given = self._as_wanted(packed, given, rows_from=more.get("rows_from", 0))
+    def _add_linear(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
+        given = self._as_wanted(packed, given)
         self.weight_bytes += packed.bytes
         self._add_product(packed, given, out, **more)
 
-    def _as_wanted(self, packed: Packed, given: Any, chosen: int = 1, **more: Any) -> Any:
+    def _as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
         """What a product with these weights reads: what is given, or that rounded to integers."""
         if packed.weight_format not in (EIGHT, FOUR):
             return given
@@ -305,7 +318,7 @@ class Program:
         self._add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, **more)
         return rounded
 
-    def _add_product(self, packed: Packed, given: int | None, out: int | None, **more: Any) -> None:
+    def _add_product(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
         """Of what is given as the weights want it."""
         bias = None if packed.bias is None else self._keep(packed.bias)
         self._add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self._weights(packed), **more)
@@ -315,7 +328,7 @@ class Program:
         kept = {name: None if part is None else self._keep(part) for name, part in parts.items()}
         return {"format": packed.weight_format, **kept}
 
-    def _add_norm(self, norm: Norm | None, given: int | None, out: int | None, **more: Any) -> None:
+    def _add_norm(self, norm: Norm | None, given: int, out: int, **more: Any) -> None:
         details: dict[str, Any] = {}
         if norm is not None:
             details = {"eps": norm.eps, "weight": self._keep(norm.weight.contiguous())}
@@ -324,15 +337,16 @@ class Program:
         kind = None if norm is None else norm.kind
         self._add(Kind.NORM, n=self._width, mode=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
 
-    # ------------------------------------------------------------------------------------ memory
-
-    def _end_buffers(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, the hidden state that they are made of, and its norm."""
-        hidden = torch.empty(rows, self._width)
-        return torch.empty(rows, self.vocabulary), hidden, torch.empty_like(hidden, dtype=self._dtype)
+    def _add_gather(self, what: str, columns: int, given: int) -> int:
+        """The wanted rows of what is given."""
+        gathered = self._buffer(what, columns, torch.float32)
+        self._add(Kind.GATHER, n=columns, in_=given, out=gathered)
+        return gathered
 
     def _add(self, kind: int, **fields: Any) -> None:
-        self._ops.append(Op(kind=kind, **fields))
+        self._ops.append(Op(kind=kind, late=self._late, **fields))
+
+    # ------------------------------------------------------------------------------------ memory
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

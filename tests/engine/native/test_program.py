@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,40 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
 def test_arrays_have_the_types_that_the_kernels_read() -> None:
     runner = NativeModelRunner.__new__(NativeModelRunner)
     runner._block_size, runner._tile = BLOCK, 8
-    arrays = runner._arrays([Chunk(sequence(prompt(7, 20), [3, 1]), 20)])
-    assert arrays.slots.tolist() == [*range(48, 64), *range(16, 20)]
-    assert arrays.tile_start.tolist() == [0, 8, 16]
-    assert arrays.tile_size.tolist() == [8, 8, 4]
-    assert {
-        name: getattr(arrays, name).dtype for name in ("ids", "positions", "slots", "rows", "tile_table", "blocks")
-    } == (dict.fromkeys(("ids", "positions", "slots", "rows", "tile_table", "blocks"), np.dtype(np.int64)))
+    other = sequence(prompt(8, 40), [5, 6, 7], prompt_logprobs=0)
+    other.computed = 30
+    unfinished = Chunk(sequence(prompt(8, 40), [2, 4, 9]), 20)
+    arrays = runner._arrays([Chunk(sequence(prompt(7, 20), [3, 1]), 20), unfinished, Chunk(other, 10)])
+    assert arrays.slots.tolist()[:20] == [*range(48, 64), *range(16, 20)]
+    assert arrays.rows.tolist() == [19, *range(40, 50)]
+    assert arrays.tokens.tile_start.tolist() == [0, 8, 16, 20, 28, 36, 40, 48]
+    assert arrays.tokens.tile_size.tolist() == [8, 8, 4, 8, 8, 4, 8, 2]
+    assert arrays.tokens.blocks.tolist() == [3, 1, 2, 4, 5, 6, 7]
+    assert arrays.wanted.positions.tolist() == [19, *range(30, 40)]
+    assert arrays.wanted.tile_start.tolist() == [0, 1, 9]
+    assert arrays.wanted.tile_size.tolist() == [1, 8, 2]
+    assert arrays.wanted.tile_table.tolist() == [0, 2, 2]
+    assert arrays.wanted.blocks.tolist() == [3, 1, 5, 6, 7]
+    wide = [getattr(arrays, name) for name in ("ids", "slots", "rows")]
+    for places in (arrays.tokens, arrays.wanted):
+        wide += [getattr(places, name) for name in ("positions", "tile_table", "blocks")]
+        assert places.tile_start.dtype == places.tile_size.dtype == np.dtype(np.int32)
+    assert {array.dtype for array in wide} == {np.dtype(np.int64)}
+
+
+def test_a_row_is_the_same_whichever_others_are_wanted(native: Native) -> None:
+    """The last layer works for wanted rows only: what it makes of one must not depend on where the others went."""
+
+    def run(lengths: tuple[int, ...], **params: Any) -> Tensor:
+        ones = [sequence(prompt(7, 60), [3, 1, 7, 2]), sequence(prompt(8), [0, 9, 4, 8, 5, 6], **params)]
+        for one, length in zip(ones, lengths, strict=True):
+            if length:
+                one.computed = length
+                native.runner.run([Chunk(replace(one, computed=0), length)])
+        return native.runner.run([Chunk(one, one.remaining) for one in ones]).clone()
+
+    few, many, pieces = run((0, 0)), run((0, 0), prompt_logprobs=0), run((59, 41))
+    assert few.shape[0] == pieces.shape[0] == 2
+    assert many.shape[0] == 1 + LENGTH
+    assert torch.equal(few, many[[0, -1]])
+    assert torch.equal(few, pieces)

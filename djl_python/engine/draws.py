@@ -1,7 +1,7 @@
-"""Draws tokens from scores, by what a RowScanner has read of them. Runs in the engine process.
+"""Draws tokens from scores with torch, by what `row_scan` has read of them. Runs in the engine process.
 
-Where the bounds can be told from the weight of what comes before a token, a draw needs no order (`RowScanner.draw`).
-Where they need ranks, as many of the best tokens are ranked as make the draw certain.
+Where the bounds can be told from the weight of what comes before a token, a draw needs no order
+(`row_scan.draw_weighed`). Where they need ranks, as many of the best tokens are ranked as make the draw certain.
 """
 
 from __future__ import annotations
@@ -9,17 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .row_scan import RowScanner, Scan, States, invert, uniforms, weights_of
-from .sampling_plan import Draws
+from ..types import SamplingParams
+from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, uniforms, weights_of
+from .sampling_plan import columns, indices
 
 # How many of a row's best tokens are looked at, one number after the other, before its whole vocabulary is sorted.
 CANDIDATES: Final = (64, 1024, 8192)
 
 
-def draw(scanner: RowScanner, scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
+class Draws:
+    """Draws with random numbers, D of them.
+
+    Attributes:
+        rows: (D,) of the scores.
+        seeds: (D,).
+        temperature, top_k, top_p, min_p, typical_p: (D, 1).
+        ranked, typical, weighed: which are bound by ranks, by how typical tokens are, by weights or not at all.
+        bounds: of the weighed.
+    """
+
+    def __init__(self, rows: list[int], params: list[SamplingParams], vocabulary: int, device: torch.device) -> None:
+        self.rows = indices(rows, device)
+        self.seeds = np.array([p.seed for p in params], np.uint64)
+        numbers = [
+            (p.temperature, min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p) for p in params
+        ]
+        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = columns(numbers, 5, device)
+        ranked = [bool(p.top_k) or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)) for p in params]
+        self.ranked = indices([i for i, needed in enumerate(ranked) if needed], device)
+        self.typical = indices([i for i, p in enumerate(params) if p.typical_p < 1 and not ranked[i]], device)
+        self.weighed_places = [i for i, p in enumerate(params) if p.typical_p >= 1 and not ranked[i]]
+        self.weighed = indices(self.weighed_places, device)
+        self.bounds = Bounds(self.top_p[self.weighed, 0], self.min_p[self.weighed, 0])
+
+
+def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
     """Token ids (len(draws.rows),), drawn from those rows of `scores` (R, vocabulary).
 
     Args:
@@ -30,7 +58,7 @@ def draw(scanner: RowScanner, scores: Tensor, scan: Scan, draws: Draws, states: 
     chances = uniforms(states).to(scores.device)
 
     def among_likeliest(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        values, ids = scanner.best(scores, scan, draws.rows[which], width)
+        values, ids = best_of(scores, scan, draws.rows[which], width)
         probabilities = _probabilities(values, scan, draws, which)
         kept, certain = _filter(probabilities, draws, which, vocabulary)
         return ids.gather(1, invert(probabilities * kept, chances[which])[:, None])[:, 0], certain
@@ -45,7 +73,7 @@ def draw(scanner: RowScanner, scores: Tensor, scan: Scan, draws: Draws, states: 
 
     if len(draws.weighed):
         which = draws.weighed
-        drawn[which] = scanner.draw(scores, scan, draws.rows[which], draws.bounds, states[draws.weighed_places])
+        drawn[which] = draw_weighed(scores, scan, draws.rows[which], draws.bounds, states[draws.weighed_places])
     _widen(draws.ranked, vocabulary, drawn, among_likeliest)
     _widen(draws.typical, vocabulary, drawn, among_typical)
     return drawn

@@ -59,12 +59,12 @@ class PagedRollingBatch(RollingBatch):
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
         )
-        self._scanner = opened.scanner
+        self._chooser = opened.chooser
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
             opened.loaded.device,
-            opened.scanner,
+            opened.chooser,
             threads_of(settings),
         )
         self.vocabulary = opened.loaded.vocabulary
@@ -226,7 +226,7 @@ class PagedRollingBatch(RollingBatch):
             if first < last:
                 start = end - chunk.length - following
                 sequence.prompt_entries += prompt_entries(
-                    self._scanner,
+                    self._chooser,
                     logits[start + first : start + last],
                     sequence.tokens[first:last],
                     sequence.sampling.prompt_logprobs or 0,

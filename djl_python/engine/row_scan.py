@@ -1,4 +1,4 @@
-"""The passes over whole rows of scores that drawing tokens takes. Runs in the engine process.
+"""The passes over whole rows of scores that drawing tokens takes, with torch. Runs in the engine process.
 
 A vocabulary can have 150,000 tokens: what is asked of all of them is asked once, block by block; what follows looks
 into the blocks that matter.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -62,75 +62,61 @@ class Bounds:
     min_p: Tensor
 
 
-class RowScanner(Protocol):
-    """Reads whole rows of scores (R, vocabulary), fp32. What it finds in a row does not depend on the other rows."""
+def scan_rows(scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
+    """Read every row once.
 
-    def scan(self, scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
-        """Read every row once.
-
-        Args:
-            inverse_temperature: (R,), one over each row's temperature.
-        """
-        ...
-
-    def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Scores and ids (len(rows), width) of some rows' greatest scores, best first; `width` is at most a row's."""
-        ...
-
-    def draw(self, scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
-        """Ids (len(rows),), drawn from some rows at their temperatures.
-
-        Args:
-            scan: with masses.
-            states: of the random numbers; every draw goes on from its own.
-        """
-        ...
+    Args:
+        inverse_temperature: (R,), one over each row's temperature.
+    """
+    maxima = _by_block(scores, lambda blocks: blocks.amax(-1))
+    below = scores - maxima.amax(-1, keepdim=True)
+    log_mass = below.logsumexp(-1)
+    if inverse_temperature is None:
+        return Scan(maxima, log_mass, None, None)
+    masses = (below * inverse_temperature[:, None]).exp_()
+    return Scan(maxima, log_mass, _by_block(masses, lambda blocks: blocks.sum(-1)), inverse_temperature)
 
 
-class TorchScanner:
-    """A RowScanner on any device."""
+def best_of(scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Scores and ids (len(rows), width) of some rows' greatest scores, best first; `width` is at most a row's."""
+    vocabulary = scores.shape[1]
+    whole = vocabulary // BLOCK
+    if width * 4 > whole:  # most blocks would be looked into
+        return scores[rows].topk(width, dim=-1)
+    blocks = scan.maxima[rows, :whole].topk(width, dim=-1).indices
+    ids = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).view(len(rows), -1)
+    rest = torch.arange(whole * BLOCK, vocabulary, device=scores.device).expand(len(rows), -1)
+    ids = torch.cat([ids, rest], dim=1)
+    values, places = scores[rows[:, None], ids].topk(width, dim=-1)
+    return values, ids.gather(1, places)
 
-    def scan(self, scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
-        maxima = _by_block(scores, lambda blocks: blocks.amax(-1))
-        below = scores - maxima.amax(-1, keepdim=True)
-        log_mass = below.logsumexp(-1)
-        if inverse_temperature is None:
-            return Scan(maxima, log_mass, None, None)
-        masses = (below * inverse_temperature[:, None]).exp_()
-        return Scan(maxima, log_mass, _by_block(masses, lambda blocks: blocks.sum(-1)), inverse_temperature)
 
-    def best(self, scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        vocabulary = scores.shape[1]
-        whole = vocabulary // BLOCK
-        if width * 4 > whole:  # most blocks would be looked into
-            return scores[rows].topk(width, dim=-1)
-        blocks = scan.maxima[rows, :whole].topk(width, dim=-1).indices
-        ids = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).view(len(rows), -1)
-        rest = torch.arange(whole * BLOCK, vocabulary, device=scores.device).expand(len(rows), -1)
-        ids = torch.cat([ids, rest], dim=1)
-        values, places = scores[rows[:, None], ids].topk(width, dim=-1)
-        return values, ids.gather(1, places)
+def draw_weighed(scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
+    """Ids (len(rows),), drawn from some rows at their temperatures.
 
-    def draw(self, scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
-        # By rejection: a token that may not be drawn has none after it that may. What stays is distributed as if it had
-        # been drawn from the permitted tokens alone, and nothing is sorted.
-        tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
-        open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
-        picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
-        weights = weights_of(picked, scan, rows[open_])
-        total, drawn = weights.sum(-1), tokens[open_, None]
-        while len(open_):
-            score = picked.gather(1, drawn)
-            before = (picked > score) | ((picked == score) & (ids < drawn))
-            enough = weights.gather(1, drawn)[:, 0] >= bounds.min_p[open_]
-            weights *= before
-            ahead = weights.sum(-1)
-            stays = (((ahead < bounds.top_p[open_] * total) | (bounds.top_p[open_] >= 1)) & enough) | ~(ahead > 0)
-            tokens[open_[stays]] = drawn[stays, 0]
-            open_, picked, weights, total = (each[~stays] for each in (open_, picked, weights, total))
-            states = mix(states)
-            drawn = invert(weights, uniforms(states).to(scores.device)[open_])[:, None]
-        return tokens
+    Args:
+        scan: with masses.
+        states: of the random numbers; every draw goes on from its own.
+    """
+    # By rejection: a token that may not be drawn has none after it that may. What stays is distributed as if it had
+    # been drawn from the permitted tokens alone, and nothing is sorted.
+    tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
+    open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
+    picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
+    weights = weights_of(picked, scan, rows[open_])
+    total, drawn = weights.sum(-1), tokens[open_, None]
+    while len(open_):
+        score = picked.gather(1, drawn)
+        before = (picked > score) | ((picked == score) & (ids < drawn))
+        enough = weights.gather(1, drawn)[:, 0] >= bounds.min_p[open_]
+        weights *= before
+        ahead = weights.sum(-1)
+        stays = (((ahead < bounds.top_p[open_] * total) | (bounds.top_p[open_] >= 1)) & enough) | ~(ahead > 0)
+        tokens[open_[stays]] = drawn[stays, 0]
+        open_, picked, weights, total = (each[~stays] for each in (open_, picked, weights, total))
+        states = mix(states)
+        drawn = invert(weights, uniforms(states).to(scores.device)[open_])[:, None]
+    return tokens
 
 
 def weights_of(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
@@ -148,7 +134,8 @@ def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor)
     inside = (chances[:, None] * sums[:, -1:] - (sums.gather(1, block) - mass)) / mass
     ids = block * BLOCK + torch.arange(BLOCK, device=scores.device)
     weights = weights_of(scores[rows[:, None], ids.clamp(max=vocabulary - 1)], scan, rows) * (ids < vocabulary)
-    return block[:, 0] * BLOCK + invert(weights, inside[:, 0].clamp(0, 1))
+    drawn = block[:, 0] * BLOCK + invert(weights, inside[:, 0].clamp(0, 1))
+    return drawn.clamp(max=vocabulary - 1)  # scores that are no numbers
 
 
 def invert(weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from ..types import SamplingParams
 from .attention import PAGED, KVCache, LayerShape
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
+from .choosing import Chooser
 from .image_check import ImageCheck
 from .images import PagedImages
 from .linears import on_torch, replace_linears_
@@ -28,20 +29,20 @@ from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.build import UnavailableError
+from .native.choosing import NativeChooser
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
-from .native.scanner import NativeScanner
 from .quantization import Quantize
 from .recurrent import RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
-from .row_scan import RowScanner, TorchScanner
 from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import MAX_ROWS
+from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class OpenedRunner:
     description: str
     takes_images: bool = False
     takes_drafts: bool = False
-    scanner: RowScanner = field(default_factory=TorchScanner)
+    chooser: Chooser = field(default_factory=TorchChooser)
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
 
 
@@ -125,7 +126,7 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
         return opened
     trim()
     description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
-    return replace(opened, scanner=NativeScanner(linears.pool), description=description)
+    return replace(opened, chooser=NativeChooser(linears.pool), description=description)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _open_native(
         kv_blocks=size.blocks,
         share_prefixes=True,
         takes_drafts=True,
-        scanner=NativeScanner(program.pool),
+        chooser=NativeChooser(program.pool),
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
     )

@@ -5,35 +5,34 @@ that row's logits, parameters, seed and position only, never on the rest of the 
 token comes from a counter-based generator (a hash of seed and position), so a preempted or retried request draws what
 it would have drawn.
 
-Most rows draw from the model's own scores, which are read once and left as they are (`row_scan`, `draws`). Rows whose
-scores a rule changes get a copy.
+Most rows choose from the model's own logits, which are left as they are. Rows whose scores a rule changes get a copy. A
+`Chooser` then names a token for each row.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .draws import draw
+from .choosing import Chooser, Top
 from .grammar import MaskComputer, forbid
 from .penalties import PenaltyTable
-from .row_scan import RowScanner, Scan, TorchScanner, mix
-from .sampling_plan import Changes, Group, Plan
+from .sampling_plan import Changes, Plan
 from .sequence import PromptEntry, Sequence
-
-_NO_TOP: tuple[tuple[int, float], ...] = ()
+from .torch_chooser import TorchChooser
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One row's draw; `top` are (id, logprob), best first."""
+    """One row's draw, and the alternatives that were asked for."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = _NO_TOP
+    top: Top = ()
 
 
 class Sampler:
@@ -41,7 +40,7 @@ class Sampler:
 
     Args:
         eos_ids: tokens that a minimum length forbids.
-        scanner: what reads whole rows of logits.
+        chooser: what reads whole rows of logits.
         threads: that compute grammars' masks.
     """
 
@@ -50,13 +49,13 @@ class Sampler:
         vocabulary: int,
         eos_ids: frozenset[int],
         device: torch.device,
-        scanner: RowScanner | None = None,
+        chooser: Chooser | None = None,
         threads: int = 1,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = eos_ids
         self._device = device
-        self._scanner = scanner or TorchScanner()
+        self._chooser = chooser or TorchChooser()
         self._penalties = PenaltyTable(device)
         self._masks = MaskComputer(threads)
         # What each byte of a grammar's mask adds to the logits of its eight tokens, lowest bit first.
@@ -78,55 +77,23 @@ class Sampler:
         """
         raw = logits.float().contiguous()
         plan = self._plan_for(sequences)
-        tokens = torch.empty(len(sequences), dtype=torch.long, device=raw.device)
-        scan = self._scanner.scan(raw, plan.inverse_temperature)
-        self._draw(raw, scan, plan.plain, tokens, sequences, ahead)
-        changed = plan.changed.batch_rows
-        if changed:
-            scores = raw.index_select(0, plan.changed.batch_index)  # twice as fast as indexing
-            self._change(scores, [sequences[row] for row in changed], plan.changes)
-            changed_scan = self._scanner.scan(scores, plan.changed_inverse_temperature)
-            self._draw(scores, changed_scan, plan.changed, tokens, sequences, ahead)
-        own = _own_logprobs(raw, scan, tokens)
-        token_ids = tokens.tolist()
+        changed = None
+        if plan.changed:
+            changed = raw.index_select(0, plan.changed_index)  # twice as fast as indexing
+            self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
+        generated = [sequence.generated for sequence in sequences]
+        positions = list(map(operator.add, generated, ahead)) if ahead else generated
+        chosen = self._chooser.choose(raw, changed, plan, positions)
         for row in plan.changes.penalized:
-            self._penalties.count(sequences[changed[row]], token_ids[changed[row]])
-        tops = self._tops(raw, scan, plan)
-        return [
-            Sampled(token, logprob, tops.get(row, _NO_TOP))
-            for row, (token, logprob) in enumerate(zip(token_ids, own.tolist(), strict=True))
-        ]
+            place = plan.changed[row]
+            self._penalties.count(sequences[place], chosen.token_ids[place])
+        return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
     def _plan_for(self, sequences: list[Sequence]) -> Plan:
         ids = [sequence.id for sequence in sequences]
         if self._plan is None or self._plan.ids != ids:
-            self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._vocabulary, self._device)
+            self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._device)
         return self._plan
-
-    def _draw(
-        self,
-        scores: Tensor,
-        scan: Scan,
-        group: Group,
-        tokens: Tensor,
-        sequences: list[Sequence],
-        ahead: list[int] | None,
-    ) -> None:
-        """Put the tokens that a group draws into their places in `tokens`."""
-        if len(group.greedy):
-            tokens[group.greedy] = self._scanner.best(scores, scan, group.greedy_rows, 1)[1][:, 0]
-        if group.draws is not None:
-            positions = [sequences[row].generated + (ahead[row] if ahead else 0) for row in group.draw_rows]
-            states = mix(mix(group.draws.seeds) + np.array(positions, np.uint64))
-            tokens[group.draw_rows] = draw(self._scanner, scores, scan, group.draws, states)
-
-    def _tops(self, raw: Tensor, scan: Scan, plan: Plan) -> dict[int, tuple[tuple[int, float], ...]]:
-        """The best alternatives of the rows that asked."""
-        if not plan.tops:
-            return {}
-        rows = torch.tensor([row for row, _ in plan.tops], device=raw.device)
-        found = _alternatives(self._scanner, raw, scan, rows, max(n for _, n in plan.tops))
-        return {row: top[:n] for (row, n), top in zip(plan.tops, found, strict=True)}
 
     def _change(self, scores: Tensor, sequences: list[Sequence], changes: Changes) -> None:
         """Bias, grammars, bad words, minimum length and penalties, in place."""
@@ -160,28 +127,10 @@ class Sampler:
         scores.index_add_(0, changes.constrained_rows, added[:, : self._vocabulary])
 
 
-def prompt_entries(scanner: RowScanner, logits: Tensor, next_ids: list[int], alternatives: int) -> list[PromptEntry]:
+def prompt_entries(chooser: Chooser, logits: Tensor, next_ids: list[int], alternatives: int) -> list[PromptEntry]:
     """Log-probabilities of prompt tokens: row i of `logits` (n, vocabulary) predicts `next_ids[i]`."""
-    raw = logits.float().contiguous()
-    scan = scanner.scan(raw, None)
-    own = _own_logprobs(raw, scan, torch.tensor(next_ids, device=raw.device))
-    rows = torch.arange(len(raw), device=raw.device)
-    tops = _alternatives(scanner, raw, scan, rows, alternatives) if alternatives else [_NO_TOP] * len(raw)
-    return list(zip(own.tolist(), tops, strict=True))
-
-
-def _own_logprobs(raw: Tensor, scan: Scan, tokens: Tensor) -> Tensor:
-    """(R,) of one token in each row."""
-    return scan.logprobs(raw.gather(1, tokens[:, None]), torch.arange(len(raw), device=raw.device))[:, 0]
-
-
-def _alternatives(
-    scanner: RowScanner, raw: Tensor, scan: Scan, rows: Tensor, count: int
-) -> list[tuple[tuple[int, float], ...]]:
-    """(id, logprob) of some rows' most likely tokens, best first."""
-    values, ids = scanner.best(raw, scan, rows, min(count, raw.shape[1]))
-    logprobs = scan.logprobs(values, rows)
-    return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
+    found = chooser.look_up(logits.float().contiguous(), next_ids, alternatives)
+    return list(zip(found.logprobs, found.tops, strict=True))
 
 
 def _banned(sequence: Sequence, eos_ids: frozenset[int], vocabulary: int) -> list[int]:

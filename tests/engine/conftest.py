@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from djl_python.engine.native.build import UnavailableError
+from djl_python.engine.native.choosing import NativeChooser
 from djl_python.engine.native.pool import Pool
-from djl_python.engine.native.scanner import NativeScanner
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -19,13 +19,13 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def native_scanner() -> Iterator[NativeScanner]:
+def native_chooser() -> Iterator[NativeChooser]:
     """Skips where there are no native kernels."""
     try:
         pool = Pool(2)
     except UnavailableError as reason:
         pytest.skip(str(reason))
-    scanner = NativeScanner(pool)
-    yield scanner
-    scanner.close()
+    chooser = NativeChooser(pool)
+    yield chooser
+    chooser.close()
     pool.close()

@@ -19,10 +19,11 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from djl_python.engine.choosing import Chooser
 from djl_python.engine.draws import CANDIDATES
-from djl_python.engine.row_scan import RowScanner, TorchScanner
 from djl_python.engine.sampler import Sampler, prompt_entries
 from djl_python.engine.sequence import Sequence
+from djl_python.engine.torch_chooser import TorchChooser
 from djl_python.types import SamplingParams
 
 CPU = torch.device("cpu")
@@ -38,18 +39,18 @@ def sequence(number: int = 0, tokens: list[int] | None = None, prompt: int | Non
 
 
 @pytest.fixture(autouse=True, params=["torch", "native"])
-def scanner(request: pytest.FixtureRequest) -> Iterator[RowScanner]:
-    """What reads rows for every sampler of this module."""
-    global _scanner
-    _scanner = TorchScanner() if request.param == "torch" else request.getfixturevalue("native_scanner")
-    yield _scanner
+def chooser(request: pytest.FixtureRequest) -> Iterator[Chooser]:
+    """What chooses for every sampler of this module."""
+    global _chooser
+    _chooser = TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")
+    yield _chooser
 
 
-_scanner: RowScanner = TorchScanner()
+_chooser: Chooser = TorchChooser()
 
 
 def sampler() -> Sampler:
-    return Sampler(VOCABULARY, frozenset({EOS}), CPU, _scanner)
+    return Sampler(VOCABULARY, frozenset({EOS}), CPU, _chooser)
 
 
 def logits(rows: int, spread: float = 3.0, seed: int = 0) -> Tensor:
@@ -202,7 +203,7 @@ def test_every_token_is_drawn_as_often_as_it_is_likely(vocabulary: int) -> None:
     likely = torch.tensor([0, 7, vocabulary // 2, vocabulary - 2, vocabulary - 1])
     probabilities[likely] = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
     counts = torch.zeros(vocabulary)
-    ours = Sampler(vocabulary, frozenset(), CPU, _scanner)
+    ours = Sampler(vocabulary, frozenset(), CPU, _chooser)
     for start in range(0, 4000, 500):
         batch = [sequence(start + i, [1], do_sample=True, seed=start + i) for i in range(500)]
         for drawn in ours.sample(probabilities.log().expand(500, -1), batch):
@@ -230,10 +231,10 @@ def test_logprobs_are_the_models_own_before_any_rule() -> None:
 def test_prompt_entries() -> None:
     rows = logits(3)
     own = rows.log_softmax(-1)
-    entries = prompt_entries(_scanner, rows, [9, 8, 7], 2)
+    entries = prompt_entries(_chooser, rows, [9, 8, 7], 2)
     assert [e[0] for e in entries] == pytest.approx([float(own[i, t]) for i, t in enumerate([9, 8, 7])], abs=1e-5)
     assert [i for i, _ in entries[1][1]] == own[1].topk(2).indices.tolist()
-    assert prompt_entries(_scanner, rows, [9, 8, 7], 0)[0][1] == ()
+    assert prompt_entries(_chooser, rows, [9, 8, 7], 0)[0][1] == ()
 
 
 def test_an_id_can_come_again_with_other_parameters() -> None:

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "choose.h"
 #include "formats.h"
 #include "heads.h"
 #include "linear.h"
@@ -20,7 +21,6 @@
 #include "quantized.h"
 #include "routing.h"
 #include "rows.h"
-#include "scan.h"
 
 namespace {
 
@@ -43,9 +43,7 @@ void operate(Run& run, int i) {
         case kHeads: heads<F>(run, i, op, step); break;
         case kAttend: attend<F>(run, i, op, step); break;
         case kGather: gather(run, i, op, step); break;
-        case kScan: scan(run, i, op, step); break;
-        case kBest: best(run, i, op, step); break;
-        case kDraw: draw(run, i, op, step); break;
+        case kChoose: choose(run, i, op, step); break;
         case kPack: pack_twelve(run, i, op, step); break;
         case kRoute: route(run, i, op, step); break;
         case kSort: sort(run, i, op, step); break;
@@ -96,6 +94,7 @@ extern "C" {
 
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
+int djl_choice_size() { return sizeof(Choice); }
 
 void* djl_pool(int threads) {
     auto* pool = new Pool(threads);

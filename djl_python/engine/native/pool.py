@@ -1,10 +1,12 @@
-"""The kernels' threads, and what they are told to do. Runs in the engine process; the structures mirror program.h."""
+"""The kernels' threads, and what they are told to do. Runs in the engine process; structures mirror the kernels'."""
 
 from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
 from typing import Any, Final
+
+import numpy as np
 
 from .build import library
 from .recipe import NotUnderstoodError
@@ -20,14 +22,12 @@ class Kind(IntEnum):
     ATTEND = 4
     GATHER = 5
     QUANTIZE = 6
-    SCAN = 7
-    BEST = 8
-    DRAW = 9
-    PACK = 10
-    ROUTE = 11
-    SORT = 12
-    DISPATCH = 13
-    COMBINE = 14
+    CHOOSE = 7
+    PACK = 8
+    ROUTE = 9
+    SORT = 10
+    DISPATCH = 11
+    COMBINE = 12
 
 
 _INTS: Final = (
@@ -65,13 +65,24 @@ class Step(ctypes.Structure):
     )
 
 
+#: `Choice` of choose.h.
+CHOICE: Final = np.dtype(
+    [
+        ("row", np.int64), ("changed", np.int64), ("seed", np.uint64), ("position", np.int64), ("how", np.int32),
+        ("alternatives", np.int32), ("top_k", np.int32), ("top_p", np.float32), ("min_p", np.float32),
+        ("inverse_temperature", np.float32), ("logprob", np.float32), ("unused", np.int32), ("token", np.int64),
+    ]
+)  # fmt: skip
+
+
 class Pool:
     """Threads that walk lists of operations together with the thread that calls `run`."""
 
     def __init__(self, threads: int) -> None:
         self._library = library()
-        if (self._library.djl_op_size(), self._library.djl_step_size()) != (ctypes.sizeof(Op), ctypes.sizeof(Step)):
-            raise NotUnderstoodError("program.h and pool.py disagree about their structures")
+        theirs = [self._library.djl_op_size(), self._library.djl_step_size(), self._library.djl_choice_size()]
+        if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
+            raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
         self._handle = self._library.djl_pool(threads)
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:

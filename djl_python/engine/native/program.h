@@ -11,10 +11,10 @@ constexpr int kSteps = 64;  // steps along k (a 32-bit lane of each column) that
 constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
-    kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kScan, kBest, kDraw, kPack, kRoute, kSort, kDispatch,
+    kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
     kCombine
 };
-constexpr int kKinds = 15;
+constexpr int kKinds = 13;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu };
@@ -50,7 +50,7 @@ struct Op {
     const float* sinks;    // kAttend: (heads,)
     void* keys;            // this layer's part of the cache's first block
     void* values;
-    void* routed;          // see routing.h
+    void* routed;          // see routing.h; kChoose: the choices
 };
 
 // What changes from step to step. Late operations have one of their own, whose tokens are the wanted ones.

@@ -1,0 +1,321 @@
+// Which token follows: the best of a row of scores, a drawn one, or one that is given; and what the model thought of it.
+//
+// A row is read once for its greatest scores, block by block (blocks are panels of the head), and once for its masses;
+// what follows looks into the blocks that matter.
+
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "formats.h"
+#include "pool.h"
+#include "program.h"
+
+namespace {
+
+// Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
+struct Mass {
+    __m512 top, factor;
+    Mass(float greatest, float inverse_temperature) {
+        top = _mm512_set1_ps(greatest);
+        factor = _mm512_set1_ps(inverse_temperature * kLog2e);
+    }
+    __m512 operator()(__m512 x) const { return exp2_ps(_mm512_mul_ps(_mm512_sub_ps(x, top), factor)); }
+};
+
+// Vector v of a block of a row of n; beyond its end nothing but minus infinity.
+inline __m512 part_of(const float* x, int n, int block, int v) {
+    const int i = block * kPanel + v * 16;
+    if (i + 16 <= n) return _mm512_loadu_ps(x + i);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes_of(n - i), x + i);
+}
+
+// A row's blocks by sixteens: vectors of what each adds up to, or of its greatest.
+constexpr int kSixteen = 16;
+
+// What `join` makes of the lanes of each of sixteen vectors, in a vector: lane i of the i-th's. Half as many vectors with
+// twice as many partial results each, four times.
+template <class Join>
+inline __m512 join_lanes(__m512 (&v)[kSixteen], Join join) {
+    static const __m512i lows[4] = {
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29),
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+    };
+#pragma GCC unroll 4
+    for (int stage = 0; stage < 4; ++stage) {
+        const __m512i low = lows[stage], high = _mm512_add_epi32(low, _mm512_set1_epi32(8 >> stage));
+#pragma GCC unroll 8
+        for (int i = 0; i < 8 >> stage; ++i)
+            v[i] = join(_mm512_permutex2var_ps(v[2 * i], low, v[2 * i + 1]),
+                        _mm512_permutex2var_ps(v[2 * i], high, v[2 * i + 1]));
+    }
+    return v[0];
+}
+
+inline __m512 greater(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+inline __m512 sum_of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+
+inline float greatest_of(const float* x, int n) {
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (int i = 0; i < n; i += 16)
+        most = _mm512_max_ps(most, _mm512_mask_loadu_ps(most, lanes_of(n - i), x + i));
+    return _mm512_reduce_max_ps(most);
+}
+
+enum How : int32_t { kGiven, kBest, kDraw };
+
+}  // namespace
+
+extern "C" {
+
+// One row's choice. Mirrored in choosing.py.
+struct Choice {
+    int64_t row;      // of the logits, whose log-probabilities are told
+    int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits
+    uint64_t seed;    // of the row's random numbers, with `position`
+    int64_t position;
+    int32_t how;
+    int32_t alternatives;  // tokens to be told beside the chosen one
+    int32_t top_k;         // 0 for no bound
+    float top_p, min_p, inverse_temperature;
+    float logprob;  // out
+    int32_t unused;
+    int64_t token;  // out, unless it is given
+};
+
+}  // extern "C"
+
+namespace {
+
+// What a row comes to. A thread has two: of the logits, and of scores that were changed.
+struct Row {
+    const float* x;
+    int n, blocks;
+    std::vector<float> maxima, masses;  // (blocks,) each block's greatest; what it adds to the sum of masses
+    float top, total;                   // the row's
+
+    void read_maxima(const float* scores, int vocabulary) {
+        x = scores;
+        n = vocabulary;
+        blocks = (n + kPanel - 1) / kPanel;
+        maxima.resize(blocks);
+        for (int b = 0; b < blocks; b += kSixteen) {
+            __m512 most[kSixteen];
+            for (int i = 0; i < kSixteen; ++i) {  // nothing but minus infinity beyond the last block
+                most[i] = part_of(x, n, b + i, 0);
+                for (int v = 1; v < 4; ++v) most[i] = _mm512_max_ps(most[i], part_of(x, n, b + i, v));
+            }
+            _mm512_mask_storeu_ps(maxima.data() + b, lanes_of(blocks - b), join_lanes(most, greater));
+        }
+        top = greatest_of(maxima.data(), blocks);
+    }
+
+    void read_masses(float inverse_temperature) {
+        masses.resize(blocks);
+        const Mass mass_of(top, inverse_temperature);
+        __m512 sums = _mm512_setzero_ps();
+        for (int b = 0; b < blocks; b += kSixteen) {
+            __m512 mass[kSixteen];
+            for (int i = 0; i < kSixteen; ++i) {
+                mass[i] = _mm512_setzero_ps();
+                for (int v = 0; v < 4; ++v) mass[i] = _mm512_add_ps(mass[i], mass_of(part_of(x, n, b + i, v)));
+                sums = _mm512_add_ps(sums, mass[i]);
+            }
+            _mm512_mask_storeu_ps(masses.data() + b, lanes_of(blocks - b), join_lanes(mass, sum_of));
+        }
+        total = _mm512_reduce_add_ps(sums);
+    }
+};
+
+// The k best tokens as (score, id), best first, the lower id first among equals.
+using Found = std::vector<std::pair<float, int>>;
+
+void find_best(const Row& row, int k, Found& found) {
+    thread_local std::vector<float> tops;
+    // Each of the k best blocks has a token that is as good as the k-th of them: no token below can be among the best.
+    float bar = -INFINITY;
+    if (k == 1) {
+        bar = row.top;
+    } else if (k <= row.blocks) {
+        tops = row.maxima;
+        std::nth_element(tops.begin(), tops.begin() + k - 1, tops.end(), std::greater<float>());
+        bar = tops[k - 1];
+    }
+    found.clear();
+    const __m512 wanted = _mm512_set1_ps(bar);
+    for (int b = 0; b < row.blocks; ++b) {
+        if (row.maxima[b] < bar) continue;
+        for (int i = b * kPanel, v = 0; v < 4; ++v, i += 16) {
+            const __mmask16 lanes = lanes_of(row.n - i);
+            const __m512 x = _mm512_maskz_loadu_ps(lanes, row.x + i);
+            __mmask16 good = _mm512_mask_cmp_ps_mask(lanes, x, wanted, _CMP_GE_OQ);
+            for (; good; good &= good - 1) {
+                const int id = i + __builtin_ctz(good);
+                found.push_back({row.x[id], id});
+            }
+        }
+    }
+    while ((int)found.size() < k) found.push_back({-INFINITY, 0});  // scores that are no numbers
+    std::partial_sort(found.begin(), found.begin() + k, found.end(), [](const auto& a, const auto& b) {
+        return a.first > b.first || (a.first == b.first && a.second < b.second);
+    });
+    found.resize(k);
+}
+
+inline float mass_of_sixteen(const std::vector<float>& masses, int first) {
+    return _mm512_reduce_add_ps(_mm512_maskz_loadu_ps(lanes_of((int64_t)masses.size() - first), masses.data() + first));
+}
+
+inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
+    uint64_t z = state + 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+// A row's tokens in order: falling by score, the lower id first among equals. A set of leading tokens is known by the
+// first that is not in it.
+struct Before {
+    float score;
+    int id;
+    __mmask16 operator()(__m512 x, int first) const {
+        const __m512 bar = _mm512_set1_ps(score);
+        const __mmask16 lower = lanes_of(id - first);  // ids
+        return _mm512_cmp_ps_mask(x, bar, _CMP_GT_OQ) | (_mm512_cmp_ps_mask(x, bar, _CMP_EQ_OQ) & lower);
+    }
+};
+
+inline double uniform(uint64_t state) { return (double)(state >> 11) * 0x1p-53; }
+
+// Draws among the top_k best. top_p takes its share of what they weigh, the token that crosses it included.
+int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
+    thread_local Found found;
+    thread_local std::vector<float> weights;
+    find_best(row, choice.top_k, found);
+    const Mass mass_of(row.top, choice.inverse_temperature);
+    weights.assign((found.size() + 15) / 16 * 16, -INFINITY);
+    for (size_t i = 0; i < found.size(); ++i) weights[i] = found[i].first;
+    __m512 sums = _mm512_setzero_ps();
+    for (size_t i = 0; i < weights.size(); i += 16) {
+        const __m512 mass = mass_of(_mm512_loadu_ps(weights.data() + i));
+        _mm512_storeu_ps(weights.data() + i, mass);
+        sums = _mm512_add_ps(sums, mass);
+    }
+    const float most = choice.top_p < 1 ? choice.top_p * _mm512_reduce_add_ps(sums) : INFINITY;
+    const float least = choice.min_p * weights[0];
+    float kept = weights[0];  // the first always may be drawn
+    size_t end = 1;
+    for (; end < found.size() && kept < most && weights[end] >= least && weights[end] > 0; ++end) kept += weights[end];
+    const float aim = (float)(uniform(state) * kept);
+    float sum = 0;
+    for (size_t i = 0; i < end; ++i)
+        if ((sum += weights[i]) > aim) return found[i].second;
+    return found[end - 1].second;
+}
+
+// Draws by rejection. A token is drawn from all, and stays if it is among those that may be drawn: what comes before it
+// weighs less than top_p of all, and it weighs at least min_p of the first. If not, nor may any after it: the next is
+// drawn from those before it. What stays is distributed as if it had been drawn from the permitted ones alone, and
+// nothing is sorted.
+int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
+    thread_local std::vector<float> left, next;
+    const int blocks = row.blocks;
+    const Mass mass_of(row.top, choice.inverse_temperature);
+    left = row.masses;
+    next.resize(blocks);
+    float all = 0;
+    for (int b = 0; b < blocks; b += kSixteen) all += mass_of_sixteen(left, b);
+    float total = all;
+    Before open{-INFINITY, row.n};  // what may still be drawn; at first everything
+    while (true) {
+        const float aim = (float)(uniform(state) * total);
+        float sum = 0;
+        int sixteen = 0, block = 0, token = -1;
+        for (int b = 0; b < blocks; b += kSixteen) {  // the last with a mass, if rounding let the aim pass the end
+            const float mass = mass_of_sixteen(left, b);
+            if (!(mass > 0)) continue;
+            sixteen = b;
+            if (sum + mass > aim) break;
+            sum += mass;
+        }
+        for (int b = sixteen; b < std::min(blocks, sixteen + kSixteen); ++b) {
+            if (!(left[b] > 0)) continue;
+            block = b;
+            if (sum + left[b] > aim) break;
+            sum += left[b];
+        }
+        alignas(64) float parts[kPanel];
+        for (int v = 0; v < 4; ++v) {
+            const __m512 part = part_of(row.x, row.n, block, v);
+            _mm512_store_ps(parts + v * 16, _mm512_maskz_mov_ps(open(part, block * kPanel + v * 16), mass_of(part)));
+        }
+        for (int i = 0; i < kPanel; ++i) {
+            if (!(parts[i] > 0)) continue;
+            token = block * kPanel + i;
+            sum += parts[i];
+            if (sum > aim) break;
+        }
+        if (token < 0) return 0;  // scores that are no numbers
+        const float weight = parts[token - block * kPanel];
+        if (choice.top_p >= 1.0f && weight >= choice.min_p) return token;
+        const Before before{row.x[token], token};
+        float ahead = 0;
+        for (int b = 0; b < blocks; ++b) {
+            next[b] = 0;
+            if (row.maxima[b] < before.score) continue;
+            __m512 mass = _mm512_setzero_ps();
+            for (int v = 0; v < 4; ++v) {
+                const __m512 part = part_of(row.x, row.n, b, v);
+                mass = _mm512_mask_add_ps(mass, before(part, b * kPanel + v * 16), mass, mass_of(part));
+            }
+            ahead += next[b] = _mm512_reduce_add_ps(mass);
+        }
+        if ((ahead < choice.top_p * all && weight >= choice.min_p) || !(ahead > 0)) return token;  // the first always may
+        open = before;
+        left.swap(next);
+        total = ahead;
+        state = mixed(state);
+    }
+}
+
+// Fills in `routed`, choices (wanted,), from in (.., n), the logits, and weight (.., n), scores that were changed. Of the
+// alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids, best first.
+void choose(Run& run, int index, const Op& op, const Step& step) {
+    thread_local Row own, other;
+    thread_local Found found;
+    run.share(index, step.wanted, [&](int task) {
+        Choice& choice = ((Choice*)op.routed)[task];
+        own.read_maxima((const float*)op.in + choice.row * op.n, op.n);
+        if (choice.changed >= 0) other.read_maxima((const float*)op.weight + choice.changed * op.n, op.n);
+        Row& chosen_from = choice.changed >= 0 ? other : own;
+        if (choice.how == kBest) {
+            find_best(chosen_from, 1, found);
+            choice.token = found[0].second;
+        } else if (choice.how == kDraw) {
+            const uint64_t state = mixed(choice.seed + choice.position);
+            if (choice.top_k) {
+                choice.token = draw_ranked(chosen_from, choice, state);
+            } else {
+                chosen_from.read_masses(choice.inverse_temperature);
+                choice.token = draw_weighed(chosen_from, choice, state);
+            }
+        }
+        const bool has_masses = choice.how == kDraw && !choice.top_k && choice.changed < 0;
+        if (!has_masses || choice.inverse_temperature != 1.0f) own.read_masses(1.0f);
+        const float log_mass = logf(own.total);
+        choice.logprob = own.x[choice.token] - own.top - log_mass;  // the greatest first: what is left is exact near 0
+        if (!choice.alternatives) return;
+        find_best(own, choice.alternatives, found);
+        for (int i = 0; i < choice.alternatives; ++i) {
+            ((float*)op.values)[(int64_t)task * op.k + i] = found[i].first - own.top - log_mass;
+            ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
+        }
+    });
+}
+
+}  // namespace

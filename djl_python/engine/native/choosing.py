@@ -1,0 +1,112 @@
+"""A Chooser of the native kernels. Runs in the engine process."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..choosing import Chosen, Top
+from ..draws import Draws, draw
+from ..row_scan import mix, scan_rows
+from ..sampling_plan import Plan, samples
+from .pool import CHOICE, Kind, Op, Pool, Step
+
+# With fewer numbers than this the calling thread is done before another one is awake.
+_SHARED_FROM: Final = 400_000
+_GIVEN, _BEST, _DRAW = range(3)
+_NO_TOP: Final[Top] = ()
+
+
+class NativeChooser:
+    """Chooses with a program's threads, or alone where there is little to read."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._alone = Pool(1)
+        self._operations = (Op * 1)(Op(kind=Kind.CHOOSE))
+        self._table: _Table | None = None
+
+    def choose(self, logits: Tensor, changed: Tensor | None, plan: Plan, positions: list[int]) -> Chosen:
+        if self._table is None or self._table.plan is not plan:
+            self._table = _Table(plan, logits.shape[1])
+        table = self._table
+        table.choices["position"] = positions
+        if table.typical:
+            table.choices["token"][table.typical] = table.draw_typical(logits, changed)
+        return self._run(logits, changed, table.choices)
+
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+        choices = _choices(len(logits))
+        choices["how"] = _GIVEN
+        choices["token"] = token_ids
+        choices["alternatives"] = min(alternatives, logits.shape[1])
+        return self._run(logits, None, choices)
+
+    def close(self) -> None:
+        """End its own threads; the program's are the program's."""
+        self._alone.close()
+
+    def _run(self, logits: Tensor, changed: Tensor | None, choices: npt.NDArray[Any]) -> Chosen:
+        most = int(choices["alternatives"].max())
+        values, ids = np.empty((len(choices), most), np.float32), np.empty((len(choices), most), np.int64)
+        operation = self._operations[0]
+        operation.n, operation.k = logits.shape[1], most
+        operation.in_ = logits.data_ptr()
+        operation.weight = None if changed is None else changed.data_ptr()
+        operation.routed = choices.ctypes.data
+        operation.values, operation.keys = values.ctypes.data, ids.ctypes.data
+        pool = self._pool if len(choices) * logits.shape[1] >= _SHARED_FROM else self._alone
+        pool.run(self._operations, 1, Step(wanted=len(choices)))
+        tops = [_NO_TOP] * len(choices)
+        if most:
+            pairs = zip(ids.tolist(), values.tolist(), choices["alternatives"].tolist(), strict=True)
+            tops = [tuple(zip(row[:count], logprobs[:count], strict=True)) for row, logprobs, count in pairs]
+        return Chosen(choices["token"].tolist(), choices["logprob"].tolist(), tops)
+
+
+class _Table:
+    """A plan's choices.
+
+    Attributes:
+        typical: rows that draw by how typical tokens are, which has no native operation: torch draws, and their
+            tokens are given.
+    """
+
+    def __init__(self, plan: Plan, vocabulary: int) -> None:
+        self.plan = plan
+        params = plan.params
+        self.choices = choices = _choices(len(params))
+        choices["changed"][plan.changed] = range(len(plan.changed))
+        choices["seed"] = mix(np.array([p.seed for p in params], np.uint64))
+        choices["how"] = [_DRAW if samples(p) else _BEST for p in params]
+        choices["alternatives"] = [min(p.top_logprobs, vocabulary) for p in params]
+        choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
+        choices["top_p"] = [p.top_p for p in params]
+        choices["min_p"] = [p.min_p for p in params]
+        choices["inverse_temperature"] = [1 / p.temperature if samples(p) else 1 for p in params]
+        self.typical = [row for row, p in enumerate(params) if samples(p) and p.typical_p < 1]
+        choices["how"][self.typical] = _GIVEN
+        typical = [params[row] for row in self.typical]
+        self._draws = Draws(list(range(len(typical))), typical, vocabulary, torch.device("cpu"))
+
+    def draw_typical(self, logits: Tensor, changed: Tensor | None) -> list[int]:
+        """Token ids of the typical rows."""
+        own = self.choices[self.typical]
+        places = own["changed"].tolist()
+        rows = zip(self.typical, places, strict=True)
+        scores = torch.stack([logits[row] if changed is None or place < 0 else changed[place] for row, place in rows])
+        states = mix(own["seed"] + own["position"].astype(np.uint64))
+        scan = scan_rows(scores, 1 / self._draws.temperature[:, 0])
+        drawn: list[int] = draw(scores, scan, self._draws, states).tolist()
+        return drawn
+
+
+def _choices(rows: int) -> npt.NDArray[Any]:
+    made = np.zeros(rows, CHOICE)
+    made["row"] = range(rows)
+    made["changed"] = -1
+    return made

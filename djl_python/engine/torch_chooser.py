@@ -1,0 +1,129 @@
+"""A Chooser of torch operations, for any device. Runs in the engine process.
+
+Most rows draw from the model's own logits, which are read once and left as they are (`row_scan`, `draws`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..types import SamplingParams
+from .choosing import Chosen, Top
+from .draws import Draws, draw
+from .row_scan import Scan, best_of, mix, scan_rows
+from .sampling_plan import Plan, indices, samples
+
+_NO_TOP: Top = ()
+
+
+class TorchChooser:
+    """A Chooser."""
+
+    def __init__(self) -> None:
+        self._groups: _Groups | None = None
+
+    def choose(self, logits: Tensor, changed: Tensor | None, plan: Plan, positions: list[int]) -> Chosen:
+        if self._groups is None or self._groups.plan is not plan:
+            self._groups = _Groups(plan, logits)
+        groups = self._groups
+        tokens = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+        scan = scan_rows(logits, groups.inverse_temperature)
+        _choose(logits, scan, groups.plain, tokens, positions)
+        if changed is not None:
+            changed_scan = scan_rows(changed, groups.changed_inverse_temperature)
+            _choose(changed, changed_scan, groups.changed, tokens, positions)
+        tops = [_NO_TOP] * len(logits)
+        if groups.tops:
+            rows = indices([row for row, _ in groups.tops], logits.device)
+            found = _alternatives(logits, scan, rows, max(count for _, count in groups.tops))
+            for (row, count), top in zip(groups.tops, found, strict=True):
+                tops[row] = top[:count]
+        return Chosen(tokens.tolist(), _logprobs(logits, scan, tokens), tops)
+
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+        scan = scan_rows(logits, None)
+        own = _logprobs(logits, scan, indices(token_ids, logits.device))
+        rows = torch.arange(len(logits), device=logits.device)
+        tops = _alternatives(logits, scan, rows, alternatives) if alternatives else [_NO_TOP] * len(logits)
+        return Chosen(token_ids, own, tops)
+
+
+class _Groups:
+    """A plan's rows by what they draw from.
+
+    Attributes:
+        plain: rows that draw from the model's own logits; changed: those whose scores some rule changed first.
+        inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
+        changed_inverse_temperature: the same of the changed rows, for the scores that are theirs alone.
+        tops: (row, how many) of those who want alternatives.
+    """
+
+    def __init__(self, plan: Plan, logits: Tensor) -> None:
+        self.plan = plan
+        params, vocabulary, device = plan.params, logits.shape[1], logits.device
+        plain = sorted(set(range(len(params))) - set(plan.changed))
+        self.plain = _Group(plain, plain, params, vocabulary, device)
+        self.changed = _Group(plan.changed, list(range(len(plan.changed))), params, vocabulary, device)
+        self.inverse_temperature = self.plain.inverse_temperature(len(params))
+        self.changed_inverse_temperature = self.changed.inverse_temperature(len(plan.changed))
+        self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.top_logprobs]
+
+
+class _Group:
+    """Rows that draw from the same tensor of scores.
+
+    Attributes:
+        greedy, greedy_rows: rows that take the best, in the batch and in the scores.
+        draws, draw_rows: how the others draw, and their rows in the batch; None if there are none.
+    """
+
+    def __init__(
+        self,
+        batch_rows: list[int],
+        rows: list[int],
+        params: list[SamplingParams],
+        vocabulary: int,
+        device: torch.device,
+    ) -> None:
+        greedy: list[tuple[int, int]] = []
+        sampled: list[tuple[int, int]] = []
+        for pair in zip(batch_rows, rows, strict=True):
+            (sampled if samples(params[pair[0]]) else greedy).append(pair)
+        self.greedy = indices([row for row, _ in greedy], device)
+        self.greedy_rows = indices([row for _, row in greedy], device)
+        self.draw_rows = [row for row, _ in sampled]
+        chosen = [params[row] for row in self.draw_rows]
+        self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device) if sampled else None
+
+    def inverse_temperature(self, rows: int) -> Tensor | None:
+        """(rows,), 1 where nobody draws; None if nobody does."""
+        if self.draws is None:
+            return None
+        made = torch.ones(rows, device=self.greedy.device)
+        made[self.draws.rows] = 1 / self.draws.temperature[:, 0]
+        return made
+
+
+def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions: list[int]) -> None:
+    """Put the tokens of a group into their places in `tokens`."""
+    if len(group.greedy):
+        tokens[group.greedy] = best_of(scores, scan, group.greedy_rows, 1)[1][:, 0]
+    if group.draws is not None:
+        states = mix(mix(group.draws.seeds) + np.array([positions[row] for row in group.draw_rows], np.uint64))
+        tokens[group.draw_rows] = draw(scores, scan, group.draws, states)
+
+
+def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> list[float]:
+    """(R,) of one token in each row."""
+    found = scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))
+    own: list[float] = found[:, 0].tolist()
+    return own
+
+
+def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> list[Top]:
+    """Some rows' most likely tokens."""
+    values, ids = best_of(logits, scan, rows, min(count, logits.shape[1]))
+    logprobs = scan.logprobs(values, rows)
+    return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]

@@ -1,0 +1,131 @@
+"""What is chosen from rows of logits: the same, to rounding, whoever chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djl_python.engine.choosing import Chooser, Chosen
+from djl_python.engine.sampling_plan import Plan
+from djl_python.engine.torch_chooser import TorchChooser
+from djl_python.types import SamplingParams
+
+VOCABULARIES = [5, 64, 1500, 20_000, 20_032]
+DRAWS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7},
+    {"top_k": 5},
+    {"top_k": 700, "top_p": 0.6, "temperature": 1.4},
+    {"top_p": 0.8},
+    {"min_p": 0.1, "temperature": 0.9},
+    {"typical_p": 0.5},
+    {"top_k": 20, "typical_p": 0.9, "min_p": 0.01},
+]
+
+
+@pytest.fixture(params=["torch", "native"])
+def chooser(request: pytest.FixtureRequest) -> Chooser:
+    return TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")  # type: ignore[no-any-return]
+
+
+def rows_of(vocabulary: int) -> Tensor:
+    generator = torch.Generator().manual_seed(vocabulary)
+    scores = torch.rand(6, vocabulary, generator=generator)
+    scores[1].sub_(torch.arange(vocabulary) / 100)  # the best lie together, at the beginning
+    scores[2].add_(torch.arange(vocabulary) / 100)  # or the end, where the last block is not whole
+    scores[3, 3:] = float("-inf")
+    scores[4, :-3] = float("-inf")
+    scores[5].mul_(40)
+    return scores
+
+
+def choose(chooser: Chooser, logits: Tensor, params: list[dict[str, Any]], changed: Tensor | None = None) -> Chosen:
+    sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
+    plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
+    return chooser.choose(logits, changed, plan, [7] * len(params))
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("width", [1, 5, 64, 1024])
+def test_alternatives_are_those_of_topk(chooser: Chooser, vocabulary: int, width: int) -> None:
+    logits = rows_of(vocabulary)
+    width = min(width, vocabulary)
+    found = chooser.look_up(logits, [0, 1, 2, 0, vocabulary - 1, 3], width)
+    ids = torch.tensor([[token for token, _ in top] for top in found.tops])
+    logprobs = torch.tensor([[logprob for _, logprob in top] for top in found.tops])
+    expected = logits.double().log_softmax(-1).float()
+    assert torch.equal(logits.gather(1, ids), logits.topk(width).values)
+    assert torch.allclose(logprobs, expected.gather(1, ids), atol=2e-6, rtol=1e-6)
+    assert all(len(set(row)) == width for row in ids.tolist())
+    own = expected[torch.arange(6), found.token_ids]
+    assert torch.allclose(torch.tensor(found.logprobs), own, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_the_best_is_chosen(chooser: Chooser, vocabulary: int) -> None:
+    logits = rows_of(vocabulary)
+    assert choose(chooser, logits, [{}] * 6).token_ids == logits.argmax(-1).tolist()
+
+
+def test_logprobs_near_zero_are_exact(chooser: Chooser) -> None:
+    logits = torch.full((1, 1000), 1e3)
+    logits[0, 7] += 12  # nearly certain; next to 1012, fp32 knows steps of 6e-5
+    exact = logits.double().log_softmax(-1)[0, 7]
+    assert chooser.look_up(logits, [7], 0).logprobs[0] == pytest.approx(float(exact), abs=2e-6)
+
+
+def test_everybody_gets_the_alternatives_he_asked_for(chooser: Chooser) -> None:
+    wanted = [{"top_logprobs": 3}, {}, {"top_logprobs": 1, "do_sample": True}]
+    found = choose(chooser, rows_of(1500)[:3], wanted)
+    assert [len(top) for top in found.tops] == [3, 0, 1]
+
+
+def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thought(chooser: Chooser) -> None:
+    logits = rows_of(1500)[:3]
+    changed = torch.full((2, 1500), float("-inf"))
+    changed[0, 1234], changed[1, 77] = 3.0, 0.0
+    found = choose(
+        chooser, logits, [{"presence_penalty": 1.0}, {}, {"presence_penalty": 1.0, "do_sample": True}], changed
+    )
+    assert found.token_ids == [1234, int(logits[1].argmax()), 77]
+    expected = logits.log_softmax(-1)
+    assert found.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-5)
+
+
+@pytest.mark.parametrize("params", DRAWS, ids=str)
+def test_a_row_is_read_alike_alone_and_among_others(chooser: Chooser, params: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(40, 20_000, generator=generator) * 3  # enough for several threads
+    mixture = [{"do_sample": True, "seed": i, **DRAWS[i % len(DRAWS)]} for i in range(40)]
+    mixture[17] = {"do_sample": True, "seed": 99, "top_logprobs": 2, **params}
+    among = choose(chooser, logits, mixture)
+    alone = choose(chooser, logits[17:18].clone(), mixture[17:18])
+    assert (among.token_ids[17], among.logprobs[17], among.tops[17]) == (
+        alone.token_ids[0],
+        alone.logprobs[0],
+        alone.tops[0],
+    )
+
+
+@pytest.mark.parametrize("params", DRAWS, ids=str)
+def test_the_same_random_number_draws_the_same_token_whoever_chooses(
+    native_chooser: Chooser, params: dict[str, Any]
+) -> None:
+    """But for a few whose random number lies where rounding decides."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(1, 5000, generator=generator).mul_(2).expand(400, -1).contiguous()
+    seeds = [{"do_sample": True, "seed": seed, **params} for seed in range(400)]
+    ours, theirs = (choose(one, logits, seeds).token_ids for one in (native_chooser, TorchChooser()))
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 395
+    assert len(set(ours)) > 4
+
+
+def test_scores_that_are_no_numbers_name_some_token(chooser: Chooser) -> None:
+    logits = torch.full((4, 1000), float("nan"))
+    draws: list[dict[str, Any]] = [{"do_sample": True}, {"do_sample": True, "top_p": 0.5}]
+    found = choose(chooser, logits, [{}, {"top_logprobs": 3}, *draws])
+    named = [*found.token_ids, *(token for token, _ in found.tops[1])]
+    assert all(0 <= token < 1000 for token in named)

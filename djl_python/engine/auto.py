@@ -7,14 +7,18 @@ is taken, and the native kernels are built where they aren't yet.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_taking
 from .native.build import begin_building, missing_features
-from .rolling_batch import EngineSettings, Progress, RollingBatch
+from .rolling_batch import EngineSettings, Progress
+
+if TYPE_CHECKING:
+    from .paged_batch import PagedRollingBatch
 
 
-def open_batch(settings: EngineSettings, progress: Progress) -> RollingBatch:
+def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
     """The built-in engine; `RollingBatch.__init__` has the arguments."""
     advance = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .penalties import Occurrences
 from .sampling_plan import Plan
 
 #: (id, log-probability) of a row's most likely tokens, best first.
@@ -25,13 +26,21 @@ class Chosen:
 class Chooser(Protocol):
     """Reads whole rows of logits (R, vocabulary), fp32. What it makes of a row does not depend on the other rows."""
 
-    def choose(self, logits: Tensor, changed: Tensor | None, plan: Plan, positions: list[int]) -> Chosen:
+    def choose(
+        self,
+        logits: Tensor,
+        changed: Tensor | None,
+        plan: Plan,
+        positions: list[int],
+        occurred: list[Occurrences],
+    ) -> Chosen:
         """A token for each row: the best, or drawn.
 
         Args:
             changed: scores of `plan.changed`'s rows (len(plan.changed), vocabulary), from which they choose instead.
             positions: how many tokens each row's sequence has generated, drafts included: what is drawn follows from a
                 row's scores, parameters, seed and position alone.
+            occurred: of `plan.penalized`'s rows.
         """
         ...
 

@@ -7,53 +7,56 @@ those tokens' scores are read and written.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..types import SamplingParams
 from .sequence import Sequence
+
+
+class Occurrences:
+    """The tokens of one sequence, each once.
+
+    Attributes:
+        ids, counts: the first `size` entries are a token, and how often it was generated (0: in the prompt only).
+        addresses: of the two arrays, for the native kernels.
+    """
+
+    def __init__(self, sequence: Sequence) -> None:
+        self._place_of = {token: place for place, token in enumerate(dict.fromkeys(sequence.tokens))}
+        self._keep(np.array(list(self._place_of), np.int64), np.zeros(len(self._place_of), np.float32))
+        for token in sequence.tokens[sequence.prompt_length :]:
+            self.counts[self._place_of[token]] += 1
+
+    @property
+    def size(self) -> int:
+        return len(self._place_of)
+
+    def add(self, token: int) -> None:
+        """Count a token that was just drawn, and is not among the sequence's tokens yet."""
+        place = self._place_of.setdefault(token, self.size)
+        if place == len(self.ids):
+            self._keep(*(np.concatenate([array, np.zeros_like(array)]) for array in (self.ids, self.counts)))
+        self.ids[place] = token
+        self.counts[place] += 1
+
+    def _keep(self, ids: npt.NDArray[np.int64], counts: npt.NDArray[np.float32]) -> None:
+        self.ids, self.counts = ids, counts
+        self.addresses = ids.ctypes.data, counts.ctypes.data
 
 
 class PenaltyTable:
     """The tokens that have occurred, for the sequences that are penalized for it."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._occurrences: dict[int, _Occurrences] = {}
+    def __init__(self) -> None:
+        self._occurrences: dict[int, Occurrences] = {}
 
-    def apply(
-        self,
-        scores: Tensor,
-        rows: Tensor,
-        sequences: list[Sequence],
-        repetition: Tensor,
-        presence: Tensor,
-        frequency: Tensor,
-    ) -> None:
-        """Penalize in place.
-
-        Args:
-            scores: (N, vocabulary).
-            rows: (R,) rows of `scores`, in the order of `sequences`.
-            repetition, presence, frequency: (R, 1). Repetition counts the prompt's tokens too, as transformers does;
-                the others count generated tokens only, as OpenAI does.
-        """
-        found = [self._of(sequence) for sequence in sequences]
-        shape = len(found), max(occurrences.size for occurrences in found)
-        # A short row repeats its first token: that is written several times, always with the same value.
-        ids, counts = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        for row, occurrences in enumerate(found):
-            size = occurrences.size
-            ids[row, :size], ids[row, size:] = occurrences.ids[:size], occurrences.ids[0]
-            counts[row, :size], counts[row, size:] = occurrences.counts[:size], occurrences.counts[0]
-        places = rows[:, None], torch.from_numpy(ids).to(self._device)
-        generated = torch.from_numpy(counts).to(self._device)
-        picked = scores[places]
-        picked = torch.where(picked > 0, picked / repetition, picked * repetition)
-        scores[places] = picked - frequency * generated - presence * (generated > 0)
-
-    def count(self, sequence: Sequence, token: int) -> None:
-        """Count a token that was just drawn, and is not among the sequence's tokens yet."""
-        self._of(sequence).add(token)
+    def of(self, sequence: Sequence) -> Occurrences:
+        found = self._occurrences.get(sequence.id)
+        if found is None:
+            found = self._occurrences[sequence.id] = Occurrences(sequence)
+        return found
 
     def drop(self, sequence_id: int) -> None:
         """The sequence has ended."""
@@ -63,36 +66,31 @@ class PenaltyTable:
         """Sequences that are counted."""
         return len(self._occurrences)
 
-    def _of(self, sequence: Sequence) -> _Occurrences:
-        found = self._occurrences.get(sequence.id)
-        if found is None:
-            found = self._occurrences[sequence.id] = _Occurrences(sequence)
-        return found
 
+def penalize(scores: Tensor, rows: list[int], occurred: list[Occurrences], penalties: npt.NDArray[np.float32]) -> None:
+    """Penalize in place.
 
-class _Occurrences:
-    """The tokens of one sequence, each once.
-
-    Attributes:
-        ids, counts: the first `size` entries are a token, and how often it was generated (0: in the prompt only).
+    Args:
+        scores: (N, vocabulary), contiguous.
+        rows: R rows of `scores`, in the order of `occurred`.
+        penalties: (3, R): repetition, presence, frequency. Repetition counts the prompt's tokens too, as transformers
+            does; the others count generated tokens only, as OpenAI does.
     """
+    sizes = [each.size for each in occurred]
+    ids = np.concatenate([each.ids[: each.size] for each in occurred])
+    counts = np.concatenate([each.counts[: each.size] for each in occurred])
+    repetition, presence, frequency = np.repeat(penalties, sizes, axis=1)
+    ids += np.repeat(np.array(rows) * scores.shape[1], sizes)
+    places, factor, less = (
+        torch.from_numpy(array).to(scores.device)
+        for array in (ids, repetition, frequency * counts + presence * (counts > 0))
+    )
+    flat = scores.view(-1)  # one index a number: several are many times as slow
+    picked = flat.index_select(0, places)
+    flat.index_copy_(0, places, torch.where(picked > 0, picked / factor, picked * factor) - less)
 
-    def __init__(self, sequence: Sequence) -> None:
-        self._place_of = {token: place for place, token in enumerate(dict.fromkeys(sequence.tokens))}
-        self.ids = np.array(list(self._place_of), np.int64)
-        self.counts = np.zeros(len(self.ids), np.float32)
-        for token in sequence.tokens[sequence.prompt_length :]:
-            self.counts[self._place_of[token]] += 1
 
-    @property
-    def size(self) -> int:
-        return len(self._place_of)
-
-    def add(self, token: int) -> None:
-        """Count a generated token."""
-        place = self._place_of.setdefault(token, self.size)
-        if place == len(self.ids):
-            self.ids = np.concatenate([self.ids, np.zeros_like(self.ids)])
-            self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
-        self.ids[place] = token
-        self.counts[place] += 1
+def penalties_of(params: list[SamplingParams]) -> npt.NDArray[np.float32]:
+    """(3, R), as `penalize` takes them."""
+    rows = [(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params]
+    return np.array(rows, np.float32).reshape(-1, 3).T

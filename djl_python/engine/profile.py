@@ -19,6 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ..types import SamplingParams
+from .auto import open_batch
 from .paged_batch import PagedRollingBatch
 from .rolling_batch import EngineSettings
 
@@ -71,7 +72,7 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
         `floor`, the time to read the weights once at the bandwidth that was measured just before.
     """
     batch_size = settings.max_batch_size
-    batch = PagedRollingBatch(settings, lambda what, done, total: None)
+    batch = open_batch(settings, lambda what, done, total: None)
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
         mixed = _MIXTURE[number % len(_MIXTURE)]

@@ -56,7 +56,7 @@ class Sampler:
         self._eos_ids = eos_ids
         self._device = device
         self._chooser = chooser or TorchChooser()
-        self._penalties = PenaltyTable(device)
+        self._penalties = PenaltyTable()
         self._masks = MaskComputer(threads)
         # What each byte of a grammar's mask adds to the logits of its eight tokens, lowest bit first.
         allowed = (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)) & 1
@@ -83,10 +83,10 @@ class Sampler:
             self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
         generated = [sequence.generated for sequence in sequences]
         positions = list(map(operator.add, generated, ahead)) if ahead else generated
-        chosen = self._chooser.choose(raw, changed, plan, positions)
-        for row in plan.changes.penalized:
-            place = plan.changed[row]
-            self._penalties.count(sequences[place], chosen.token_ids[place])
+        occurred = [self._penalties.of(sequences[row]) for row in plan.penalized]
+        chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
+        for row, occurrences in zip(plan.penalized, occurred, strict=True):
+            occurrences.add(chosen.token_ids[row])
         return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
     def _plan_for(self, sequences: list[Sequence]) -> Plan:
@@ -96,7 +96,7 @@ class Sampler:
         return self._plan
 
     def _change(self, scores: Tensor, sequences: list[Sequence], changes: Changes) -> None:
-        """Bias, grammars, bad words, minimum length and penalties, in place."""
+        """Bias, grammars, bad words and minimum length, in place."""
         banned = {
             row: tokens
             for row in changes.restricted
@@ -110,9 +110,6 @@ class Sampler:
         if pairs:
             rows, ids = torch.tensor(pairs, device=self._device).T
             scores[rows, ids] = float("-inf")
-        if changes.penalized:
-            penalized = [sequences[row] for row in changes.penalized]
-            self._penalties.apply(scores, changes.penalized_rows, penalized, *changes.penalties)
 
     def _constrain(
         self, scores: Tensor, sequences: list[Sequence], changes: Changes, banned: dict[int, list[int]]

@@ -16,8 +16,9 @@ class Plan:
     Attributes:
         ids: the batch's members, by which it is known to be the same.
         params: theirs.
-        changed, changed_index: rows whose scores some rule changes before they draw.
+        changed, changed_index: rows whose scores some rule changes, beside penalties, before they draw.
         changes: by what.
+        penalized: rows with penalties.
     """
 
     def __init__(self, ids: list[int], params: list[SamplingParams], device: torch.device) -> None:
@@ -26,6 +27,7 @@ class Plan:
         self.changed = [row for row, p in enumerate(params) if _changes(p)]
         self.changed_index = indices(self.changed, device)
         self.changes = Changes([params[row] for row in self.changed], device)
+        self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
 
 
 class Changes:
@@ -33,8 +35,7 @@ class Changes:
 
     Attributes:
         biased_rows, biased_ids, bias: one entry for each token with a bias.
-        constrained: rows with a grammar; restricted: rows that some token may be banned from now and then; penalized:
-            rows whose tokens so far count.
+        constrained: rows with a grammar; restricted: rows that some token may be banned from now and then.
     """
 
     def __init__(self, params: list[SamplingParams], device: torch.device) -> None:
@@ -44,10 +45,6 @@ class Changes:
         self.constrained = [row for row, p in enumerate(params) if p.grammar is not None]
         self.constrained_rows = indices(self.constrained, device)
         self.restricted = [row for row, p in enumerate(params) if _restricts(p)]
-        self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
-        self.penalized_rows = indices(self.penalized, device)
-        penalties = [(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params]
-        self.penalties = columns([penalties[row] for row in self.penalized], 3, device)
 
 
 def indices(numbers: Sized, device: torch.device) -> Tensor:
@@ -66,7 +63,7 @@ def samples(params: SamplingParams) -> bool:
 
 
 def _changes(params: SamplingParams) -> bool:
-    return bool(params.logit_bias or params.grammar is not None or _restricts(params) or _penalizes(params))
+    return bool(params.logit_bias or params.grammar is not None or _restricts(params))
 
 
 def _restricts(params: SamplingParams) -> bool:

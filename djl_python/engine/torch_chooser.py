@@ -12,6 +12,7 @@ from torch import Tensor
 from ..types import SamplingParams
 from .choosing import Chosen, Top
 from .draws import Draws, draw
+from .penalties import Occurrences, penalize, penalties_of
 from .row_scan import Scan, best_of, mix, scan_rows
 from .sampling_plan import Plan, indices, samples
 
@@ -24,16 +25,24 @@ class TorchChooser:
     def __init__(self) -> None:
         self._groups: _Groups | None = None
 
-    def choose(self, logits: Tensor, changed: Tensor | None, plan: Plan, positions: list[int]) -> Chosen:
+    def choose(
+        self,
+        logits: Tensor,
+        changed: Tensor | None,
+        plan: Plan,
+        positions: list[int],
+        occurred: list[Occurrences],
+    ) -> Chosen:
         if self._groups is None or self._groups.plan is not plan:
             self._groups = _Groups(plan, logits)
         groups = self._groups
         tokens = torch.empty(len(logits), dtype=torch.long, device=logits.device)
         scan = scan_rows(logits, groups.inverse_temperature)
         _choose(logits, scan, groups.plain, tokens, positions)
-        if changed is not None:
-            changed_scan = scan_rows(changed, groups.changed_inverse_temperature)
-            _choose(changed, changed_scan, groups.changed, tokens, positions)
+        if groups.altered:
+            scores = groups.alter(logits, changed, occurred)
+            scores_scan = scan_rows(scores, groups.altered_inverse_temperature)
+            _choose(scores, scores_scan, groups.own, tokens, positions)
         tops = [_NO_TOP] * len(logits)
         if groups.tops:
             rows = indices([row for row, _ in groups.tops], logits.device)
@@ -54,21 +63,39 @@ class _Groups:
     """A plan's rows by what they draw from.
 
     Attributes:
-        plain: rows that draw from the model's own logits; changed: those whose scores some rule changed first.
+        altered: rows whose scores some rule changed first.
+        plain: the others, which draw from the model's own logits; own: the altered, from scores of their own.
         inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
-        changed_inverse_temperature: the same of the changed rows, for the scores that are theirs alone.
+        altered_inverse_temperature: the same of the altered rows, for the scores that are theirs alone.
         tops: (row, how many) of those who want alternatives.
     """
 
     def __init__(self, plan: Plan, logits: Tensor) -> None:
         self.plan = plan
         params, vocabulary, device = plan.params, logits.shape[1], logits.device
-        plain = sorted(set(range(len(params))) - set(plan.changed))
+        self.altered = sorted({*plan.changed, *plan.penalized})
+        plain = [row for row in range(len(params)) if row not in self.altered]
         self.plain = _Group(plain, plain, params, vocabulary, device)
-        self.changed = _Group(plan.changed, list(range(len(plan.changed))), params, vocabulary, device)
+        self.own = _Group(self.altered, list(range(len(self.altered))), params, vocabulary, device)
         self.inverse_temperature = self.plain.inverse_temperature(len(params))
-        self.changed_inverse_temperature = self.changed.inverse_temperature(len(plan.changed))
+        self.altered_inverse_temperature = self.own.inverse_temperature(len(self.altered))
+        self._altered_index = indices(self.altered, device)
+        self._changed_places = indices([self.altered.index(row) for row in plan.changed], device)
+        self._penalized_places = [self.altered.index(row) for row in plan.penalized]
+        self._penalties = penalties_of([params[row] for row in plan.penalized])
         self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.top_logprobs]
+
+    def alter(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> Tensor:
+        """(len(altered), vocabulary): what rules made of the altered rows, penalties applied."""
+        if changed is None or len(changed) < len(self.altered):
+            scores = logits.index_select(0, self._altered_index)
+            if changed is not None:
+                scores.index_copy_(0, self._changed_places, changed)
+        else:
+            scores = changed
+        if occurred:
+            penalize(scores, self._penalized_places, occurred, self._penalties)
+        return scores
 
 
 class _Group:

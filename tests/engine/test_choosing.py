@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from djl_python.engine.choosing import Chooser, Chosen
+from djl_python.engine.penalties import Occurrences
 from djl_python.engine.sampling_plan import Plan
+from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_chooser import TorchChooser
 from djl_python.types import SamplingParams
 
@@ -23,6 +25,8 @@ DRAWS: list[dict[str, Any]] = [
     {"min_p": 0.1, "temperature": 0.9},
     {"typical_p": 0.5},
     {"top_k": 20, "typical_p": 0.9, "min_p": 0.01},
+    {"repetition_penalty": 1.5, "presence_penalty": 0.4},
+    {"frequency_penalty": 1.0, "typical_p": 0.7},
 ]
 
 
@@ -45,7 +49,8 @@ def rows_of(vocabulary: int) -> Tensor:
 def choose(chooser: Chooser, logits: Tensor, params: list[dict[str, Any]], changed: Tensor | None = None) -> Chosen:
     sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
     plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
-    return chooser.choose(logits, changed, plan, [7] * len(params))
+    occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, sampling[row])) for row in plan.penalized]
+    return chooser.choose(logits, changed, plan, [7] * len(params), occurred)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -88,11 +93,26 @@ def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thoug
     changed = torch.full((2, 1500), float("-inf"))
     changed[0, 1234], changed[1, 77] = 3.0, 0.0
     found = choose(
-        chooser, logits, [{"presence_penalty": 1.0}, {}, {"presence_penalty": 1.0, "do_sample": True}], changed
+        chooser, logits, [{"bad_words_ids": ((1,),)}, {}, {"bad_words_ids": ((1,),), "do_sample": True}], changed
     )
     assert found.token_ids == [1234, int(logits[1].argmax()), 77]
     expected = logits.log_softmax(-1)
     assert found.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-5)
+
+
+def test_penalties_are_of_the_choice_not_of_the_log_probability(chooser: Chooser) -> None:
+    """Of the model's own scores and of changed ones, whether drawn or not."""
+    logits = torch.zeros(4, 1000)
+    logits[:, 7], logits[:, 3], logits[:, 500] = 9.0, 8.0, 7.0
+    changed = logits[2:].clone()
+    changed[:, 9] = 8.5
+    banned: dict[str, Any] = {"bad_words_ids": ((1,),), "repetition_penalty": 2.0}
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": 0.01}
+    params = [{"presence_penalty": 1.5}, {"repetition_penalty": 2.0, **drawn}, banned, {**banned, **drawn}]
+    found = choose(chooser, logits, params, changed)
+    assert found.token_ids == [3, 500, 9, 9]
+    expected = logits.log_softmax(-1)
+    assert found.logprobs == pytest.approx([float(expected[0, token]) for token in found.token_ids], abs=1e-5)
 
 
 @pytest.mark.parametrize("params", DRAWS, ids=str)

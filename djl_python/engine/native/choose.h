@@ -77,15 +77,19 @@ extern "C" {
 struct Choice {
     int64_t row;      // of the logits, whose log-probabilities are told
     int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits
-    uint64_t seed;    // of the row's random numbers, with `position`
+    int64_t token;    // out, unless it is given
     int64_t position;
+    const int64_t* occurred;  // (occurrences,) tokens to be penalized,
+    const float* counts;      // and how often each was generated
+    uint64_t seed;            // of the row's random numbers, with `position`
     int32_t how;
     int32_t alternatives;  // tokens to be told beside the chosen one
     int32_t top_k;         // 0 for no bound
+    int32_t occurrences;
     float top_p, min_p, inverse_temperature;
+    float repetition, presence, frequency;
     float logprob;  // out
-    int32_t unused;
-    int64_t token;  // out, unless it is given
+    float unused;
 };
 
 }  // extern "C"
@@ -283,6 +287,18 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
     }
 }
 
+// A row of scores, penalized: a copy, until the thread's next.
+const float* penalize(const Choice& choice, const float* scores, int n) {
+    thread_local std::vector<float> copy;
+    copy.assign(scores, scores + n);
+    for (int i = 0; i < choice.occurrences; ++i) {
+        float& score = copy[choice.occurred[i]];
+        score = score > 0 ? score / choice.repetition : score * choice.repetition;
+        score -= choice.frequency * choice.counts[i] + (choice.counts[i] > 0 ? choice.presence : 0.0f);
+    }
+    return copy.data();
+}
+
 // Fills in `routed`, choices (wanted,), from in (.., n), the logits, and weight (.., n), scores that were changed. Of the
 // alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids, best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
@@ -291,8 +307,10 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
     run.share(index, step.wanted, [&](int task) {
         Choice& choice = ((Choice*)op.routed)[task];
         own.read_maxima((const float*)op.in + choice.row * op.n, op.n);
-        if (choice.changed >= 0) other.read_maxima((const float*)op.weight + choice.changed * op.n, op.n);
-        Row& chosen_from = choice.changed >= 0 ? other : own;
+        const float* scores = choice.changed >= 0 ? (const float*)op.weight + choice.changed * op.n : own.x;
+        if (choice.occurrences && choice.how != kGiven) scores = penalize(choice, scores, op.n);
+        Row& chosen_from = scores == own.x ? own : other;
+        if (scores != own.x) other.read_maxima(scores, op.n);
         if (choice.how == kBest) {
             find_best(chosen_from, 1, found);
             choice.token = found[0].second;
@@ -305,7 +323,7 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
                 choice.token = draw_weighed(chosen_from, choice, state);
             }
         }
-        const bool has_masses = choice.how == kDraw && !choice.top_k && choice.changed < 0;
+        const bool has_masses = choice.how == kDraw && !choice.top_k && scores == own.x;
         if (!has_masses || choice.inverse_temperature != 1.0f) own.read_masses(1.0f);
         const float log_mass = logf(own.total);
         choice.logprob = own.x[choice.token] - own.top - log_mass;  // the greatest first: what is left is exact near 0

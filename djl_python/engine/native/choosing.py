@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..choosing import Chosen, Top
 from ..draws import Draws, draw
+from ..penalties import Occurrences, penalize, penalties_of
 from ..row_scan import mix, scan_rows
 from ..sampling_plan import Plan, samples
 from .pool import CHOICE, Kind, Op, Pool, Step
@@ -30,13 +31,24 @@ class NativeChooser:
         self._operations = (Op * 1)(Op(kind=Kind.CHOOSE))
         self._table: _Table | None = None
 
-    def choose(self, logits: Tensor, changed: Tensor | None, plan: Plan, positions: list[int]) -> Chosen:
+    def choose(
+        self,
+        logits: Tensor,
+        changed: Tensor | None,
+        plan: Plan,
+        positions: list[int],
+        occurred: list[Occurrences],
+    ) -> Chosen:
         if self._table is None or self._table.plan is not plan:
             self._table = _Table(plan, logits.shape[1])
         table = self._table
         table.choices["position"] = positions
+        if occurred:
+            table.choices["occurrences"][plan.penalized] = [each.size for each in occurred]
+            table.choices["occurred"][plan.penalized] = [each.addresses[0] for each in occurred]
+            table.choices["counts"][plan.penalized] = [each.addresses[1] for each in occurred]
         if table.typical:
-            table.choices["token"][table.typical] = table.draw_typical(logits, changed)
+            table.choices["token"][table.typical] = table.draw_typical(logits, changed, occurred)
         return self._run(logits, changed, table.choices)
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
@@ -88,17 +100,22 @@ class _Table:
         choices["top_p"] = [p.top_p for p in params]
         choices["min_p"] = [p.min_p for p in params]
         choices["inverse_temperature"] = [1 / p.temperature if samples(p) else 1 for p in params]
+        for name, numbers in zip(("repetition", "presence", "frequency"), penalties_of(params), strict=True):
+            choices[name] = numbers
         self.typical = [row for row, p in enumerate(params) if samples(p) and p.typical_p < 1]
         choices["how"][self.typical] = _GIVEN
         typical = [params[row] for row in self.typical]
         self._draws = Draws(list(range(len(typical))), typical, vocabulary, torch.device("cpu"))
 
-    def draw_typical(self, logits: Tensor, changed: Tensor | None) -> list[int]:
+    def draw_typical(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> list[int]:
         """Token ids of the typical rows."""
         own = self.choices[self.typical]
         places = own["changed"].tolist()
         rows = zip(self.typical, places, strict=True)
         scores = torch.stack([logits[row] if changed is None or place < 0 else changed[place] for row, place in rows])
+        for row, each in zip(self.plan.penalized, occurred, strict=True):
+            if row in self.typical:
+                penalize(scores, [self.typical.index(row)], [each], penalties_of([self.plan.params[row]]))
         states = mix(own["seed"] + own["position"].astype(np.uint64))
         scan = scan_rows(scores, 1 / self._draws.temperature[:, 0])
         drawn: list[int] = draw(scores, scan, self._draws, states).tolist()

@@ -68,9 +68,11 @@ class Step(ctypes.Structure):
 #: `Choice` of choose.h.
 CHOICE: Final = np.dtype(
     [
-        ("row", np.int64), ("changed", np.int64), ("seed", np.uint64), ("position", np.int64), ("how", np.int32),
-        ("alternatives", np.int32), ("top_k", np.int32), ("top_p", np.float32), ("min_p", np.float32),
-        ("inverse_temperature", np.float32), ("logprob", np.float32), ("unused", np.int32), ("token", np.int64),
+        *((name, np.int64) for name in ("row", "changed", "token", "position", "occurred", "counts")),
+        ("seed", np.uint64),
+        *((name, np.int32) for name in ("how", "alternatives", "top_k", "occurrences")),
+        *((name, np.float32) for name in ("top_p", "min_p", "inverse_temperature", "repetition", "presence")),
+        *((name, np.float32) for name in ("frequency", "logprob", "unused")),
     ]
 )  # fmt: skip
 

@@ -108,6 +108,9 @@ void djl_pool_close(void* handle) {
     delete pool;
 }
 
+// Parts of a panel of so many steps.
+int djl_parts(int steps) { return parts_of(steps); }
+
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 

@@ -189,8 +189,8 @@ struct PlainPanel {
 template <class Panel, class F>
 Slots slots_of(const Op& op, const Step& step) {
     const Bands bands(rows_of(op, step));
-    const int tiles = (bands.height + kRows - 1) / kRows, parts = op.k / F::pair / kSteps;
-    return {(int64_t)panels_of(op) * bands.count * parts * spare_tiles(tiles, Panel::lines), kSteps};
+    const int tiles = (bands.height + kRows - 1) / kRows, steps = op.k / F::pair, part = part_steps(steps);
+    return {(int64_t)panels_of(op) * bands.count * (steps / part) * spare_tiles(tiles, Panel::lines), part};
 }
 
 // out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
@@ -198,7 +198,7 @@ Slots slots_of(const Op& op, const Step& step) {
 template <class F, class Panel>
 void linear(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    const int steps = op.k / F::pair, parts = steps / kSteps;
+    const int steps = op.k / F::pair, part = part_steps(steps), parts = steps / part;
     const Stream& stream = run.streams[index], nothing{};
     const Bands bands(rows_of(op, step));
     const int spare = spare_tiles((bands.height + kRows - 1) / kRows, Panel::lines);
@@ -210,8 +210,8 @@ void linear(Run& run, int index, const Op& op, const Step& step) {
         // Tiles of nearly the same height: a low last one would wait for its own additions.
         const int tiles = (last - first + kRows - 1) / kRows, busy = tiles - spare_tiles(tiles, Panel::lines);
         const int slots = (panel_index * bands.count + first / std::max(1, bands.height)) * parts * spare;
-        for (int from = 0; from < steps; from += kSteps) {
-            const int count = std::min(kSteps, steps - from);
+        for (int from = 0; from < steps; from += part) {
+            const int count = std::min(part, steps - from);
             const T* a = (const T*)op.in + first * (int64_t)op.k + from * F::pair;
             if (tiles == 1) {
                 auto reader = panel.template reader<false>(from, room);
@@ -223,8 +223,8 @@ void linear(Run& run, int index, const Op& op, const Step& step) {
             for (int t = 0, row = 0, height; t < tiles; ++t, row += height) {
                 height = (last - first - row) / (tiles - t);
                 const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines,
-                                             count == kSteps ? stream : nothing,
-                                             slots + from / kSteps * spare + t - busy);
+                                             count == part ? stream : nothing,
+                                             slots + from / part * spare + t - busy);
                 const T* rows = a + (int64_t)row * op.k;
                 if (t == 0) tile_of<F, 0>(height, rows, op.k, reader, count, ahead, sums);
                 else tile_of<F, 0>(height, rows, op.k, again, count, ahead, sums + row * kPanel);

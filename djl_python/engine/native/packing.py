@@ -24,7 +24,6 @@ from .recipe import Linear, NotUnderstoodError
 
 PANEL: Final = 64
 SAME, TWELVE, EIGHT, FOUR = range(4)
-_STEPS: Final = 64  # 32-bit lanes of a part of a panel; kSteps of program.h
 _STEP_BYTES: Final = 192  # of a panel of 12 bits
 _NAMES: Final = 16  # high bytes that a panel has names for
 # Of the weights of one panel, and of all: how many may be listed before it isn't worth it.
@@ -95,7 +94,7 @@ class Packer:
         """(n, k) bf16, one or a gated pair, in 12 bits; None if too many weights are unlike the others."""
         n, k = weights[0].shape
         panels = -(-n // (PANEL // len(weights)))
-        parts = -(-k // (2 * _STEPS))
+        parts = self._pool.parts(k // 2)
         packed = self._memory.take(panels * (k // 2) * _STEP_BYTES)
         tables = torch.empty(panels, _NAMES, dtype=torch.uint8)
         counts = torch.empty(panels, parts, dtype=torch.int32)

@@ -97,6 +97,10 @@ class Pool:
         if self._library.djl_run(self._handle, operations, count, ctypes.byref(step), after, int(bf16)):
             raise RuntimeError("there are more operations than the kernels take")
 
+    def parts(self, steps: int) -> int:
+        """In how many parts a panel of so many 32-bit lanes along k is multiplied."""
+        return int(self._library.djl_parts(steps))
+
     def seconds(self) -> dict[str, float]:
         """Spent so far, by kind of operation."""
         spent = (ctypes.c_double * len(Kind))()

@@ -6,9 +6,9 @@
 
 namespace {
 
-constexpr int kPanel = 64;  // columns of a packed weight panel: four vectors
-constexpr int kSteps = 64;  // steps along k (a 32-bit lane of each column) that a panel is multiplied at a time: 16 KiB
-constexpr int kKeys = 16;   // keys of a cache group: one vector of scores
+constexpr int kPanel = 64;   // columns of a packed weight panel: four vectors
+constexpr int kSteps = 144;  // steps along k (a 32-bit lane of each column) of a panel's part, at most: 36 KiB
+constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
@@ -77,6 +77,13 @@ namespace {
 
 inline int rows_of(const Op& op, const Step& step) {
     return op.of_experts ? step.tokens * op.chosen : step.tokens;
+}
+
+// A panel is multiplied part by part, each of which stays in the first cache meanwhile. Parts are as long as each other:
+// each costs its sums' way to memory and back.
+inline int part_steps(int steps) {
+    const int parts = (steps + kSteps - 1) / kSteps;
+    return (steps + parts - 1) / parts;
 }
 
 }  // namespace

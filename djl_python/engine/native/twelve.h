@@ -21,12 +21,12 @@ constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
 constexpr int kColumnAhead = 48;  // steps
 
-inline int parts_of(int steps) { return (steps + kSteps - 1) / kSteps; }
+inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
 
 // The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
 
-// A packed weight's panel. `weight2` are the tables; `weight3` says for each panel and part of kSteps steps where, in
+// A packed weight's panel. `weight2` are the tables; `weight3` says for each panel and part of its steps where, in
 // itself, the list of its other weights begins: place in the part, a multiple of 2^16, plus the weight's 16 bits.
 struct TwelvePanel {
     static constexpr int lines = 3;  // of 64 bytes that hold a step
@@ -35,12 +35,14 @@ struct TwelvePanel {
     const uint8_t* table;
     const uint32_t* listed;
     const uint32_t* starts;
+    int part;  // steps
 
     TwelvePanel(const Op& op, int panel, int steps) {
         weights = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
         table = (const uint8_t*)op.weight2 + panel * kNames;
         listed = (const uint32_t*)op.weight3;
         starts = listed + (int64_t)panel * parts_of(steps);
+        part = part_steps(steps);
     }
 
     const char* at(int step) const { return weights + (int64_t)step * kStepBytes; }
@@ -57,7 +59,7 @@ struct TwelvePanel {
         Reader(const TwelvePanel& panel, int first, uint16_t* room)
             : from(panel.at(first)), room(room),
               names(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)panel.table))) {
-            const uint32_t* start = panel.starts + first / kSteps;
+            const uint32_t* start = panel.starts + first / panel.part;
             listed = panel.listed + start[0];
             left = (int)(start[1] - start[0]);
         }
@@ -104,11 +106,11 @@ struct TwelvePanel {
             const int high = table[from[128 + i] >> 4 * group & 15];
             out[k] = BF16::to((uint16_t)(high << 8 | from[64 * group + i])) * scale;
         }
-        for (int part = 0; part < parts_of(steps); ++part)
-            for (uint32_t i = starts[part]; i < starts[part + 1]; ++i) {
+        for (int p = 0; p < parts_of(steps); ++p)
+            for (uint32_t i = starts[p]; i < starts[p + 1]; ++i) {
                 const int place = listed[i] >> 16, word = place % kWeights;
                 if (word / 2 != column) continue;
-                out[2 * (part * kSteps + place / kWeights) + word % 2] = BF16::to((uint16_t)listed[i]) * scale;
+                out[2 * (p * part + place / kWeights) + word % 2] = BF16::to((uint16_t)listed[i]) * scale;
             }
     }
 };
@@ -149,7 +151,7 @@ inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64
 // values (panels, parts) how many weights each part lists, weight3 (panels, heads) the lists: `heads` is a panel's room.
 // A part that lists more than is left of it says so by minus one.
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
-    const int steps = op.k / 2, parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
+    const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
     alignas(64) uint32_t lanes[kSteps][kPanel];
     run.share_in_order(index, panels, [&](int panel) {
@@ -164,7 +166,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
         auto* listed = (uint32_t*)op.weight3 + (int64_t)panel * op.heads;
         int many = 0;
         for (int part = 0; part < parts; ++part) {
-            const int first = part * kSteps, count = std::min(kSteps, steps - first), before = many;
+            const int first = part * length, count = std::min(length, steps - first), before = many;
             const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column, whatever needs no list
             for (int c = 0; c < kPanel; ++c)
                 for (int s = 0; s < count; ++s)

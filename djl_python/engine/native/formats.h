@@ -50,6 +50,12 @@ struct BF16 {
     static void store(T* to, __m512 x, __mmask16 mask) {
         _mm256_mask_storeu_epi16(to, mask, to_bf16(x));
     }
+    // Sixteen numbers, the first (0) or second (1) of a pair each.
+    static void store_in_pairs(T* to, __m512 x, int place) {
+        const __m512i wide = _mm512_cvtepu16_epi32(to_bf16(x));
+        if (place) _mm512_mask_storeu_epi16(to, 0xaaaaaaaa, _mm512_slli_epi32(wide, 16));
+        else _mm512_mask_storeu_epi16(to, 0x55555555, wide);
+    }
 };
 
 struct F32 {
@@ -62,6 +68,7 @@ struct F32 {
     static __m512 load(const T* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
     static void store(T* to, __m512 x) { _mm512_storeu_ps(to, x); }
     static void store(T* to, __m512 x, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, x); }
+    static void store_in_pairs(T* to, __m512 x, int) { store(to, x); }
 };
 
 // The lanes of a vector that `left` numbers fill.

@@ -87,7 +87,8 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
         }
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
-    run.share(index, step.tokens, [&](int t) {
+    // In order: tokens that follow each other write to the same cache lines.
+    run.share_in_order(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + t * width;
         const int64_t position = step.positions[t];
         turn(row, op.heads, op.weight2, position);
@@ -105,11 +106,9 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
                     memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
             const float* value = row + queries + keys + h * op.value_dim;
-            T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair + lane % F::pair;
-            for (int i = 0; i < op.value_dim; i += 16) {
-                F::store(rounded, _mm512_loadu_ps(value + i));
-                for (int d = 0; d < 16; ++d) into[(i + d) * F::pair] = rounded[d];
-            }
+            T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair;
+            for (int i = 0; i < op.value_dim; i += 16)
+                F::store_in_pairs(into + i * F::pair, _mm512_loadu_ps(value + i), lane % F::pair);
         }
     });
 }

@@ -9,6 +9,7 @@ import psutil
 
 from .rolling_batch import EngineSettings
 
+_CONTAINER: Final = Path("/sys/fs/cgroup")
 # Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
 # reserved, not taken: the operating system gives a block's memory when the block is first used.
 CPU_CACHE_SHARE: Final = 0.4
@@ -21,10 +22,13 @@ def cpu_cache_bytes(settings: EngineSettings) -> int:
     return int(available_bytes() * CPU_CACHE_SHARE)
 
 
-def available_bytes() -> int:
-    """Memory that is free: the machine's, or what the container (cgroup v2) may still take if that is less."""
+def available_bytes(container: Path = _CONTAINER) -> int:
+    """Memory that is free: the machine's, or what the container (a cgroup v2) may still take if that is less."""
     available = int(psutil.virtual_memory().available)
-    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, max(0, int(text) - int(current.read_text())))
-    return available
+    limit = container / "memory.max"
+    if not limit.exists() or (most := limit.read_text().strip()) == "max":
+        return available
+    used = int((container / "memory.current").read_text())
+    statistics = dict(line.split() for line in (container / "memory.stat").read_text().splitlines())
+    # Files that were read, checkpoints too, are counted as used, and go when somebody needs the memory.
+    return min(available, max(0, int(most) - used + int(statistics["inactive_file"])))

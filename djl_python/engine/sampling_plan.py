@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sized
 
 import torch
@@ -16,8 +17,7 @@ class Plan:
     Attributes:
         ids: the batch's members, by which it is known to be the same.
         params: theirs.
-        changed, changed_index: rows whose scores some rule changes, beside penalties, before they draw.
-        changes: by what.
+        changed: rows whose scores some rule changes, beside penalties, before they draw.
         penalized: rows with penalties.
     """
 
@@ -25,9 +25,18 @@ class Plan:
         self.ids = ids
         self.params = params
         self.changed = [row for row, p in enumerate(params) if _changes(p)]
-        self.changed_index = indices(self.changed, device)
-        self.changes = Changes([params[row] for row in self.changed], device)
         self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
+        self._device = device
+
+    @functools.cached_property
+    def changed_index(self) -> Tensor:
+        """(len(changed),)"""
+        return indices(self.changed, self._device)
+
+    @functools.cached_property
+    def changes(self) -> Changes:
+        """What changes the scores of the changed rows."""
+        return Changes([self.params[row] for row in self.changed], self._device)
 
 
 class Changes:

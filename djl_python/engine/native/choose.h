@@ -73,7 +73,7 @@ enum How : int32_t { kGiven, kBest, kDraw };
 
 extern "C" {
 
-// One row's choice. Mirrored in choosing.py.
+// One row's choice. Mirrored in pool.py.
 struct Choice {
     int64_t row;      // of the logits, whose log-probabilities are told
     int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits

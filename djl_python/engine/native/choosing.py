@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -90,22 +91,28 @@ class _Table:
 
     def __init__(self, plan: Plan, vocabulary: int) -> None:
         self.plan = plan
+        self._vocabulary = vocabulary
         params = plan.params
+        drawn = [samples(p) for p in params]
+        self.typical = [row for row, p in enumerate(params) if p.typical_p < 1 and drawn[row]]
         self.choices = choices = _choices(len(params))
         choices["changed"][plan.changed] = range(len(plan.changed))
         choices["seed"] = mix(np.array([p.seed for p in params], np.uint64))
-        choices["how"] = [_DRAW if samples(p) else _BEST for p in params]
+        choices["how"] = np.where(drawn, _DRAW, _BEST)
+        choices["how"][self.typical] = _GIVEN
         choices["alternatives"] = [min(p.top_logprobs, vocabulary) for p in params]
         choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
         choices["top_p"] = [p.top_p for p in params]
         choices["min_p"] = [p.min_p for p in params]
-        choices["inverse_temperature"] = [1 / p.temperature if samples(p) else 1 for p in params]
-        for name, numbers in zip(("repetition", "presence", "frequency"), penalties_of(params), strict=True):
-            choices[name] = numbers
-        self.typical = [row for row, p in enumerate(params) if samples(p) and p.typical_p < 1]
-        choices["how"][self.typical] = _GIVEN
-        typical = [params[row] for row in self.typical]
-        self._draws = Draws(list(range(len(typical))), typical, vocabulary, torch.device("cpu"))
+        choices["inverse_temperature"] = [
+            1 / p.temperature if draws else 1 for p, draws in zip(params, drawn, strict=True)
+        ]
+        choices["repetition"], choices["presence"], choices["frequency"] = penalties_of(params)
+
+    @functools.cached_property
+    def _draws(self) -> Draws:
+        typical = [self.plan.params[row] for row in self.typical]
+        return Draws(list(range(len(typical))), typical, self._vocabulary, torch.device("cpu"))
 
     def draw_typical(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> list[int]:
         """Token ids of the typical rows."""

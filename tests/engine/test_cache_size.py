@@ -1,0 +1,57 @@
+"""How many blocks fit, and what is said when few do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python.engine.attention import LayerShape
+from djl_python.engine.cache_size import size_cache
+from djl_python.engine.loading import LoadedModel, load_model
+from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.errors import ModelLoadError
+from tests.checkpoints import build_checkpoint
+
+MIB = 1 << 20
+# A block of 16 tokens has 2 (keys and values) x 16 x 4 heads x 64 numbers of 4 bytes a layer: 32 KiB, in two layers 64.
+LAYERS = {0: LayerShape(4, 64, 64), 1: LayerShape(4, 64, 64)}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    path = build_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+    return load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cpu"), lambda *_: None)
+
+
+def settings(**more: Any) -> EngineSettings:
+    return EngineSettings(**{"model_path": "m", "max_batch_size": 4, "block_size": 16, "kv_cache_memory_mb": 1, **more})
+
+
+def test_no_more_blocks_than_the_batch_can_use(loaded: LoadedModel) -> None:
+    size = size_cache(settings(kv_cache_memory_mb=100), loaded, LAYERS, 33)
+    assert (size.blocks, size.length) == (4 * 3, 33)
+
+
+def test_blocks_follow_the_memory_and_a_sequence_the_blocks(
+    loaded: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = size_cache(settings(), loaded, LAYERS, 1000)
+    assert (size.blocks, size.length) == (16, 256)
+    assert "a sequence can't use the whole context of 1000" in caplog.text
+    assert size.description == "context 256, KV cache 16 blocks of 16 tokens (1 MiB)"
+
+
+def test_a_number_of_blocks_that_was_set_is_the_number(loaded: LoadedModel) -> None:
+    assert size_cache(settings(kv_blocks=99), loaded, LAYERS, 1000).blocks == 99
+
+
+def test_states_take_their_part(loaded: LoadedModel) -> None:
+    size = size_cache(settings(kv_cache_memory_mb=3), loaded, LAYERS, 1000, state_bytes=MIB // 2)
+    assert size.blocks == 16
+    assert size.description == "context 256, KV cache 16 blocks of 16 tokens (1 MiB) and states of 4 sequences (2 MiB)"
+
+
+def test_no_room_at_all_says_what_to_set(loaded: LoadedModel) -> None:
+    with pytest.raises(ModelLoadError, match=r"a block of 16 tokens takes 0\.1 MiB; set option\.kv_cache_memory_mb"):
+        size_cache(settings(), loaded, LAYERS, 1000, state_bytes=MIB // 4)

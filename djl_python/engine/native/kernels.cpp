@@ -68,19 +68,19 @@ void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F3
 
 // A product's slots for what attention reads, see ahead.h.
 template <class F>
-Slots slots_of_any(const Op& op, const Step& step) {
+Slots slots_of(const Op& op, const Step& step) {
     switch (op.format) {
-        case kEight: return integer_slots_of<Eight>(op, step);
-        case kFour: return integer_slots_of<Four>(op, step);
-        case kTwelve: return slots_of<TwelvePanel, BF16>(op, step);
-        default: return slots_of<PlainPanel<F>, F>(op, step);
+        case kEight: return integer_cut_of<Eight>(op, step).slots();
+        case kFour: return integer_cut_of<Four>(op, step).slots();
+        case kTwelve: return cut_of<TwelvePanel, BF16>(op, step).slots();
+        default: return cut_of<PlainPanel<F>, F>(op, step).slots();
     }
 }
 
 template <class F>
 void plan(Run& run) {
     plan_streams(run.ops, run.step, sizeof(typename F::T), run.threads,
-                 [&](const Op& op) { return slots_of_any<F>(op, run.step_of(op)); }, run.streams);
+                 [&](const Op& op) { return slots_of<F>(op, run.step_of(op)); }, run.streams);
 }
 
 void work(Pool* pool, int thread) {

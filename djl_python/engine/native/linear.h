@@ -134,17 +134,29 @@ inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader r
     }
 }
 
-// Tall products are cut into bands of rows too, so that there is work for everybody and a band stays in the cache.
-struct Bands {
-    int height, count;
-    explicit Bands(int rows) : height(rows > kBand ? 64 : rows), count(rows ? (rows + height - 1) / height : 0) {}
+// How a product without experts is cut: into panels of columns; tall ones into bands of rows too, so that there is work
+// for everybody and a band stays in the cache; each panel into parts along k; a band into tiles. The last of a full
+// band's tiles have nothing of the weights to fetch: those of each whole part are slots, see ahead.h.
+struct Cut {
+    int panels, rows;
+    int height, bands;      // rows of a band; the last band may have fewer
+    int part, whole_parts;  // steps of a part, and how many have as many
+    int spare;
+
+    Cut(const Op& op, const Step& step, int steps, int part, int tile_rows, int lines)
+        : panels(panels_of(op)), rows(rows_of(op, step)), height(rows > kBand ? 64 : std::max(1, rows)),
+          bands((rows + height - 1) / height), part(part), whole_parts(steps / part),
+          spare(spare_tiles((height + tile_rows - 1) / tile_rows, lines)) {}
+
+    Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
+    int first_slot(int panel, int first_row) const { return (panel * bands + first_row / height) * whole_parts * spare; }
 };
 
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
 // panel to be fetched meanwhile: with the last band the next one, else -1.
 template <class Work>
-inline void for_each_band(Run& run, int index, const Op& op, const Step& step, Work work) {
-    const int panels = panels_of(op);
+inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
+    const int panels = cut.panels;
     if (op.experts) {
         const Routed routed(op, step);
         const int active = routed.active[op.experts];
@@ -158,12 +170,10 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, W
         });
         return;
     }
-    const int rows = rows_of(op, step);
-    const Bands bands(rows);
-    run.share_in_order(index, panels * bands.count, [&](int task) {
-        const int panel = task / bands.count, first = task % bands.count * bands.height;
-        const int last = std::min(rows, first + bands.height);
-        work(panel, last == rows ? std::min(panel + 1, panels - 1) : -1, first, last);
+    run.share_in_order(index, panels * cut.bands, [&](int task) {
+        const int panel = task / cut.bands, first = task % cut.bands * cut.height;
+        const int last = std::min(cut.rows, first + cut.height);
+        work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : -1, first, last);
     });
 }
 
@@ -185,12 +195,10 @@ struct PlainPanel {
     }
 };
 
-// The slots of a product: of each panel and band, and of each whole part of them.
 template <class Panel, class F>
-Slots slots_of(const Op& op, const Step& step) {
-    const Bands bands(rows_of(op, step));
-    const int tiles = (bands.height + kRows - 1) / kRows, steps = op.k / F::pair, part = part_steps(steps);
-    return {(int64_t)panels_of(op) * bands.count * (steps / part) * spare_tiles(tiles, Panel::lines), part};
+Cut cut_of(const Op& op, const Step& step) {
+    const int steps = op.k / F::pair;
+    return {op, step, steps, part_steps(steps), kRows, Panel::lines};
 }
 
 // out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
@@ -198,20 +206,19 @@ Slots slots_of(const Op& op, const Step& step) {
 template <class F, class Panel>
 void linear(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    const int steps = op.k / F::pair, part = part_steps(steps), parts = steps / part;
+    const int steps = op.k / F::pair;
     const Stream& stream = run.streams[index], nothing{};
-    const Bands bands(rows_of(op, step));
-    const int spare = spare_tiles((bands.height + kRows - 1) / kRows, Panel::lines);
+    const Cut cut = cut_of<Panel, F>(op, step);
     alignas(64) T room[kSteps * kPanel * F::pair];
     alignas(64) float sums[kBand * kPanel];
-    for_each_band(run, index, op, step, [&](int panel_index, int, int first, int last) {
+    for_each_band(run, index, op, step, cut, [&](int panel_index, int, int first, int last) {
         const Panel panel(op, panel_index, steps);
         memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
         // Tiles of nearly the same height: a low last one would wait for its own additions.
         const int tiles = (last - first + kRows - 1) / kRows, busy = tiles - spare_tiles(tiles, Panel::lines);
-        const int slots = (panel_index * bands.count + first / std::max(1, bands.height)) * parts * spare;
-        for (int from = 0; from < steps; from += part) {
-            const int count = std::min(part, steps - from);
+        const int slots = cut.first_slot(panel_index, first);
+        for (int from = 0; from < steps; from += cut.part) {
+            const int count = std::min(cut.part, steps - from);
             const T* a = (const T*)op.in + first * (int64_t)op.k + from * F::pair;
             if (tiles == 1) {
                 auto reader = panel.template reader<false>(from, room);
@@ -223,8 +230,8 @@ void linear(Run& run, int index, const Op& op, const Step& step) {
             for (int t = 0, row = 0, height; t < tiles; ++t, row += height) {
                 height = (last - first - row) / (tiles - t);
                 const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines,
-                                             count == part ? stream : nothing,
-                                             slots + from / part * spare + t - busy);
+                                             count == cut.part ? stream : nothing,
+                                             slots + from / cut.part * cut.spare + t - busy);
                 const T* rows = a + (int64_t)row * op.k;
                 if (t == 0) tile_of<F, 0>(height, rows, op.k, reader, count, ahead, sums);
                 else tile_of<F, 0>(height, rows, op.k, again, count, ahead, sums + row * kPanel);

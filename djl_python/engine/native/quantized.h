@@ -128,12 +128,11 @@ inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int grou
     }
 }
 
-// The slots of a product with integer weights: of each panel and band.
+// A panel of integers is one part: what is added up in registers are groups.
 template <class W>
-Slots integer_slots_of(const Op& op, const Step& step) {
-    const Bands bands(rows_of(op, step));
-    const int tiles = (bands.height + kIntegerRows - 1) / kIntegerRows;
-    return {(int64_t)panels_of(op) * bands.count * spare_tiles(tiles, W::lines), (op.k + kGroup - 1) / kGroup * kQuads};
+Cut integer_cut_of(const Op& op, const Step& step) {
+    const int steps = (op.k + kGroup - 1) / kGroup * kQuads;
+    return {op, step, steps, steps, kIntegerRows, W::lines};
 }
 
 // `linear` with integer weights: in is what kQuantize wrote, weight2 are the scales.
@@ -141,13 +140,12 @@ template <class F, class W>
 void integer_linear(Run& run, int index, const Op& op, const Step& step) {
     const int groups = (op.k + kGroup - 1) / kGroup;
     const int64_t size = panel_bytes<W>(groups);
-    const Bands bands(rows_of(op, step));
-    const int spare = spare_tiles((bands.height + kIntegerRows - 1) / kIntegerRows, W::lines);
-    for_each_band(run, index, op, step, [&](int panel, int following, int first, int last) {
+    const Cut cut = integer_cut_of<W>(op, step);
+    for_each_band(run, index, op, step, cut, [&](int panel, int following, int first, int last) {
         const char* weights = (const char*)op.weight + panel * size;
         const char* next = following < 0 ? nullptr : (const char*)op.weight + following * size;
         const int tiles = (last - first + kIntegerRows - 1) / kIntegerRows, busy = tiles - spare_tiles(tiles, W::lines);
-        const int slots = (panel * bands.count + first / std::max(1, bands.height)) * spare;
+        const int slots = cut.first_slot(panel, first);
         int row = first;
         for (int t = 0; t < tiles; ++t) {
             const Ahead ahead = ahead_of(t, tiles, weights, next, groups * kQuads, W::lines, run.streams[index],

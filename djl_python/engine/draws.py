@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..types import SamplingParams
 from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, uniforms, weights_of
-from .sampling_plan import columns, indices
+from .sampling_plan import indices
 
 # How many of a row's best tokens are looked at, one number after the other, before its whole vocabulary is sorted.
 CANDIDATES: Final = (64, 1024, 8192)
@@ -38,7 +38,9 @@ class Draws:
         numbers = [
             (p.temperature, min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p) for p in params
         ]
-        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = columns(numbers, 5, device)
+        # (5, D, 1): one number per row, to be broadcast along the vocabulary, of each parameter
+        columns = torch.tensor(numbers, dtype=torch.float32, device=device).view(-1, 5).T[:, :, None]
+        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = columns
         ranked = [bool(p.top_k) or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)) for p in params]
         self.ranked = indices([i for i, needed in enumerate(ranked) if needed], device)
         self.typical = indices([i for i, p in enumerate(params) if p.typical_p < 1 and not ranked[i]], device)

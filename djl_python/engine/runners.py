@@ -29,7 +29,7 @@ from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.build import UnavailableError
-from .native.choosing import NativeChooser
+from .native.chooser import NativeChooser
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program

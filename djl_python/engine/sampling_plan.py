@@ -1,4 +1,4 @@
-"""A batch's sampling parameters as tensors. Runs in the engine process; made anew when the batch's members change."""
+"""What a batch's members ask for when they draw. Runs in the engine process; made anew when the members change."""
 
 from __future__ import annotations
 
@@ -59,11 +59,6 @@ class Changes:
 def indices(numbers: Sized, device: torch.device) -> Tensor:
     """Whole numbers to index with."""
     return torch.tensor(numbers, dtype=torch.long, device=device)
-
-
-def columns(rows: Sized, width: int, device: torch.device) -> Tensor:
-    """(width, R, 1): one number per row, to be broadcast along the vocabulary, of each parameter."""
-    return torch.tensor(rows, dtype=torch.float32, device=device).view(-1, width).T[:, :, None]
 
 
 def samples(params: SamplingParams) -> bool:

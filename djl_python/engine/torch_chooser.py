@@ -16,8 +16,6 @@ from .penalties import Occurrences, penalize, penalties_of
 from .row_scan import Scan, best_of, mix, scan_rows
 from .sampling_plan import Plan, indices, samples
 
-_NO_TOP: Top = ()
-
 
 class TorchChooser:
     """A Chooser."""
@@ -43,7 +41,7 @@ class TorchChooser:
             scores = groups.alter(logits, changed, occurred)
             scores_scan = scan_rows(scores, groups.altered_inverse_temperature)
             _choose(scores, scores_scan, groups.own, tokens, positions)
-        tops = [_NO_TOP] * len(logits)
+        tops: list[Top] = [()] * len(logits)
         if groups.tops:
             rows = indices([row for row, _ in groups.tops], logits.device)
             found = _alternatives(logits, scan, rows, max(count for _, count in groups.tops))
@@ -55,7 +53,7 @@ class TorchChooser:
         scan = scan_rows(logits, None)
         own = _logprobs(logits, scan, indices(token_ids, logits.device))
         rows = torch.arange(len(logits), device=logits.device)
-        tops = _alternatives(logits, scan, rows, alternatives) if alternatives else [_NO_TOP] * len(logits)
+        tops: list[Top] = _alternatives(logits, scan, rows, alternatives) if alternatives else [()] * len(logits)
         return Chosen(token_ids, own, tops)
 
 

@@ -73,9 +73,8 @@ enum How : int32_t { kGiven, kBest, kDraw };
 
 extern "C" {
 
-// One row's choice. Mirrored in pool.py.
+// A row's choice, the i-th of the i-th row of the logits. Mirrored in pool.py.
 struct Choice {
-    int64_t row;      // of the logits, whose log-probabilities are told
     int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits
     int64_t token;    // out, unless it is given
     int64_t position;
@@ -89,7 +88,6 @@ struct Choice {
     float top_p, min_p, inverse_temperature;
     float repetition, presence, frequency;
     float logprob;  // out
-    float unused;
 };
 
 }  // extern "C"
@@ -299,14 +297,14 @@ const float* penalize(const Choice& choice, const float* scores, int n) {
     return copy.data();
 }
 
-// Fills in `routed`, choices (wanted,), from in (.., n), the logits, and weight (.., n), scores that were changed. Of the
+// Fills in `routed`, choices (wanted,), from in (wanted, n), the logits, and weight (.., n), changed scores. Of the
 // alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids, best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
     thread_local Found found;
     run.share(index, step.wanted, [&](int task) {
         Choice& choice = ((Choice*)op.routed)[task];
-        own.read_maxima((const float*)op.in + choice.row * op.n, op.n);
+        own.read_maxima((const float*)op.in + (int64_t)task * op.n, op.n);
         const float* scores = choice.changed >= 0 ? (const float*)op.weight + choice.changed * op.n : own.x;
         if (choice.occurrences && choice.how != kGiven) scores = penalize(choice, scores, op.n);
         Row& chosen_from = scores == own.x ? own : other;

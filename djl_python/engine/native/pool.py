@@ -68,12 +68,13 @@ class Step(ctypes.Structure):
 #: `Choice` of choose.h.
 CHOICE: Final = np.dtype(
     [
-        *((name, np.int64) for name in ("row", "changed", "token", "position", "occurred", "counts")),
+        *((name, np.int64) for name in ("changed", "token", "position", "occurred", "counts")),
         ("seed", np.uint64),
         *((name, np.int32) for name in ("how", "alternatives", "top_k", "occurrences")),
         *((name, np.float32) for name in ("top_p", "min_p", "inverse_temperature", "repetition", "presence")),
-        *((name, np.float32) for name in ("frequency", "logprob", "unused")),
-    ]
+        *((name, np.float32) for name in ("frequency", "logprob")),
+    ],
+    align=True,
 )  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from .pool import CHOICE, Kind, Op, Pool, Step
 # With fewer numbers than this the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 400_000
 _GIVEN, _BEST, _DRAW = range(3)
-_NO_TOP: Final[Top] = ()
 
 
 class NativeChooser:
@@ -74,7 +73,7 @@ class NativeChooser:
         operation.values, operation.keys = values.ctypes.data, ids.ctypes.data
         pool = self._pool if len(choices) * logits.shape[1] >= _SHARED_FROM else self._alone
         pool.run(self._operations, 1, Step(wanted=len(choices)))
-        tops = [_NO_TOP] * len(choices)
+        tops: list[Top] = [()] * len(choices)
         if most:
             pairs = zip(ids.tolist(), values.tolist(), choices["alternatives"].tolist(), strict=True)
             tops = [tuple(zip(row[:count], logprobs[:count], strict=True)) for row, logprobs, count in pairs]
@@ -131,6 +130,5 @@ class _Table:
 
 def _choices(rows: int) -> npt.NDArray[Any]:
     made = np.zeros(rows, CHOICE)
-    made["row"] = range(rows)
     made["changed"] = -1
     return made

@@ -137,23 +137,59 @@ inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader r
 // How a product without experts is cut: into panels of columns; tall ones into bands of rows too, so that there is work
 // for everybody and a band stays in the cache; each panel into parts along k; a band into tiles. The last of a full
 // band's tiles have nothing of the weights to fetch: those of each whole part are slots, see ahead.h.
+//
+// All rows of the first panel, then of the second, and so on, are cut once more, into a stretch for each thread: nine
+// panels are four and a half for each of two. A piece of a band is worth it if it isn't too low.
 struct Cut {
     int panels, rows;
     int height, bands;      // rows of a band; the last band may have fewer
     int part, whole_parts;  // steps of a part, and how many have as many
-    int spare;
+    int tile_rows, spare;
 
     Cut(const Op& op, const Step& step, int steps, int part, int tile_rows, int lines)
         : panels(panels_of(op)), rows(rows_of(op, step)), height(rows > kBand ? 64 : std::max(1, rows)),
-          bands((rows + height - 1) / height), part(part), whole_parts(steps / part),
+          bands((rows + height - 1) / height), part(part), whole_parts(steps / part), tile_rows(tile_rows),
           spare(spare_tiles((height + tile_rows - 1) / tile_rows, lines)) {}
 
     Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
-    int first_slot(int panel, int first_row) const { return (panel * bands + first_row / height) * whole_parts * spare; }
+
+    // Of the spare tiles of the piece that begins there.
+    int first_slot(int panel, int row) const {
+        return (panel * bands + row / height) * whole_parts * spare + row % height / tile_rows;
+    }
+
+    // The bands of a thread's stretch, the first and last of which may be pieces. Numbers go on from stretch to stretch.
+    Stretch stretch(int thread, int threads) const {
+        const int64_t first = begin(thread, threads), end = begin(thread + 1, threads);
+        return first < end ? Stretch{band_of(first) + thread, band_of(end - 1) + thread + 1} : Stretch{0, 0};
+    }
+
+    // `work(panel, first row, last row)` of a task of a thread's stretch.
+    template <class Work>
+    void piece(int task, int thread, int threads, Work work) const {
+        const int band = task - thread, panel = band / bands;
+        const int64_t start = (int64_t)panel * rows;
+        const int64_t first = start + band % bands * height, last = std::min(first + height, start + rows);
+        work(panel, (int)(std::max(first, begin(thread, threads)) - start),
+             (int)(std::min(last, begin(thread + 1, threads)) - start));
+    }
+
+private:
+    int band_of(int64_t row) const { return (int)(row / rows * bands + row % rows / height); }
+
+    // The first row of a thread's stretch, of all panels' rows.
+    int64_t begin(int thread, int threads) const {
+        const int64_t even = (int64_t)panels * rows * thread / threads;
+        if (rows == 0 || thread == threads) return even;
+        const int64_t panel = even / rows * rows, first = panel + even % rows / height * height;
+        const int64_t last = std::min(first + height, panel + rows);
+        const int least = 2 * tile_rows;
+        return even - first < least ? first : last - even < least ? last : even;
+    }
 };
 
-// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and a band of rows, and the
-// panel to be fetched meanwhile: with the last band the next one, else -1.
+// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and some of its rows, and the
+// panel to be fetched meanwhile: with the last rows the next one, else -1.
 template <class Work>
 inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
     const int panels = cut.panels;
@@ -170,10 +206,11 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
         });
         return;
     }
-    run.share_in_order(index, panels * cut.bands, [&](int task) {
-        const int panel = task / cut.bands, first = task % cut.bands * cut.height;
-        const int last = std::min(cut.rows, first + cut.height);
-        work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : -1, first, last);
+    auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
+    run.share_stretches(index, stretch_of, [&](int task, int thread) {
+        cut.piece(task, thread, run.threads, [&](int panel, int first, int last) {
+            work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : -1, first, last);
+        });
     });
 }
 

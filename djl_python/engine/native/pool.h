@@ -45,6 +45,13 @@ struct Parts {
     explicit Parts(int threads) : done(kShares * threads) {}
 };
 
+// Tasks from the first to before the end.
+struct Stretch {
+    int first, end;
+
+    int count() const { return end - first; }
+};
+
 // One walk over a list of operations.
 struct Run {
     const int threads;
@@ -87,14 +94,24 @@ struct Run {
     // The same, each thread beginning with a stretch of its own: who walks through memory in order is served better.
     template <class Work>
     void share_in_order(int op, int count, Work work) {
-        int mine = 0;
+        auto begin = [&](int stretch) { return (int)((int64_t)count * stretch / threads); };
+        share_stretches(op, [&](int stretch) { return Stretch{begin(stretch), begin(stretch + 1)}; },
+                        [&](int task, int) { work(task); });
+    }
+
+    // The same with stretches of the caller's; each has numbers of its own, and `work` is told whose a task is.
+    template <class StretchOf, class Work>
+    void share_stretches(int op, StretchOf stretch_of, Work work) {
+        int mine = 0, count = 0;
         for (int i = 0; i < threads; ++i) {
-            const int stretch = (number + i) % threads;
-            const int first = (int64_t)count * stretch / threads, end = (int64_t)count * (stretch + 1) / threads;
-            auto& next = counters[op * (threads + 1) + stretch];
-            if (next.load(std::memory_order_relaxed) >= end - first) continue;
-            for (int task; (task = first + next.fetch_add(1, std::memory_order_relaxed)) < end && !has_passed(op); ++mine)
-                work(task);
+            const int whose = (number + i) % threads;
+            const Stretch stretch = stretch_of(whose);
+            count += stretch.count();
+            auto& next = counters[op * (threads + 1) + whose];
+            if (next.load(std::memory_order_relaxed) >= stretch.count()) continue;
+            for (int task; (task = stretch.first + next.fetch_add(1, std::memory_order_relaxed)) < stretch.end &&
+                           !has_passed(op); ++mine)
+                work(task, whose);
         }
         finish(op, mine, count);
     }

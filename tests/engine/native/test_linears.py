@@ -63,6 +63,23 @@ def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
     assert float((result - wanted).norm() / wanted.norm()) < 0.02
 
 
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_whoever_multiplies_a_row_it_is_the_same(
+    linears: NativeLinears, threads: int, quantize: Quantize | None
+) -> None:
+    """However panels, and rows of a panel, are shared out: all rows, and each as if it were alone."""
+    random = torch.Generator().manual_seed(4)
+    linear = Linear((torch.randn(7 * 64 - 5, 192, generator=random) * 0.05).to(linears._dtype), None)
+    others = NativeLinears(linears._dtype, threads)
+    mine, theirs = packed(linears, linear, quantize), packed(others, linear, quantize)
+    x = torch.randn(230, 192, generator=random).to(linears._dtype)
+    alone = torch.cat([mine(row[None]) for row in x])
+    for rows in (1, 23, 24, 30, 31, 47, 96, 97, 130, 230):
+        assert torch.equal(theirs(x[:rows]), alone[:rows]), rows
+    others.pool.close()
+
+
 def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
     linear = a_linear(linears)
     made = packed(linears, linear)

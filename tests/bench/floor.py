@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from transformers import AutoConfig
+
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
-_EMBEDDINGS: Final = ("embed_tokens", "wte", "wpe", "word_embeddings", "embed_in", "embed_positions")
+_EMBEDDINGS: Final = ("embed_tokens", "wte", "wpe", "word_embeddings", "embed_in", "embed_positions", "embeddings.")
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,11 @@ def read_shape(model: Path) -> Shape:
     """From config.json and the headers of *.safetensors.
 
     Raises:
-        OSError, KeyError: the directory has not both, or the config has other names for a decoder's numbers.
+        OSError, ValueError: the directory has not both, or transformers doesn't know the architecture.
     """
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config", config)
-    experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts")
-    share = config.get("num_experts_per_tok", 1) / experts if experts else 1.0
+    config = AutoConfig.from_pretrained(model).get_text_config(decoder=True)
+    experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts")
+    share = _first(config, "num_experts_per_tok") / experts if experts else 1.0
     body, embedding, head = 0.0, 0, 0
     for name, shape in _tensors(model):
         if len(shape) < 2:
@@ -58,10 +59,15 @@ def read_shape(model: Path) -> Shape:
             head = size
         else:
             body += size * (share if ".experts." in name else 1.0)
-    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-    size = config.get("head_dim") or config["hidden_size"] // heads
-    kv_heads = config.get("num_key_value_heads") or heads
+    heads, layers = _first(config, "num_attention_heads"), config.num_hidden_layers
+    size = _first(config, "head_dim") or (config.hidden_size // heads if heads else 0)
+    kv_heads = _first(config, "num_key_value_heads", "num_kv_heads") or heads
     return Shape(int(body), head or embedding, 2 * layers * kv_heads * size, 4 * layers * heads * size)
+
+
+def _first(config: Any, *names: str) -> int:
+    """The first of these numbers that a configuration has; 0 without any, as models without attention have no heads."""
+    return next((value for name in names if (value := getattr(config, name, None))), 0)
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, list[int]]]:

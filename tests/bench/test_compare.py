@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig, Qwen2MoeConfig
 
 from djl_python.testing import RunningServer, free_port
 from tests.bench import floor, framework, scenarios
@@ -17,6 +18,7 @@ from tests.bench.peers import PEERS, LlamaCpp, Peer, installed
 from tests.bench.plots import Panel, svg
 from tests.bench.process import Launch, started
 from tests.bench.quality import divergence
+from tests.checkpoints import ARCHITECTURES, HYBRID, UNPAGED, build_checkpoint
 
 
 class Broken(Peer):
@@ -122,8 +124,9 @@ def test_the_floor_is_bytes_or_arithmetic(tmp_path: Path) -> None:
     tensors |= {"model.embed_tokens.weight": {"shape": [1000, 100]}, "model.norm.weight": {"shape": [100]}}
     header = json.dumps({"__metadata__": {}, **tensors}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    config = {"num_attention_heads": 10, "num_key_value_heads": 5, "num_hidden_layers": 4, "hidden_size": 100}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    LlamaConfig(num_attention_heads=10, num_key_value_heads=5, num_hidden_layers=4, hidden_size=100).save_pretrained(
+        tmp_path
+    )
     shape = floor.read_shape(tmp_path)
     assert shape == floor.Shape(body=40_000, head=100_000, kv_values=400, attention_flop=1600)
     slow_memory = {"read_gb_s": 1e-3, "gemm_gflop_s": {"bf16": 1e9, "fp32": 1e9}}
@@ -140,10 +143,16 @@ def test_the_floor_counts_the_experts_that_are_used(tmp_path: Path) -> None:
     tensors = {"model.layers.0.mlp.experts.0.w": {"shape": [10, 8]}, "lm_head.weight": {"shape": [5, 4]}}
     header = json.dumps(tensors).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    config = {"num_attention_heads": 1, "num_hidden_layers": 1, "hidden_size": 4, "num_experts": 8}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "num_experts_per_tok": 2}))
+    Qwen2MoeConfig(num_experts=8, num_experts_per_tok=2).save_pretrained(tmp_path)
     shape = floor.read_shape(tmp_path)
     assert (shape.body, shape.head) == (20, 20)
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID, *UNPAGED])
+def test_the_floor_is_known_for_every_architecture(architecture: str, tmp_path: Path) -> None:
+    shape = floor.read_shape(build_checkpoint(tmp_path, architecture))
+    assert min(shape.body, shape.head) > 0
+    assert (shape.kv_values == 0) == (shape.attention_flop == 0) == (architecture == "mamba")
 
 
 def test_a_long_prompt_beside_streams_and_asked_again(echo_model: Path) -> None:

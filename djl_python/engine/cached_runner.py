@@ -1,7 +1,8 @@
 """Runs models whose attention can't be replaced, with transformers' own cache. Runs in the engine process.
 
-Correct for every causal language model that `generate` can run, and slow: one forward pass a sequence. Scheduling,
-sampling and everything around it are the same.
+Correct for every causal language model that `generate` can run. Each prompt is read by a forward pass of its own; those
+who generate share one, where the model then computes what it computes for each alone. Scheduling, sampling and
+everything around it are the same as for any model.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
+from ..types import SamplingParams
+from .cache_rows import CacheRows
 from .images import model_inputs
 from .model_runner import rows_of
 from .scheduler import Chunk
@@ -24,21 +28,45 @@ _DELTAS: Final = "rope_deltas"
 
 
 class CachedModelRunner:
-    """Keeps a transformers cache for every sequence that has begun; without one, reads the sequence again each step."""
+    """Keeps a transformers cache for every sequence that has begun; without one, reads the sequence again each step.
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    Args:
+        together: whether sequences that generate are a batch. Those with images never are, and none of a model that
+            remembers something of its one batch beside the cache.
+    """
+
+    def __init__(self, model: Any, device: torch.device, together: bool = False) -> None:
         self._model = model
         self._device = device
         self._caches: dict[int, Any] = {}
-        known = inspect.signature(model.forward).parameters
-        self._argument = next((name for name in _CACHE_ARGUMENTS if name in known), None)
+        self._known = inspect.signature(model.forward).parameters
+        self._argument = next((name for name in _CACHE_ARGUMENTS if name in self._known), "")
         self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
         self._deltas: dict[int, Any] = {}
+        self.together = together and bool(self._argument) and self._counter is None
+        self._rows = CacheRows()  # of those whose caches are held together
+
+    @classmethod
+    def tried(cls, model: Any, device: torch.device, ids: list[int], tolerance: float) -> CachedModelRunner:
+        """A runner whose sequences generate together, if they come to the same logits as alone.
+
+        Args:
+            ids: a prompt to try with; other prompts are its beginnings.
+            tolerance: by how much logits may differ, relative to the greatest of them.
+        """
+        alone, shared = (_trial(cls(model, device, each), ids) for each in (False, True))
+        agree = float((alone - shared).abs().max()) <= tolerance * max(1.0, float(alone.abs().max()))
+        return cls(model, device, together=agree)
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
-        found = [(self._run_one(chunk), rows_of(chunk)) for chunk in chunks]
-        return torch.cat([logits[len(logits) - rows :] for logits, rows in found])
+        sharing = [chunk for chunk in chunks if self._can_share(chunk)]
+        found = self._run_together([chunk.sequence for chunk in sharing]) if sharing else {}
+        for chunk in chunks:
+            if chunk.sequence.id not in found:
+                found[chunk.sequence.id] = self._run_one(chunk)
+        rows = [(found[chunk.sequence.id], rows_of(chunk)) for chunk in chunks]
+        return torch.cat([logits[len(logits) - count :] for logits, count in rows])
 
     def operator_seconds(self) -> dict[str, float]:
         return {}
@@ -46,31 +74,57 @@ class CachedModelRunner:
     def forget(self, sequence: Sequence) -> None:
         self._caches.pop(sequence.id, None)
         self._deltas.pop(sequence.id, None)
+        if sequence.id in self._rows.ids:
+            self._rows.remove(sequence.id)
+
+    def _can_share(self, chunk: Chunk) -> bool:
+        sequence = chunk.sequence
+        if not self.together or chunk.length > 1 or not sequence.computed or sequence.images is not None:
+            return False
+        cache: Any = self._caches.get(sequence.id)
+        return sequence.id in self._rows.ids or (type(cache) is DynamicCache and CacheRows.can_hold(cache.layers))
+
+    def _run_together(self, sequences: list[Sequence]) -> dict[int, Tensor]:
+        """Logits of each one's next token: (1, vocabulary) by sequence."""
+        rows, by_id = self._rows, {sequence.id: sequence for sequence in sequences}
+        alone = {each: self._caches.pop(each).layers for each in by_id if each in self._caches}
+        rows.arrange(by_id, alone)
+        self._caches |= {each: _cache(layers) for each, layers in alone.items()}
+        tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
+        given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
+        ids = torch.tensor(tokens, device=self._device)
+        output = self._model(input_ids=ids, use_cache=True, **given, **{self._argument: _cache(rows.layers)})
+        rows.end()
+        return dict(zip(rows.ids, output.logits, strict=True))
 
     def _run_one(self, chunk: Chunk) -> Tensor:
         """Logits of (at least) the chunk's positions: (n, vocabulary)."""
         sequence, first = chunk.sequence, chunk.sequence.computed
         if not first:  # new, or preempted: it begins again
             self.forget(sequence)
+        elif sequence.id in self._rows.ids:  # a piece of its prompt was one token
+            self._caches[sequence.id] = _cache(self._rows.take(sequence.id))
         if self._counter is not None:
             setattr(self._counter, _DELTAS, self._deltas.get(sequence.id))
         if sequence.images is not None and sequence.id not in self._caches:
             logits = self._begin_with_images(chunk)
         else:
-            logits = self._continue(sequence, first, first + chunk.length)
+            logits = self._continue(sequence, first, first + chunk.length, rows_of(chunk))
         if self._counter is not None:
             self._deltas[sequence.id] = getattr(self._counter, _DELTAS)
         return logits
 
-    def _continue(self, sequence: Sequence, first: int, end: int) -> Tensor:
-        """Read what follows the cache."""
-        if self._argument is None:
-            output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False)
+    def _continue(self, sequence: Sequence, first: int, end: int, wanted: int) -> Tensor:
+        """Read what follows the cache; logits of at least the `wanted` last positions, where there are so many."""
+        keep = {"logits_to_keep": max(1, wanted)} if "logits_to_keep" in self._known else {}
+        if not self._argument:
+            output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False, **keep)
         else:
             output = self._model(
                 input_ids=self._ids(sequence.tokens[first:end]),
                 use_cache=True,
                 **{self._argument: self._caches.get(sequence.id)},
+                **keep,
             )
             self._caches[sequence.id] = output[self._argument]
         logits: Tensor = output.logits[0]
@@ -82,7 +136,7 @@ class CachedModelRunner:
         A chunk that ends before that leaves no cache, and the next one comes by here again.
         """
         sequence, images = chunk.sequence, chunk.sequence.images
-        assert images is not None and self._argument is not None
+        assert images is not None and self._argument
         end = sequence.computed + chunk.length
         output = self._model(
             input_ids=self._ids(sequence.tokens[: images.end]),
@@ -94,7 +148,28 @@ class CachedModelRunner:
         self._caches[sequence.id] = output[self._argument]
         if end == images.end:
             return output.logits[0]  # type: ignore[no-any-return]
-        return torch.cat([output.logits[0], self._continue(sequence, images.end, end)])
+        return torch.cat([output.logits[0], self._continue(sequence, images.end, end, end - images.end)])
 
     def _ids(self, tokens: list[int]) -> Tensor:
         return torch.tensor([tokens], device=self._device)
+
+
+def _cache(layers: list[Any]) -> DynamicCache:
+    cache = DynamicCache()
+    cache.layers = layers
+    return cache
+
+
+def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:
+    """Logits of three sequences of different lengths, of which one begins later and one ends earlier."""
+    sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0)  # logits of all positions
+    one, two, three = (Sequence(i, ids[:length], length, sampling) for i, length in enumerate((len(ids), 4, 7)))
+    found = []
+    for read, generating in (([one, two], []), ([three], [one, two]), ([], [one, two, three]), ([], [two, three])):
+        if one not in read + generating:
+            runner.forget(one)
+        chunks = [Chunk(each, each.prompt_length - 3) for each in read] + [Chunk(each, 1) for each in generating]
+        found.append(runner.run(chunks))
+        for chunk in chunks:
+            chunk.sequence.computed += chunk.length
+    return torch.cat(found)

@@ -8,7 +8,6 @@ holds the states of those sequences. Attention is none of this file's business.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
+from .cache_rows import CacheRows, states_of
 from .scheduler import Chunk
 
 _UPDATES: Final = ("update_conv_state", "update_recurrent_state")
-_STATES: Final = ("conv_states", "recurrent_states")
 # What forward functions call the cache.
 _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
 
@@ -62,9 +61,7 @@ class RecurrentLayers:
         self._signatures = [inspect.signature(module.forward) for module in modules]
         # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
         self._alone: dict[int, list[Any]] = {}
-        self._row_of: dict[int, int] = {}
-        self._together: list[Any] = []
-        self._rows = 0
+        self._together = CacheRows()
 
     @classmethod
     def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:
@@ -100,8 +97,7 @@ class RecurrentLayers:
         if not modules or type(cache) is not DynamicCache:
             return None
         layers = [cache.layers[place] for place in modules.values()]
-        states = [state for layer in layers for name in _STATES for state in getattr(layer, name).values()]
-        state_bytes = sum(state.nbytes for state in states if state is not None)
+        state_bytes = sum(state.nbytes for layer in layers for _, state in states_of(layer))
         return cls(model.config.get_text_config(decoder=True), modules, state_bytes)
 
     @contextmanager
@@ -118,7 +114,8 @@ class RecurrentLayers:
     def forget(self, sequence_id: int) -> None:
         """The sequence has ended, or begins again."""
         self._alone.pop(sequence_id, None)
-        self._row_of.pop(sequence_id, None)
+        if sequence_id in self._together.ids:
+            self._together.remove(sequence_id)
 
     def _parts(self, flat: Sequence[Chunk]) -> list[_Part]:
         parts: list[_Part] = []
@@ -132,31 +129,14 @@ class RecurrentLayers:
             if not chunk.sequence.computed:  # new, or preempted
                 self.forget(chunk.sequence.id)
                 self._alone[chunk.sequence.id] = self._layers(DynamicCache(config=self._config))
-            parts.append(_Part(torch.tensor(rows), chunk.length, self._cache(self._one(chunk.sequence.id))))
+            elif chunk.sequence.id in self._together.ids:  # a piece of its prompt was one token
+                self._alone[chunk.sequence.id] = self._together.take(chunk.sequence.id)
+            parts.append(_Part(torch.tensor(rows), chunk.length, self._cache(self._alone[chunk.sequence.id])))
         if single:
-            self._gather(list(single))
-            parts.append(_Part(torch.tensor(list(single.values())), 1, self._cache(self._together)))
+            self._together.arrange(single, self._alone)
+            order = [single[each] for each in self._together.ids]
+            parts.append(_Part(torch.tensor(order), 1, self._cache(self._together.layers)))
         return parts
-
-    # ------------------------------------------------------------------------------------ states
-
-    def _one(self, sequence_id: int) -> list[Any]:
-        """A sequence's states, by themselves from now on."""
-        if sequence_id in self._row_of:
-            row = self._row_of.pop(sequence_id)
-            self._alone[sequence_id] = [_with_states(layer, lambda t: t[row : row + 1]) for layer in self._together]
-        return self._alone[sequence_id]
-
-    def _gather(self, sequence_ids: list[int]) -> None:
-        """Hold these sequences' states together, a row each in this order; what is so already is left."""
-        if list(self._row_of) == sequence_ids and len(sequence_ids) == self._rows:
-            return
-        for each in [*self._row_of]:
-            self._one(each)
-        rows = [self._alone.pop(each) for each in sequence_ids]
-        self._together = [_joined(layers) for layers in zip(*rows, strict=True)]
-        self._row_of = {each: row for row, each in enumerate(sequence_ids)}
-        self._rows = len(sequence_ids)
 
     def _layers(self, cache: Any) -> list[Any]:
         return [cache.layers[place] for place in self._modules.values()]
@@ -183,27 +163,6 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
         return made
 
     return in_parts
-
-
-def _joined(layers: Sequence[Any]) -> Any:
-    """One layer of a cache with the rows of several."""
-    joined = _with_states(layers[0], lambda state: state)
-    for name in _STATES:
-        states = [getattr(layer, name) for layer in layers]
-        present = [i for i, state in states[0].items() if state is not None]
-        getattr(joined, name).update({i: torch.cat([each[i] for each in states]) for i in present})
-    return joined
-
-
-def _with_states(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a layer of a cache whose states are made of its own."""
-    made = copy.copy(layer)
-    for name, value in vars(layer).items():
-        if isinstance(value, dict):  # by the number of the state
-            setattr(made, name, dict(value))
-    for name in _STATES:
-        setattr(made, name, {i: None if t is None else change(t) for i, t in getattr(layer, name).items()})
-    return made
 
 
 def _drop_last(running: list[nn.Module]) -> None:

@@ -2,8 +2,7 @@
 
 Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
 model whose attention can be replaced runs on torch over the paged cache, a hybrid one with its states beside it. The
-few that can't (a position bias inside the attention, no attention at all) run with transformers' own cache, one after
-the other.
+few that can't (a position bias inside the attention, no attention at all) run with transformers' own cache.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
             return _with_native(_open_paged(settings, loaded, layers, wanted, eyes, recurrent), linears)
     set_attention(loaded.model, own_attention)
     log.warning(
-        "%s can't run on a paged cache: sequences run one after the other, with transformers' own cache",
+        "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
         type(loaded.model).__name__,
     )
     return _with_native(_open_cached(settings, loaded, wanted, eyes), linears)
@@ -280,16 +279,18 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eye
         log.warning(
             "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
         )
+    tolerance = 1e-3 if loaded.dtype == torch.float32 and rounding(settings) is None else 0.1
+    runner = CachedModelRunner.tried(loaded.model, loaded.device, _check_ids(loaded), tolerance)
+    how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
-        runner=CachedModelRunner(loaded.model, loaded.device),
+        runner=runner,
         max_model_len=wanted,
         max_prefill_tokens=wanted,
         kv_blocks=settings.max_batch_size * -(-wanted // size),
         share_prefixes=False,
-        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, context {wanted}, "
-        "transformers' own cache",
+        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, context {wanted}, {how}",
         takes_images=takes_images,
     )
 

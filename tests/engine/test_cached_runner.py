@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.types import SamplingParams
-from tests.checkpoints import build_checkpoint
+from tests.checkpoints import UNPAGED, build_checkpoint
 from tests.engine.test_paged_batch import generate, open_batch, run_to_end
 
 
@@ -22,3 +25,37 @@ def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     expected = {number: generate(model, prompt, 9) for number, prompt in enumerate(prompts)}
     assert {number: [e.token_id for e in events] for number, events in run_to_end(batch).items()} == expected
+
+
+@pytest.mark.parametrize("architecture", UNPAGED)
+def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
+    batch = open_batch(build_checkpoint(tmp_path, architecture))
+    calls: list[tuple[int, ...]] = []
+    for number in range(3):
+        batch.add(number, [5 + number] * (4 + 3 * number), SamplingParams(max_new_tokens=4))
+    model = batch.runner._model  # type: ignore[attr-defined]
+    model.register_forward_pre_hook(lambda *given: calls.append(tuple(given[2]["input_ids"].shape)), with_kwargs=True)
+    run_to_end(batch)
+    assert calls == [(1, 4), (1, 7), (1, 10), (3, 1), (3, 1), (3, 1)]
+
+
+class Counting(torch.nn.Module):
+    """A model that remembers something of its batch that nobody knows of."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(
+        self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False, **named: Any
+    ) -> Any:
+        made = self.inner(input_ids, past_key_values=past_key_values, use_cache=use_cache, **named)
+        made.logits += len(input_ids)
+        return made
+
+
+def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
+    ids = list(range(3, 15))
+    assert CachedModelRunner.tried(model, torch.device("cpu"), ids, 1e-3).together
+    assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), ids, 1e-3).together

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..quantization import Quantize
 from .mapped import let_go
@@ -75,9 +78,12 @@ class NativeLinear(nn.Module):
         self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
         return made.view(*x.shape[:-1], self.out_features)
 
-    @property
+    @functools.cached_property
     def weight(self) -> Tensor:
-        """(out, in), unpacked; a few models' code looks at it."""
+        """(out, in). The code of many models looks at its format, that of a few at its numbers."""
+        return _Weight(self.out_features, self.in_features, self._dtype, self._unpack)
+
+    def _unpack(self) -> Tensor:
         with_bias: Tensor = self(torch.eye(self.in_features, dtype=self._dtype)).T
         return with_bias if self.bias is None else with_bias - self.bias[:, None]
 
@@ -92,3 +98,24 @@ class NativeLinear(nn.Module):
 
     def _apply(self, *arguments: Any, **named: Any) -> nn.Module:
         return self
+
+
+class _Weight(Tensor):
+    """A tensor that is unpacked when somebody computes with it, once: who does so does it in every step."""
+
+    @staticmethod
+    def __new__(cls, n: int, k: int, dtype: torch.dtype, unpack: Callable[[], Tensor]) -> _Weight:
+        made: _Weight = Tensor._make_wrapper_subclass(cls, (n, k), dtype=dtype)
+        return made
+
+    def __init__(self, n: int, k: int, dtype: torch.dtype, unpack: Callable[[], Tensor]) -> None:
+        self._unpack = unpack
+
+    @functools.cached_property
+    def unpacked(self) -> Tensor:
+        return self._unpack()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        args, kwargs = tree_map(lambda each: each.unpacked if isinstance(each, cls) else each, (args, kwargs or {}))
+        return func(*args, **kwargs)

@@ -92,3 +92,15 @@ def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
 def test_what_the_kernels_cannot_take_is_left_to_torch(linears: NativeLinears) -> None:
     other = torch.float16
     assert linears.make(Linear(torch.randn(4, 6, dtype=other), None), None) is None
+
+
+def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) -> None:
+    made = packed(linears, a_linear(linears, bias=False))
+    weight = made.weight
+    assert (weight.dtype, weight.shape, weight.device.type) == (linears._dtype, (100, 192), "cpu")
+    assert "unpacked" not in vars(weight)
+    with torch.inference_mode():
+        product = weight @ torch.ones(192, 1, dtype=linears._dtype)
+    torch.testing.assert_close(product, a_linear(linears, bias=False).weight @ torch.ones(192, 1, dtype=linears._dtype))
+    assert type(weight.unpacked) is torch.Tensor
+    assert made.weight is weight

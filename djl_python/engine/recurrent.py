@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,6 +62,8 @@ class RecurrentLayers:
         # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
         self._alone: dict[int, list[Any]] = {}
         self._together = CacheRows()
+        #: Entered while the model runs: who has better functions for its modules puts them there.
+        self.functions: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @classmethod
     def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:
@@ -105,6 +107,7 @@ class RecurrentLayers:
         """Within it, the model reads these chunks one after the other in a flat batch."""
         parts = self._parts(flat)
         with ExitStack() as stack:
+            stack.enter_context(self.functions())
             for module, signature in zip(self._modules, self._signatures, strict=True):
                 forward = _in_parts(module.forward, signature, parts)
                 stack.callback(delattr, module, "forward")

@@ -29,6 +29,7 @@ from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.build import UnavailableError
 from .native.chooser import NativeChooser
+from .native.delta_rule import DeltaRule
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.program import KEYS, Program
@@ -103,6 +104,8 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
     if quantize is not None:
         reference = _reference_logits(loaded)
+    if linears is not None and recurrent is not None:
+        recurrent.functions = DeltaRule(loaded.model, linears.pool).in_place
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
         cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)

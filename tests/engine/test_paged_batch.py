@@ -68,8 +68,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, tmp_path: Path
 ) -> None:
-    if kernels == "native" and (architecture not in ARCHITECTURES or not native_kernels_run_here()):
-        pytest.skip("no native kernels for this")
+    if kernels == "native" and not native_kernels_run_here():
+        pytest.skip("no native kernels here")
+    if kernels == "native" and architecture not in ARCHITECTURES:
+        kernels = "auto"  # for parts of it
     path = build_checkpoint(tmp_path, architecture)
     batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)

@@ -13,6 +13,7 @@
 
 #include "attention.h"
 #include "choose.h"
+#include "delta.h"
 #include "formats.h"
 #include "heads.h"
 #include "linear.h"
@@ -49,6 +50,7 @@ void operate(Run& run, int i) {
         case kSort: sort(run, i, op, step); break;
         case kDispatch: dispatch(run, i, op, step); break;
         case kCombine: combine(run, i, op, step); break;
+        case kDelta: delta_rule<F>(run, i, op, step); break;
     }
 }
 

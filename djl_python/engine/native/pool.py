@@ -28,6 +28,7 @@ class Kind(IntEnum):
     SORT = 10
     DISPATCH = 11
     COMBINE = 12
+    DELTA = 13
 
 
 _INTS: Final = (

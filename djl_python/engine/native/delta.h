@@ -1,0 +1,94 @@
+// The gated delta rule: attention whose memory is a state of fixed size.
+//
+// A head's state is a matrix (dim, value_dim) in fp32. A token makes it forget a little (exp of its g), looks up what its
+// key is worth there, and puts beta of what is missing in: S = e^g S; S += k (beta (v - kS)); the answer is qS. Columns
+// don't depend on each other. So a task is some columns of a head, for all tokens of a sequence in order, and keeps them
+// in the first cache meanwhile.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "formats.h"
+#include "pool.h"
+#include "program.h"
+
+namespace {
+
+constexpr int kMostDim = 256;  // of a state's rows
+constexpr int kMostColumns = 8;  // vectors of a task
+
+// out, of a row in (dim,) T: fp32, of length one if it is to be, times a factor.
+template <class F>
+inline void direction(const typename F::T* from, int dim, float eps, bool unit, float factor, float* out) {
+    __m512 squares = _mm512_setzero_ps();
+    for (int i = 0; i < dim; i += 16) {
+        const __m512 x = F::load(from + i, 0xffff);
+        squares = _mm512_fmadd_ps(x, x, squares);
+        _mm512_store_ps(out + i, x);
+    }
+    if (unit) factor /= sqrtf(_mm512_reduce_add_ps(squares) + eps);
+    for (int i = 0; i < dim; i += 16)
+        _mm512_store_ps(out + i, _mm512_mul_ps(_mm512_load_ps(out + i), _mm512_set1_ps(factor)));
+}
+
+// V vectors of columns of a head's state. Row 0 of tokens is the sequence's first.
+template <class F, int V>
+void delta_columns(const Op& op, int tokens, int64_t sequence, int head, int column) {
+    using T = typename F::T;
+    alignas(64) float held[kMostDim * V * 16], key[kMostDim], query[kMostDim];
+    float* state = (float*)op.routed + ((sequence * op.heads + head) * op.dim) * op.value_dim + column;
+    for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
+    const int key_head = head / (op.heads / op.kv_heads);
+    for (int64_t t = sequence * tokens; t < (sequence + 1) * tokens; ++t) {
+        direction<F>((const T*)op.in + (t * op.kv_heads + key_head) * op.dim, op.dim, op.eps, op.mode, op.scale, query);
+        direction<F>((const T*)op.keys + (t * op.kv_heads + key_head) * op.dim, op.dim, op.eps, op.mode, 1, key);
+        const __m512 kept = _mm512_set1_ps(expf(op.bias[t * op.heads + head]));
+        const __m512 beta = _mm512_set1_ps(op.weight2[t * op.heads + head]);
+        __m512 missing[V], answer[V];
+        for (int v = 0; v < V; ++v) missing[v] = answer[v] = _mm512_setzero_ps();
+        for (int i = 0; i < op.dim; ++i)
+            for (int v = 0; v < V; ++v)
+                missing[v] = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), _mm512_load_ps(held + (i * V + v) * 16), missing[v]);
+        for (int v = 0; v < V; ++v) {
+            const __m512 value = F::load((const T*)op.values + (t * op.heads + head) * op.value_dim + column + v * 16, 0xffff);
+            missing[v] = _mm512_mul_ps(beta, _mm512_fnmadd_ps(kept, missing[v], value));
+        }
+        for (int i = 0; i < op.dim; ++i)
+            for (int v = 0; v < V; ++v) {
+                float* at = held + (i * V + v) * 16;
+                const __m512 next = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), missing[v], _mm512_mul_ps(kept, _mm512_load_ps(at)));
+                _mm512_store_ps(at, next);
+                answer[v] = _mm512_fmadd_ps(_mm512_set1_ps(query[i]), next, answer[v]);
+            }
+        for (int v = 0; v < V; ++v)
+            F::store((T*)op.out + (t * op.heads + head) * op.value_dim + column + v * 16, answer[v]);
+    }
+    for (int i = 0; i < op.dim; ++i) memcpy(state + (int64_t)i * op.value_dim, held + i * V * 16, V * 64);
+}
+
+// out (k sequences, n tokens, heads, value_dim) T; in, keys (k, n, kv_heads, dim), values (k, n, heads, value_dim) T;
+// bias: g, weight2: beta, both (k, n, heads); routed: the states (k, heads, dim, value_dim), changed. Queries are
+// multiplied by `scale`; with mode 1, they and keys are brought to length one before. Dimensions are multiples of 16.
+template <class F>
+void delta_rule(Run& run, int index, const Op& op, const Step&) {
+    // Several tokens of 64 columns stay in the first cache; for one, memory is read in longer stretches.
+    const int most = op.n > 1 ? kMostColumns / 2 : kMostColumns;
+    int vectors = 1;
+    while (vectors < most && op.value_dim % (vectors * 32) == 0) vectors *= 2;
+    const int blocks = op.value_dim / (vectors * 16);
+    run.share_in_order(index, op.k * op.heads * blocks, [&](int task) {
+        const int head = task / blocks % op.heads, column = task % blocks * vectors * 16;
+        const int64_t sequence = task / blocks / op.heads;
+        switch (vectors) {
+            case 8: return delta_columns<F, 8>(op, op.n, sequence, head, column);
+            case 4: return delta_columns<F, 4>(op, op.n, sequence, head, column);
+            case 2: return delta_columns<F, 2>(op, op.n, sequence, head, column);
+            default: return delta_columns<F, 1>(op, op.n, sequence, head, column);
+        }
+    });
+}
+
+}  // namespace

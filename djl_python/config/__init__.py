@@ -6,7 +6,7 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 from __future__ import annotations
 
 from .describe import describe
-from .environment import worker_environment
+from .environment import engine_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig
 from .server import Address, ServerConfig, load_server_config
@@ -24,6 +24,7 @@ __all__ = [
     "ServerConfig",
     "ServingSettings",
     "describe",
+    "engine_environment",
     "find_models",
     "load_model_config",
     "load_server_config",

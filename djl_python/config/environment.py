@@ -79,6 +79,16 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR") or ""
 
 
+def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a worker's engine: the worker's own.
+
+    Native `kernels` have threads that want the processors between torch's operations. So torch's idle threads spin for
+    microseconds, as long as its operations are apart, and not for most of a millisecond (libgomp reads this when torch
+    is imported).
+    """
+    return {**({"GOMP_SPINCOUNT": "2000"} if kernels else {}), **environ}
+
+
 def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a model's workers.
 

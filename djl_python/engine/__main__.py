@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import socket
 
 from ..processes import configure_child
@@ -19,9 +18,6 @@ def main() -> None:
     # What is imported and loaded stays: looking for garbage in it, again and again as it grows, would take a quarter of
     # the time to ready. The loop turns it on.
     gc.disable()
-    # torch's threads wait for its next operation on a processor each, which the native kernels' threads want meanwhile.
-    # Read when torch is imported; a few microseconds are as long as operations are apart.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     serve(socket.socket(fileno=arguments.fd))
 
 

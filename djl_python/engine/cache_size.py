@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import ModelLoadError
-from .attention import KVCache, LayerShape
+from .attention import LayerShape
 from .free_memory import cpu_cache_bytes
 from .loading import LoadedModel
 from .rolling_batch import EngineSettings
@@ -35,7 +35,7 @@ def size_cache(
         ModelLoadError: not even one block's worth.
     """
     size = settings.block_size
-    block_bytes = KVCache.bytes_per_block(list(layers.values()), size, loaded.dtype)
+    block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())
     states = settings.max_batch_size * state_bytes
     enough = settings.max_batch_size * -(-wanted // size)
     blocks = settings.kv_blocks or min(enough, (_cache_bytes(settings, loaded.device) - states) // block_bytes)

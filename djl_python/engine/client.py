@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from ..channel import Channel
-from ..config import ModelConfig
+from ..config import ModelConfig, engine_environment
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
+from .native.build import missing_features
 from .rolling_batch import EngineSettings, Progress
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,8 @@ class EngineClient:
         """
         _refuse_several_devices(config)
         self = cls(progress, on_stats, on_death)
-        self._process, sock = await spawn("djl_python.engine", cwd=config.path or None)
+        environment = engine_environment(config.option.kernels != "torch" and not missing_features())
+        self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
         self._channel = await Channel.connect(sock, self._receive, self._lost)
         name = _BUILT_IN_NAMES.get(config.option.rolling_batch, config.option.rolling_batch)
         settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))

@@ -8,7 +8,8 @@ few that can't (a position bias inside the attention, no attention at all) run w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..errors import ModelLoadError
 from ..types import SamplingParams
-from .attention import PAGED, KVCache, LayerShape
+from .attention import PAGED, LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
@@ -28,11 +29,14 @@ from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.build import UnavailableError
+from .native.cache import NativeCache
 from .native.chooser import NativeChooser
 from .native.delta_rule import DeltaRule
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
-from .native.program import KEYS, Program
+from .native.places import KEYS
+from .native.pool import Pool
+from .native.program import Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
@@ -42,6 +46,7 @@ from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import MAX_ROWS
+from .torch_cache import TorchCache
 from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
@@ -108,12 +113,11 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         recurrent.functions = DeltaRule(loaded.model, linears.pool).in_place
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
-        cache = KVCache(list(layers.values()), 2, _CHECK_BLOCK, loaded.dtype, loaded.device)
-        trial = PagedModelRunner(loaded.model, layers, cache, loaded.device, recurrent=recurrent)
-        if _agrees(loaded, trial, reference, on_torch=True, quantize=quantize) and (
-            eyes is None or _sees_paged(loaded, layers, eyes, recurrent)
-        ):
-            return _with_native(_open_paged(settings, loaded, layers, wanted, eyes, recurrent), linears)
+        paging = _Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
+        with paging.trial(2) as runner:
+            agrees = _agrees(loaded, runner, reference, on_torch=True, quantize=quantize)
+        if agrees and (eyes is None or _sees_paged(paging, eyes)):
+            return _with_native(_open_paged(settings, paging, wanted, eyes), linears)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
@@ -151,19 +155,43 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
     return eyes
 
 
-def _sees_paged(
-    loaded: LoadedModel, layers: dict[int, LayerShape], eyes: _Eyes, recurrent: RecurrentLayers | None
-) -> bool:
+@dataclass(frozen=True)
+class _Paging:
+    """A model that torch runs on a paged cache: the native kernels' where there are any and they take its heads."""
+
+    loaded: LoadedModel
+    layers: dict[int, LayerShape]
+    recurrent: RecurrentLayers | None
+    pool: Pool | None
+
+    def runner(self, cache: PagedCache, images: PagedImages | None) -> PagedModelRunner:
+        return PagedModelRunner(self.loaded.model, self.layers, cache, self.loaded.device, images, self.recurrent)
+
+    def cache(self, blocks: int, block_size: int) -> PagedCache:
+        shapes, dtype = list(self.layers.values()), self.loaded.dtype
+        if self.pool is not None and NativeCache.fits(shapes, block_size, dtype):
+            return NativeCache(shapes, blocks, block_size, dtype, self.pool)
+        return TorchCache(shapes, blocks, block_size, dtype, self.loaded.device)
+
+    @contextmanager
+    def trial(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:
+        """A runner over a small cache."""
+        cache = self.cache(blocks, _CHECK_BLOCK)
+        try:
+            yield self.runner(cache, images)
+        finally:
+            cache.close()
+
+
+def _sees_paged(paging: _Paging, eyes: _Eyes) -> bool:
     """Whether the model sees images when it runs on a paged cache."""
     if eyes.paged is None:
         return False
-
-    def trial() -> PagedModelRunner:
+    with ExitStack() as trials:
         blocks = eyes.check.blocks(_CHECK_BLOCK)
-        cache = KVCache(list(layers.values()), blocks, _CHECK_BLOCK, loaded.dtype, loaded.device)
-        return PagedModelRunner(loaded.model, layers, cache, loaded.device, eyes.paged, recurrent)
-
-    return eyes.check.agrees(trial, _CHECK_BLOCK, whole=False)
+        return eyes.check.agrees(
+            lambda: trials.enter_context(paging.trial(blocks, eyes.paged)), _CHECK_BLOCK, whole=False
+        )
 
 
 def _open_native(
@@ -245,23 +273,15 @@ def _name(loaded: LoadedModel, quantize: Quantize | None) -> str:
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
 
 
-def _open_paged(
-    settings: EngineSettings,
-    loaded: LoadedModel,
-    layers: dict[int, LayerShape],
-    wanted: int,
-    eyes: _Eyes | None,
-    recurrent: RecurrentLayers | None,
-) -> OpenedRunner:
+def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _Eyes | None) -> OpenedRunner:
     """A state after each block isn't kept, so that with states no prefix can be shared and no draft taken back."""
-    size = size_cache(settings, loaded, layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
-    cache = KVCache(list(layers.values()), size.blocks, settings.block_size, loaded.dtype, loaded.device)
+    loaded, recurrent = paging.loaded, paging.recurrent
+    size = size_cache(settings, loaded, paging.layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
+    cache = paging.cache(size.blocks, settings.block_size)
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
-        runner=PagedModelRunner(
-            loaded.model, layers, cache, loaded.device, None if eyes is None else eyes.paged, recurrent
-        ),
+        runner=paging.runner(cache, None if eyes is None else eyes.paged),
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ModelConfig, Options, worker_environment
+from djl_python.config import ModelConfig, Options, engine_environment, worker_environment
 from djl_python.config.environment import environment_entries
 
 
@@ -79,6 +79,13 @@ def test_worker_environment() -> None:
     }
     assert worker_environment(ModelConfig(name="hub"), {}) == {"PYTHONUNBUFFERED": "1"}
     assert worker_environment(ModelConfig(name="m"), {"DJL_OFFLINE": "true"})["HF_HUB_OFFLINE"] == "1"
+
+
+def test_engine_environment() -> None:
+    """What was set by whoever started the server stays."""
+    assert engine_environment(False, {"A": "0"}) == {"A": "0"}
+    assert engine_environment(True, {"A": "0"}) == {"A": "0", "GOMP_SPINCOUNT": "2000"}
+    assert engine_environment(True, {"GOMP_SPINCOUNT": "5"}) == {"GOMP_SPINCOUNT": "5"}
 
 
 def test_a_worker_imports_the_model_s_modules(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.checkpoints import build_checkpoint
 
 MIB = 1 << 20
 # A block of 16 tokens has 2 (keys and values) x 16 x 4 heads x 64 numbers of 4 bytes a layer: 32 KiB, in two layers 64.
-LAYERS = {0: LayerShape(4, 64, 64), 1: LayerShape(4, 64, 64)}
+LAYERS = {0: LayerShape(8, 4, 64, 64), 1: LayerShape(8, 4, 64, 64)}
 
 
 @pytest.fixture(scope="module")

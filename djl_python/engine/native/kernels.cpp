@@ -51,6 +51,7 @@ void operate(Run& run, int i) {
         case kDispatch: dispatch(run, i, op, step); break;
         case kCombine: combine(run, i, op, step); break;
         case kDelta: delta_rule<F>(run, i, op, step); break;
+        case kEmpty: empty<F>(run, i, step); break;
     }
 }
 

@@ -29,6 +29,7 @@ class Kind(IntEnum):
     DISPATCH = 11
     COMBINE = 12
     DELTA = 13
+    EMPTY = 14
 
 
 _INTS: Final = (

@@ -20,27 +20,15 @@ from .advance import Advance, cache_ahead
 from .mapped import let_go
 from .memory import Arena, Growing, as_tensor
 from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
-from .pool import Kind, Op, Pool, Step
+from .places import Places
+from .pool import Kind, Op, Pool
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
-KEYS: Final = 16  # of a cache group: block sizes are multiples of it
-QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
 _ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6}
-
-
-@dataclass(frozen=True)
-class Places:
-    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`."""
-
-    positions: npt.NDArray[np.int64]
-    tile_start: npt.NDArray[np.int32]
-    tile_size: npt.NDArray[np.int32]
-    tile_table: npt.NDArray[np.int64]
-    blocks: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -118,7 +106,7 @@ class Program:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
         logits = self._logits if wanted <= _KEPT_ROWS else torch.empty(wanted, self.vocabulary)
         self._array[-1].out = logits.data_ptr()
-        given, late = self._step(step.tokens), self._step(step.wanted)
+        given, late = (each.step(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
         given.wanted = wanted
         for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
@@ -126,18 +114,6 @@ class Program:
         self.pool.run(self._array, len(self._ops) if wanted else self._late_from, given, late=late, bf16=self._bf16)
         self._cache.rest()
         return logits[:wanted]
-
-    def _step(self, places: Places) -> Step:
-        step = Step(
-            tokens=len(places.positions),
-            tiles=len(places.tile_start),
-            block_size=self._block_size,
-            block_count=len(places.blocks),
-            block_bytes=self._block_bytes,
-        )
-        for name in ("positions", "tile_start", "tile_size", "tile_table", "blocks"):
-            setattr(step, name, getattr(places, name).ctypes.data)
-        return step
 
     @property
     def cache_bytes(self) -> int:

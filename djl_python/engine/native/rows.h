@@ -24,6 +24,12 @@ void empty_groups(const Run& run, const Step& step, int64_t slot) {
     }
 }
 
+// Prepares the cache for the step's tokens, where nothing else comes before they are stored.
+template <class F>
+void empty(Run& run, int index, const Step& step) {
+    run.share(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
+}
+
 // out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions). The first operation of a step.
 template <class F>
 void embed(Run& run, int index, const Op& op, const Step& step) {

@@ -8,9 +8,8 @@ from torch import Tensor
 from ..model_runner import rows_of
 from ..scheduler import Chunk
 from ..sequence import Sequence
-from .program import QUERIES, Places, Program, StepArrays
-
-_Span = tuple[Sequence, int, int]  # its tokens from the one to before the other
+from .places import Span, places_of, slots_of, span_of, tile_of
+from .program import Program, StepArrays
 
 
 class NativeModelRunner:
@@ -19,7 +18,7 @@ class NativeModelRunner:
     def __init__(self, program: Program, block_size: int) -> None:
         self._program = program
         self._block_size = block_size
-        self._tile = max(1, QUERIES // program.heads_per_kv_head)
+        self._tile = tile_of(program.heads_per_kv_head)
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
@@ -31,45 +30,24 @@ class NativeModelRunner:
         return
 
     def _arrays(self, chunks: list[Chunk]) -> StepArrays:
-        size = self._block_size
         ids: list[int] = []
         slots: list[int] = []
         rows: list[int] = []
-        everything: list[_Span] = []
-        wanted: list[_Span] = []
-        for chunk in chunks:  # lists of numbers: most chunks are a single token
-            sequence, first = chunk.sequence, chunk.sequence.computed
-            end, last = first + chunk.length, rows_of(chunk)
+        everything: list[Span] = []
+        wanted: list[Span] = []
+        for chunk in chunks:
+            span, last = span_of(chunk), rows_of(chunk)
             ids += chunk.tokens
-            slots += [sequence.blocks[place // size] * size + place % size for place in range(first, end)]
+            slots += slots_of(span, self._block_size)
             rows += range(len(ids) - last, len(ids))
-            everything.append((sequence, first, end))
+            everything.append(span)
             if last:
-                wanted.append((sequence, end - last, end))
-        tokens = self._places(everything)
+                wanted.append((chunk.sequence, span[2] - last, span[2]))
+        tokens = places_of(everything, self._block_size, self._tile)
         return StepArrays(
             ids=np.array(ids, np.int64),
             slots=np.array(slots, np.int64),
             rows=np.array(rows, np.int64),
             tokens=tokens,
-            wanted=tokens if len(rows) == len(ids) else self._places(wanted),
-        )
-
-    def _places(self, spans: list[_Span]) -> Places:
-        positions: list[int] = []
-        starts, sizes, tables = [], [], []
-        blocks: list[int] = []
-        for sequence, first, end in spans:
-            for offset in range(0, end - first, self._tile):
-                starts.append(len(positions) + offset)
-                sizes.append(min(self._tile, end - first - offset))
-                tables.append(len(blocks))
-            positions += range(first, end)
-            blocks += sequence.blocks[: (end - 1) // self._block_size + 1]
-        return Places(
-            positions=np.array(positions, np.int64),
-            tile_start=np.array(starts, np.int32),
-            tile_size=np.array(sizes, np.int32),
-            tile_table=np.array(tables, np.int64),
-            blocks=np.array(blocks, np.int64),
+            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile),
         )

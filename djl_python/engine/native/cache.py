@@ -1,0 +1,118 @@
+"""A paged KV cache of the native kernels, for models that torch runs. Runs in the engine process.
+
+torch's attention on CPUs is made for many queries: with one a sequence it takes several times as long as reading the
+keys and values, which have to be gathered from their blocks before. The kernels walk over the blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import How, LayerShape
+from ..scheduler import Chunk
+from .advance import cache_ahead
+from .memory import Growing
+from .places import KEYS, Places, places_of, slots_of, span_of, tile_of
+from .pool import Kind, Op, Pool, Step
+
+
+@dataclass
+class NativePlan:
+    """A `Plan`; `step` points to the places' arrays."""
+
+    order: list[Chunk]
+    positions: Tensor
+    places: Places
+    step: Step
+
+
+class NativeCache:
+    """A `PagedCache`; `fits` says of which layers."""
+
+    def __init__(self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, pool: Pool) -> None:
+        self.block_size = block_size
+        self._layers = layers
+        self._dtype = dtype
+        self._pool = pool
+        self._tile = tile_of(max(each.heads // each.kv_heads for each in layers))
+        bytes_each = [each.block_bytes(block_size, dtype) for each in layers]
+        self._block_bytes = sum(bytes_each)
+        size = blocks * self._block_bytes
+        self._memory = Growing(size, cache_ahead(size))
+        self._begins = [sum(bytes_each[:layer]) for layer in range(len(layers))]
+        self._rows = torch.empty(0)
+        self._operations: dict[Any, Any] = {}
+
+    @staticmethod
+    def fits(layers: list[LayerShape], block_size: int, dtype: torch.dtype) -> bool:
+        """Whether the kernels take heads and blocks of these sizes."""
+        return (
+            dtype in (torch.bfloat16, torch.float32)
+            and block_size % KEYS == 0
+            and all(each.key_dim % 2 == each.value_dim % 16 == each.heads % each.kv_heads == 0 for each in layers)
+        )
+
+    @contextmanager
+    def step(self, chunks: list[Chunk]) -> Iterator[NativePlan]:
+        spans = [span_of(chunk) for chunk in chunks]
+        places = places_of(spans, self.block_size, self._tile)
+        slots = np.array([slot for span in spans for slot in slots_of(span, self.block_size)], np.int64)
+        step = places.step(self.block_size, self._block_bytes)
+        step.slots = slots.ctypes.data
+        self._memory.used_to((int(slots.max()) // self.block_size + 1) * self._block_bytes)
+        yield NativePlan(chunks, torch.from_numpy(places.positions), places, step)
+        self._memory.rest()
+
+    def attend(self, layer: int, plan: NativePlan, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+        shape = self._layers[layer]
+        tokens = query.shape[2]
+        given = [each[0].transpose(0, 1).flatten(1) for each in (query, key, value)]
+        widths = [each.shape[1] for each in given]
+        if self._rows.numel() < tokens * sum(widths):  # kept: memory that is touched for the first time costs more
+            self._rows = torch.empty(tokens * sum(widths))
+        rows = self._rows[: tokens * sum(widths)].view(tokens, -1)
+        for end, width, each in zip(itertools.accumulate(widths), widths, given, strict=True):
+            rows[:, end - width : end] = each
+        made = torch.empty(1, tokens, shape.heads, shape.value_dim, dtype=self._dtype)
+        operations = self._of(layer, how)
+        for operation in operations:
+            operation.in_ = rows.data_ptr()
+        operations[-1].out = made.data_ptr()
+        self._pool.run(operations, len(operations), plan.step, bf16=self._dtype == torch.bfloat16)
+        return made.to(query.dtype)
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _of(self, layer: int, how: How) -> Any:
+        """A layer's operations: what it asks for is the same in every step."""
+        name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
+        if name not in self._operations:
+            shape = self._layers[layer]
+            keys = self._memory.bytes.data_ptr() + self._begins[layer]
+            layout: dict[str, Any] = {
+                "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
+                "keys": keys,
+                "values": keys + shape.kv_heads * shape.key_dim * self.block_size * self._dtype.itemsize,
+            }  # fmt: skip
+            sinks = None if how.sinks is None else how.sinks.float().contiguous()
+            self._operations[name] = (
+                (Op * 3)(
+                    Op(kind=Kind.EMPTY),
+                    Op(kind=Kind.HEADS, **layout),
+                    Op(
+                        kind=Kind.ATTEND, scale=how.scaling, window=how.window, softcap=how.softcap,
+                        sinks=None if sinks is None else sinks.data_ptr(), **layout,
+                    ),
+                ),
+                sinks,
+            )  # fmt: skip
+        return self._operations[name][0]

@@ -1,0 +1,82 @@
+"""Where a step's tokens are, as the kernels read it. Runs in the engine process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..scheduler import Chunk
+from ..sequence import Sequence
+from .pool import Step
+
+KEYS: Final = 16  # of a cache group: block sizes are multiples of it
+QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
+
+#: A sequence's tokens from the one to before the other.
+Span = tuple[Sequence, int, int]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`."""
+
+    positions: npt.NDArray[np.int64]
+    tile_start: npt.NDArray[np.int32]
+    tile_size: npt.NDArray[np.int32]
+    tile_table: npt.NDArray[np.int64]
+    blocks: npt.NDArray[np.int64]
+
+    def step(self, block_size: int, block_bytes: int) -> Step:
+        """What the kernels are told. It points to these arrays."""
+        step = Step(
+            tokens=len(self.positions),
+            tiles=len(self.tile_start),
+            block_size=block_size,
+            block_count=len(self.blocks),
+            block_bytes=block_bytes,
+        )
+        for name in ("positions", "tile_start", "tile_size", "tile_table", "blocks"):
+            setattr(step, name, getattr(self, name).ctypes.data)
+        return step
+
+
+def tile_of(heads_per_kv_head: int) -> int:
+    """How many tokens of a sequence walk over its keys together."""
+    return max(1, QUERIES // heads_per_kv_head)
+
+
+def span_of(chunk: Chunk) -> Span:
+    """All its tokens."""
+    return chunk.sequence, chunk.sequence.computed, chunk.sequence.computed + chunk.length
+
+
+def slots_of(span: Span, block_size: int) -> list[int]:
+    """The cache place of each token: block * block_size + offset."""
+    sequence, first, end = span
+    return [
+        sequence.blocks[place // block_size] * block_size + place % block_size for place in range(first, end)
+    ]  # lists of numbers: most chunks are a single token
+
+
+def places_of(spans: list[Span], block_size: int, tile: int) -> Places:
+    """Of tokens that lie one span after the other."""
+    positions: list[int] = []
+    starts, sizes, tables = [], [], []
+    blocks: list[int] = []
+    for sequence, first, end in spans:
+        for offset in range(0, end - first, tile):
+            starts.append(len(positions) + offset)
+            sizes.append(min(tile, end - first - offset))
+            tables.append(len(blocks))
+        positions += range(first, end)
+        blocks += sequence.blocks[: (end - 1) // block_size + 1]
+    return Places(
+        positions=np.array(positions, np.int64),
+        tile_start=np.array(starts, np.int32),
+        tile_size=np.array(sizes, np.int32),
+        tile_table=np.array(tables, np.int64),
+        blocks=np.array(blocks, np.int64),
+    )

@@ -1,0 +1,168 @@
+"""A paged KV cache of torch's tensors, on any device, and attention to it. Runs in the engine process.
+
+Queries are grouped so that one kernel call serves many sequences: generating sequences (one query each) by similar
+context length, prompt chunks one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .attention import How, LayerShape, attention
+from .scheduler import Chunk
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class TorchCache:
+    """A `PagedCache`. Keys and values of all layers: per layer two tensors (blocks, block_size, kv_heads, dim)."""
+
+    def __init__(
+        self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ):
+        self.block_size = block_size
+        self._device = device
+        self._keys = [_zeros((blocks, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
+        self._values = [_zeros((blocks, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
+
+    @contextmanager
+    def step(self, chunks: list[Chunk]) -> Iterator[TorchPlan]:
+        yield _plan(chunks, self.block_size, self._device)
+
+    def attend(self, layer: int, plan: TorchPlan, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+        self._write(layer, plan.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        pieces = []
+        for group in plan.groups:
+            rows = query[0, :, group.start : group.stop]
+            rows = rows.reshape(len(rows), -1, group.queries, query.shape[3]).transpose(0, 1)
+            keys, values = self._read(layer, group)
+            out = attention(rows, keys, values, group.mask(how.window), how)
+            pieces.append(out.transpose(1, 2).flatten(0, 1))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[None]
+
+    def close(self) -> None:
+        return
+
+    def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store one step's keys and values, (T, kv_heads, dim) each, at `slots` (T,): block * block_size + offset."""
+        self._keys[layer].flatten(0, 1).index_copy_(0, slots, key)
+        self._values[layer].flatten(0, 1).index_copy_(0, slots, value)
+
+    def _read(self, layer: int, group: Group) -> tuple[Tensor, Tensor]:
+        """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where nothing is known.
+
+        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
+        """
+        unknown = ~group.mask(0).any(2).transpose(1, 2)[..., None]
+        return tuple(  # type: ignore[return-value]
+            tensor[group.blocks].flatten(1, 2)[:, : group.context].masked_fill_(unknown, 0).transpose(1, 2)
+            for tensor in (self._keys[layer], self._values[layer])
+        )
+
+
+@dataclass
+class Group:
+    """Consecutive rows of the flat batch that one kernel call serves: S sequences of `queries` queries each.
+
+    Attributes:
+        blocks: (S, B) block numbers, padded with 0 beyond a sequence's own.
+        positions: (S, queries) position of each query in its sequence.
+        context: keys that matter, over all sequences: positions beyond it are cut off.
+    """
+
+    start: int
+    stop: int
+    queries: int
+    blocks: Tensor
+    positions: Tensor
+    context: int
+    _masks: dict[int, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int) -> Tensor:
+        """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
+        found = self._masks.get(window)
+        if found is None:
+            key = torch.arange(self.context, device=self.positions.device)
+            distance = self.positions[:, :, None] - key
+            found = distance >= 0
+            if window:
+                found &= distance < window
+            found = self._masks[window] = found[:, None]
+        return found
+
+
+@dataclass
+class TorchPlan:
+    """A `Plan`.
+
+    Attributes:
+        slots: (T,) the cache place of each token of the flat batch: block * block_size + offset.
+        groups: cover the rows 0 .. T-1 in order.
+    """
+
+    order: list[Chunk]
+    positions: Tensor
+    slots: Tensor
+    groups: list[Group]
+
+
+def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:
+    """Places of all tokens: host arrays, one copy to the device each."""
+    groups = _in_groups(chunks, block_size)
+    positions: list[_Numbers] = []
+    slots: list[_Numbers] = []
+    bounds: list[tuple[int, int, int, _Numbers, int]] = []
+    stop = 0
+    for group in groups:
+        start = stop
+        table = np.zeros((len(group), max(_blocks(chunk, block_size) for chunk in group)), np.int64)
+        for row, chunk in enumerate(group):
+            first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
+            used = _blocks(chunk, block_size)
+            table[row, :used] = chunk.sequence.blocks[:used]
+            place = np.arange(first, end)
+            positions.append(place)
+            slots.append(table[row, place // block_size] * block_size + place % block_size)
+            stop += chunk.length
+        context = max(chunk.sequence.computed + chunk.length for chunk in group)
+        bounds.append((start, stop, group[0].length, table, context))
+    places = torch.from_numpy(np.concatenate(positions)).to(device)
+    return TorchPlan(
+        order=[chunk for group in groups for chunk in group],
+        positions=places,
+        slots=torch.from_numpy(np.concatenate(slots)).to(device),
+        groups=[
+            Group(start, stop, queries, torch.from_numpy(table).to(device), places[start:stop].view(-1, queries), most)
+            for start, stop, queries, table, most in bounds
+        ],
+    )
+
+
+def _in_groups(chunks: list[Chunk], block_size: int) -> list[list[Chunk]]:
+    """Chunks that one attention call can serve: single tokens by context (powers of two), prompt chunks alone."""
+    buckets: dict[int, list[Chunk]] = {}
+    groups: list[list[Chunk]] = []
+    for chunk in chunks:
+        if chunk.length > 1:
+            groups.append([chunk])
+        else:
+            buckets.setdefault((_blocks(chunk, block_size) - 1).bit_length(), []).append(chunk)
+    return [*buckets.values(), *groups]
+
+
+def _blocks(chunk: Chunk, block_size: int) -> int:
+    return -(-(chunk.sequence.computed + chunk.length) // block_size)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros whose memory the operating system gives only when it is written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)

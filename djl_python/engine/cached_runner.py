@@ -8,6 +8,7 @@ everything around it are the same as for any model.
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from ..types import SamplingParams
 from .cache_rows import CacheRows
 from .images import model_inputs
 from .model_runner import rows_of
+from .recurrent import Functions
 from .scheduler import Chunk
 from .sequence import Sequence
 
@@ -31,13 +33,17 @@ class CachedModelRunner:
     """Keeps a transformers cache for every sequence that has begun; without one, reads the sequence again each step.
 
     Args:
+        functions: entered while the model runs.
         together: whether sequences that generate are a batch. Those with images never are, and none of a model that
             remembers something of its one batch beside the cache.
     """
 
-    def __init__(self, model: Any, device: torch.device, together: bool = False) -> None:
+    def __init__(
+        self, model: Any, device: torch.device, functions: Functions = nullcontext, together: bool = False
+    ) -> None:
         self._model = model
         self._device = device
+        self._functions = functions
         self._caches: dict[int, Any] = {}
         self._known = inspect.signature(model.forward).parameters
         self._argument = next((name for name in _CACHE_ARGUMENTS if name in self._known), "")
@@ -47,24 +53,27 @@ class CachedModelRunner:
         self._rows = CacheRows()  # of those whose caches are held together
 
     @classmethod
-    def tried(cls, model: Any, device: torch.device, ids: list[int], tolerance: float) -> CachedModelRunner:
+    def tried(
+        cls, model: Any, device: torch.device, functions: Functions, ids: list[int], tolerance: float
+    ) -> CachedModelRunner:
         """A runner whose sequences generate together, if they come to the same logits as alone.
 
         Args:
             ids: a prompt to try with; other prompts are its beginnings.
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
-        alone, shared = (_trial(cls(model, device, each), ids) for each in (False, True))
+        alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
         agree = float((alone - shared).abs().max()) <= tolerance * max(1.0, float(alone.abs().max()))
-        return cls(model, device, together=agree)
+        return cls(model, device, functions, together=agree)
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
         sharing = [chunk for chunk in chunks if self._can_share(chunk)]
-        found = self._run_together([chunk.sequence for chunk in sharing]) if sharing else {}
-        for chunk in chunks:
-            if chunk.sequence.id not in found:
-                found[chunk.sequence.id] = self._run_one(chunk)
+        with self._functions():
+            found = self._run_together([chunk.sequence for chunk in sharing]) if sharing else {}
+            for chunk in chunks:
+                if chunk.sequence.id not in found:
+                    found[chunk.sequence.id] = self._run_one(chunk)
         rows = [(found[chunk.sequence.id], rows_of(chunk)) for chunk in chunks]
         return torch.cat([logits[len(logits) - count :] for logits, count in rows])
 

@@ -21,6 +21,9 @@ from transformers import Cache, DynamicCache
 from .cache_rows import CacheRows, states_of
 from .scheduler import Chunk
 
+#: Entered while a model runs: who has better functions for its modules puts them there.
+Functions = Callable[[], AbstractContextManager[None]]
+
 _UPDATES: Final = ("update_conv_state", "update_recurrent_state")
 # What forward functions call the cache.
 _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
@@ -62,8 +65,7 @@ class RecurrentLayers:
         # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
         self._alone: dict[int, list[Any]] = {}
         self._together = CacheRows()
-        #: Entered while the model runs: who has better functions for its modules puts them there.
-        self.functions: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.functions: Functions = nullcontext
 
     @classmethod
     def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:

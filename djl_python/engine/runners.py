@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -31,7 +31,6 @@ from .native.advance import Advance
 from .native.build import UnavailableError
 from .native.cache import NativeCache
 from .native.chooser import NativeChooser
-from .native.delta_rule import DeltaRule
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.places import KEYS
@@ -40,8 +39,9 @@ from .native.program import Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
+from .native.stand_ins import StandIns
 from .quantization import Quantize
-from .recurrent import RecurrentLayers
+from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
 from .sequence import Sequence
@@ -109,8 +109,9 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
     if quantize is not None:
         reference = _reference_logits(loaded)
-    if linears is not None and recurrent is not None:
-        recurrent.functions = DeltaRule(loaded.model, linears.pool).in_place
+    functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
+    if recurrent is not None:
+        recurrent.functions = functions
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
         paging = _Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
@@ -123,7 +124,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
         type(loaded.model).__name__,
     )
-    return _with_native(_open_cached(settings, loaded, wanted, eyes), linears)
+    return _with_native(_open_cached(settings, loaded, wanted, eyes, functions), linears)
 
 
 def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:
@@ -292,7 +293,9 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
     )
 
 
-def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None) -> OpenedRunner:
+def _open_cached(
+    settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
+) -> OpenedRunner:
     """Blocks bound only how many tokens are in memory; a prompt is read in one piece (recurrent states need it)."""
     size = settings.block_size
     takes_images = eyes is not None and eyes.check.agrees(
@@ -303,7 +306,7 @@ def _open_cached(settings: EngineSettings, loaded: LoadedModel, wanted: int, eye
             "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
         )
     tolerance = 1e-3 if loaded.dtype == torch.float32 and rounding(settings) is None else 0.1
-    runner = CachedModelRunner.tried(loaded.model, loaded.device, _check_ids(loaded), tolerance)
+    runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, _check_ids(loaded), tolerance)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,5 +58,5 @@ class Counting(torch.nn.Module):
 def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
     ids = list(range(3, 15))
-    assert CachedModelRunner.tried(model, torch.device("cpu"), ids, 1e-3).together
-    assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), ids, 1e-3).together
+    assert CachedModelRunner.tried(model, torch.device("cpu"), nullcontext, ids, 1e-3).together
+    assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), nullcontext, ids, 1e-3).together

@@ -1,14 +1,12 @@
 """The gated delta rule on the native kernels, in place of transformers' functions. Runs in the engine process.
 
-A module of transformers calls its file's functions of the rule by name: one that goes through a prompt in pieces, and
-one token by token. Here both are one kernel, which reads and writes each state once, where it is.
+A module of transformers has one function that goes through a prompt in pieces, and one that takes token by token. Here
+both are one kernel, which reads and writes each state once, where it is.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -16,86 +14,79 @@ from torch import Tensor
 
 from .pool import Kind, Op, Pool, Step
 
-_NAMES: Final = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 _LANES: Final = 16
 _MOST_DIM: Final = 256
 _EPS: Final = 1e-6  # of the functions' own norm
-# Rounding: a state adds up what came before it. What is another rule is not near.
-_TOLERANCE: Final = 1e-3
 
 
-class DeltaRule:
-    """Stands in for transformers' functions while a model runs.
+def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+    """The function with native kernels, or `own` for what they can't take."""
 
-    Args:
-        model: whose modules' files are looked at.
-    """
+    def rule(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        **others: Any,  # that theirs ignore too, but for the length of pieces
+    ) -> Any:
+        if not _fits(query, key, value, initial_state):
+            return own(
+                query, key, value, g, beta, initial_state=initial_state, output_final_state=output_final_state,
+                use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, **others,
+            )  # fmt: skip
+        state = initial_state
+        if state is None:
+            state = value.new_zeros(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
+        elif not output_final_state:  # else it is the caller's old one, which becomes the new one
+            state = state.clone()
+        made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel)
+        return made, state if output_final_state else None
 
-    def __init__(self, model: Any, pool: Pool) -> None:
-        self._pool = pool
-        files = {id(file): file for module in model.modules() if (file := sys.modules.get(type(module).__module__))}
-        self._places = [
-            (file, name, native)
-            for file in files.values()
-            for name in _NAMES
-            if (own := getattr(file, name, None)) is not None and _agree(own, native := self._instead_of(own))
-        ]
+    return rule
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within it, the files' functions are these."""
-        with ExitStack() as stack:
-            for file, name, native in self._places:
-                stack.callback(setattr, file, name, getattr(file, name))
-                setattr(file, name, native)
-            yield
 
-    def _instead_of(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with native kernels; itself for what they can't take."""
+def tried(rule: Callable[..., Any]) -> list[Tensor]:
+    """What a function makes of two sequences of a few tokens, and then of one more; and their states."""
+    random = torch.Generator().manual_seed(1)
 
-        def rule(
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            g: Tensor,
-            beta: Tensor,
-            *,
-            initial_state: Tensor | None = None,
-            output_final_state: bool = False,
-            use_qk_l2norm_in_kernel: bool = False,
-            **others: Any,  # that theirs ignore too, but for the length of pieces
-        ) -> Any:
-            if not _fits(query, key, value, initial_state):
-                return own(
-                    query, key, value, g, beta, initial_state=initial_state, output_final_state=output_final_state,
-                    use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, **others,
-                )  # fmt: skip
-            state = initial_state
-            if state is None:
-                state = value.new_zeros(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
-            elif not output_final_state:  # else it is the caller's old one, which becomes the new one
-                state = state.clone()
-            made = self._run(query, key, value, g, beta, state, use_qk_l2norm_in_kernel)
-            return made, state if output_final_state else None
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random)
 
-        return rule
-
-    def _run(
-        self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, state: Tensor, unit: bool
-    ) -> Tensor:
-        """(sequences, tokens, value heads, value size), as `value` is; changes `state`."""
-        query, key, value = (each.contiguous() for each in (query, key, value))
-        g, beta = (each.float().contiguous() for each in (g, beta))
-        made = torch.empty_like(value)
-        sequences, tokens, heads, size = value.shape
-        operation = Op(
-            kind=Kind.DELTA, n=tokens, k=sequences, mode=int(unit), heads=heads, kv_heads=key.shape[2],
-            dim=key.shape[3], value_dim=size, eps=_EPS, scale=key.shape[3] ** -0.5, in_=query.data_ptr(),
-            out=made.data_ptr(), bias=g.data_ptr(), weight2=beta.data_ptr(), keys=key.data_ptr(),
-            values=value.data_ptr(), routed=state.data_ptr(),
+    state, found = None, []
+    for tokens in (5, 1):
+        query, key = numbers(2, tokens, 2, _LANES), numbers(2, tokens, 2, _LANES)
+        value = numbers(2, tokens, 4, 2 * _LANES)
+        g, beta = -numbers(2, tokens, 4).abs(), numbers(2, tokens, 4).sigmoid()
+        answer, state = rule(
+            query, key, value, g=g, beta=beta, initial_state=state, output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
         )  # fmt: skip
-        self._pool.run((Op * 1)(operation), 1, Step(tokens=sequences * tokens), bf16=value.dtype == torch.bfloat16)
-        return made
+        found.append(answer)
+    assert state is not None
+    return [*found, state]
+
+
+def _run(
+    pool: Pool, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, state: Tensor, unit: bool
+) -> Tensor:
+    """(sequences, tokens, value heads, value size), as `value` is; changes `state`."""
+    query, key, value = (each.contiguous() for each in (query, key, value))
+    g, beta = (each.float().contiguous() for each in (g, beta))
+    made = torch.empty_like(value)
+    sequences, tokens, heads, size = value.shape
+    operation = Op(
+        kind=Kind.DELTA, n=tokens, k=sequences, mode=int(unit), heads=heads, kv_heads=key.shape[2],
+        dim=key.shape[3], value_dim=size, eps=_EPS, scale=key.shape[3] ** -0.5, in_=query.data_ptr(),
+        out=made.data_ptr(), bias=g.data_ptr(), weight2=beta.data_ptr(), keys=key.data_ptr(),
+        values=value.data_ptr(), routed=state.data_ptr(),
+    )  # fmt: skip
+    pool.run((Op * 1)(operation), 1, Step(tokens=sequences * tokens), bf16=value.dtype == torch.bfloat16)
+    return made
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bool:
@@ -108,36 +99,3 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bo
         and value.shape[2] % key.shape[2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )
-
-
-def _agree(own: Callable[..., Any], native: Callable[..., Any]) -> bool:
-    """Whether both make the same of two sequences of a few tokens, and then of one more."""
-    random = torch.Generator().manual_seed(1)
-
-    def made(rule: Callable[..., Any], given: list[list[Tensor]]) -> list[Tensor]:
-        state, found = None, []
-        for query, key, value, g, beta in given:
-            answer, state = rule(
-                query, key, value, g=g, beta=beta, initial_state=state, output_final_state=True,
-                use_qk_l2norm_in_kernel=True,
-            )  # fmt: skip
-            found.append(answer)
-        return [*found, state]
-
-    def numbers(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=random)
-
-    given = [
-        [
-            *(numbers(2, tokens, 2, _LANES) for _ in range(2)),
-            numbers(2, tokens, 4, 2 * _LANES),
-            -numbers(2, tokens, 4).abs(),
-            numbers(2, tokens, 4).sigmoid(),
-        ]
-        for tokens in (5, 1)
-    ]
-    try:
-        pairs = zip(made(own, given), made(native, given), strict=True)
-        return all(float((a - b).abs().max()) <= _TOLERANCE * float(a.abs().max()) for a, b in pairs)
-    except (TypeError, RuntimeError, ValueError):  # takes something else
-        return False

@@ -13,6 +13,7 @@
 
 #include "attention.h"
 #include "choose.h"
+#include "conv.h"
 #include "delta.h"
 #include "formats.h"
 #include "heads.h"
@@ -52,6 +53,7 @@ void operate(Run& run, int i) {
         case kCombine: combine(run, i, op, step); break;
         case kDelta: delta_rule<F>(run, i, op, step); break;
         case kEmpty: empty<F>(run, i, step); break;
+        case kConvolve: convolution<F>(run, i, op, step); break;
     }
 }
 

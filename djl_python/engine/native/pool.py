@@ -30,6 +30,7 @@ class Kind(IntEnum):
     COMBINE = 12
     DELTA = 13
     EMPTY = 14
+    CONVOLVE = 15
 
 
 _INTS: Final = (

@@ -1,0 +1,104 @@
+// Short causal convolutions of channels by themselves, which hybrid models have before their states.
+
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "formats.h"
+#include "linear.h"
+#include "pool.h"
+#include "program.h"
+
+namespace {
+
+constexpr int kChannels = 64;  // of a task: a whole cache line or two of each token
+constexpr int kMostTaps = 8;
+
+// What 16 channels are multiplied with: their taps, the last of which meets the newest token, and their bias.
+template <class F>
+struct Taps {
+    __m512 weight[kMostTaps], bias;
+    __mmask16 lanes;
+
+    Taps(const Op& op, int channel) : bias(_mm512_setzero_ps()), lanes(lanes_of(op.n - channel)) {
+        alignas(64) float turned[kMostTaps][16] = {};
+        const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.dim;
+        for (int c = 0; c < std::min(16, op.n - channel); ++c)
+            for (int k = 0; k < op.dim; ++k) turned[k][c] = F::to(from[c * op.dim + k]);
+        for (int k = 0; k < op.dim; ++k) weight[k] = _mm512_load_ps(turned[k]);
+        if (op.keys) bias = F::load((const typename F::T*)op.keys + channel, lanes);
+    }
+};
+
+// Of a piece of a prompt. in: tokens after each other (mode 1), or each channel's tokens after each other (mode 0); before
+// the first there is nothing. Sixteen channels.
+template <class F>
+void convolve(const Op& op, int64_t sequence, int channel) {
+    using T = typename F::T;
+    const Taps<F> taps(op, channel);
+    const int tokens = op.k, before = op.dim - 1, channels = std::min(16, op.n - channel);
+    T* out = (T*)op.out + sequence * tokens * op.n + channel;
+    if (op.mode) {
+        const T* in = (const T*)op.in + sequence * tokens * op.n + channel;
+        for (int t = 0; t < tokens; ++t) {
+            __m512 sum = taps.bias;
+            for (int k = std::max(0, before - t); k < op.dim; ++k)
+                sum = _mm512_fmadd_ps(taps.weight[k], F::load(in + (int64_t)(t - before + k) * op.n, taps.lanes), sum);
+            F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
+        }
+        return;
+    }
+    const T* in = (const T*)op.in + (sequence * op.n + channel) * tokens;
+    alignas(64) float turned[16][16] = {};
+    for (int first = 0; first < tokens; first += 16) {
+        for (int c = 0; c < channels; ++c) {
+            __m512 sum = _mm512_setzero_ps();
+            for (int k = 0; k < op.dim; ++k) {
+                const int from = first - before + k;
+                const __mmask16 known = lanes_of(tokens - from) & (from < 0 ? (__mmask16)(0xffff << std::min(16, -from)) : 0xffff);
+                const __m512 weight = _mm512_set1_ps(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.dim + k]));
+                sum = _mm512_fmadd_ps(weight, F::load(in + (int64_t)c * tokens + from, known), sum);
+            }
+            _mm512_store_ps(turned[c], sum);
+        }
+        const __m512i rows = _mm512_mullo_epi32(_mm512_set1_epi32(16), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+        for (int t = first; t < std::min(tokens, first + 16); ++t) {
+            const __m512 sum = _mm512_add_ps(taps.bias, _mm512_i32gather_ps(rows, &turned[0][t - first], 4));
+            F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
+        }
+    }
+}
+
+// Of one token more. keys of the state: (channels, dim) of each sequence, the oldest first, which goes.
+template <class F>
+void convolve_next(const Op& op, int64_t sequence, int channel) {
+    using T = typename F::T;
+    const Taps<F> taps(op, channel);
+    const int channels = std::min(16, op.n - channel);
+    const T* in = (const T*)op.in + sequence * op.n + channel;
+    T* state = (T*)op.routed + (sequence * op.n + channel) * op.dim;
+    alignas(64) float turned[kMostTaps][16] = {};
+    for (int c = 0; c < channels; ++c) {
+        T* of = state + c * op.dim;
+        for (int k = 0; k + 1 < op.dim; ++k) turned[k][c] = F::to(of[k] = of[k + 1]);
+        turned[op.dim - 1][c] = F::to(of[op.dim - 1] = in[c]);
+    }
+    __m512 sum = taps.bias;
+    for (int k = 0; k < op.dim; ++k) sum = _mm512_fmadd_ps(taps.weight[k], _mm512_load_ps(turned[k]), sum);
+    F::store((T*)op.out + sequence * op.n + channel, activate(sum, op.activation), taps.lanes);
+}
+
+// out (sequences, k tokens, n channels) T; weight (n, dim taps) T; keys: bias (n,) T or null; routed: null, or the states
+// (sequences, n, dim) of one token more, changed.
+template <class F>
+void convolution(Run& run, int index, const Op& op, const Step& step) {
+    const int blocks = (op.n + kChannels - 1) / kChannels;
+    run.share_in_order(index, step.wanted * blocks, [&](int task) {
+        const int first = task % blocks * kChannels;
+        for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16)
+            op.routed ? convolve_next<F>(op, task / blocks, channel) : convolve<F>(op, task / blocks, channel);
+    });
+}
+
+}  // namespace

@@ -1,0 +1,61 @@
+"""Kernels in place of functions that transformers' modules call by name. Runs in the engine process.
+
+transformers keeps what a special kernel would do better in functions of a module's file, with plain torch as a
+fallback. Here a kernel stands in for such a function while a model runs, if on random numbers both come to the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from . import causal_conv, delta_rule
+from .pool import Pool
+
+Function = Callable[..., Any]
+
+#: By name: makes the native function, whose last resort is the given one, and calls either with numbers to compare.
+_KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[[Function], list[Tensor]]]]] = {
+    "torch_chunk_gated_delta_rule": (delta_rule.native, delta_rule.tried),
+    "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
+    "causal_conv1d_fn": (causal_conv.native, causal_conv.tried),
+    "causal_conv1d_update": (causal_conv.native_update, causal_conv.tried_update),
+}
+# Relative: what rounding costs where a state adds up what came before. What is another function is not near.
+_TOLERANCE: Final = 1e-3
+
+
+class StandIns:
+    """The functions in the files of a model's modules for which there are kernels."""
+
+    def __init__(self, model: Any, pool: Pool) -> None:
+        files = {id(file): file for module in model.modules() if (file := sys.modules.get(type(module).__module__))}
+        self.places = [
+            (file, name, native)
+            for file in files.values()
+            for name, (make, tried) in _KNOWN.items()
+            if (own := getattr(file, name, None)) is not None and _agree(tried, own, native := make(own, pool))
+        ]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within it, the files' functions are the kernels'."""
+        with ExitStack() as stack:
+            for file, name, native in self.places:
+                stack.callback(setattr, file, name, getattr(file, name))
+                setattr(file, name, native)
+            yield
+
+
+def _agree(tried: Callable[[Function], list[Tensor]], own: Function, native: Function) -> bool:
+    try:
+        with torch.inference_mode():
+            pairs = list(zip(tried(own), tried(native), strict=True))
+    except (TypeError, RuntimeError, ValueError):  # takes something else
+        return False
+    return all(float((a - b).abs().max()) <= _TOLERANCE * float(a.abs().max()) for a, b in pairs)

@@ -23,6 +23,7 @@
 #include "quantized.h"
 #include "routing.h"
 #include "rows.h"
+#include "scan.h"
 
 namespace {
 
@@ -54,6 +55,7 @@ void operate(Run& run, int i) {
         case kDelta: delta_rule<F>(run, i, op, step); break;
         case kEmpty: empty<F>(run, i, step); break;
         case kConvolve: convolution<F>(run, i, op, step); break;
+        case kScan: scan<F>(run, i, op); break;
     }
 }
 

@@ -31,6 +31,7 @@ class Kind(IntEnum):
     DELTA = 13
     EMPTY = 14
     CONVOLVE = 15
+    SCAN = 16
 
 
 _INTS: Final = (

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from . import causal_conv, delta_rule
+from . import causal_conv, delta_rule, mamba2
 from .pool import Pool
 
 Function = Callable[..., Any]
@@ -25,6 +25,8 @@ _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
     "causal_conv1d_fn": (causal_conv.native, causal_conv.tried),
     "causal_conv1d_update": (causal_conv.native_update, causal_conv.tried_update),
+    "mamba2_chunk_scan": (mamba2.native_scan, mamba2.tried),
+    "mamba2_selective_state_update": (mamba2.native_update, mamba2.tried_update),
 }
 # Relative: what rounding costs where a state adds up what came before. What is another function is not near.
 _TOLERANCE: Final = 1e-3

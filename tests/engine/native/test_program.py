@@ -172,7 +172,19 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
     native.runner.run([Chunk(sequence(prompt(5), [0, 1, 2, 3, 4, 5]), LENGTH)])
     spent = native.runner.operator_seconds()
     # No weight is rounded, no token drawn, fp32 is as it is, there are no experts, nor what models on torch have.
-    nothing = {"quantize", "choose", "pack", "route", "sort", "dispatch", "combine", "delta", "empty"}
+    nothing = {
+        "quantize",
+        "choose",
+        "pack",
+        "route",
+        "sort",
+        "dispatch",
+        "combine",
+        "delta",
+        "empty",
+        "convolve",
+        "scan",
+    }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing
     native.program.close()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from torch import nn
+from transformers.models.falcon_h1 import modeling_falcon_h1
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.pool import Pool
@@ -14,13 +15,19 @@ from djl_python.engine.native.stand_ins import StandIns
 
 RULES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 CONVOLUTIONS = ["causal_conv1d_fn", "causal_conv1d_update"]
+SPACES = ["mamba2_chunk_scan", "mamba2_selective_state_update"]
 
 
 class Module(nn.Module):
     """Stands in a file that has the functions."""
 
 
+class OfFalcon(nn.Module):
+    """The same in another file."""
+
+
 Module.__module__ = file.__name__
+OfFalcon.__module__ = modeling_falcon_h1.__name__
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +43,7 @@ def names(pool: Pool, module: nn.Module) -> list[str]:
 
 def test_all_that_are_known_are_found(pool: Pool) -> None:
     assert names(pool, Module()) == RULES + CONVOLUTIONS
+    assert names(pool, OfFalcon()) == CONVOLUTIONS + SPACES
     assert names(pool, nn.Linear(2, 2)) == []
 
 

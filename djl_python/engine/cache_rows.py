@@ -7,15 +7,18 @@ own, and who comes or goes costs one row's copy, not everybody's: the last row m
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+from transformers.cache_utils import DynamicLayer
 
 _STATES: Final = ("conv_states", "recurrent_states")
+_STATES_ALONE: Final = "LinearAttentionLayer"  # which older transformers don't have
+#: A state's kind, and its number where transformers has several of a kind (older ones have one).
+_Key = tuple[str, int | None]
 _LENGTHS: Final = 64  # room for keys grows by at least so many
 
 
@@ -50,7 +53,7 @@ class CacheRows:
     @staticmethod
     def can_hold(layers: Iterable[Any]) -> bool:
         """Whether layers are of the kinds that are known here, of a cache that begins its sequences together."""
-        return all(type(layer) in (DynamicLayer, LinearAttentionLayer) for layer in layers)
+        return all(type(layer) is DynamicLayer or type(layer).__name__ == _STATES_ALONE for layer in layers)
 
     @property
     def layers(self) -> list[Any]:
@@ -197,28 +200,39 @@ class _StateRows:
             held[row] = held[source]
 
     def narrow(self, rows: int) -> None:
-        for (name, index), held in self._held.items():
-            getattr(self.layer, name)[index] = held[:rows]
+        for key, held in self._held.items():
+            _set_state(self.layer, key, held[:rows])
 
     def alone(self, row: int, _: int) -> Any:
         return _with_states(self.layer, lambda state: state[row : row + 1].clone())
 
 
-def states_of(layer: Any) -> list[tuple[tuple[str, int], Tensor]]:
-    """A layer's states, each with its kind and number; those that it doesn't use are left out."""
-    return [
-        ((name, index), state) for name in _STATES for index, state in getattr(layer, name).items() if state is not None
-    ]
+def states_of(layer: Any) -> list[tuple[_Key, Tensor]]:
+    """A layer's states, each with its name here; those that it doesn't use are left out."""
+    found: list[tuple[_Key, Tensor | None]] = []
+    for name in _STATES:
+        states = getattr(layer, name)
+        numbered = states.items() if isinstance(states, dict) else [(None, states)]
+        found += [((name, number), state) for number, state in numbered]
+    return [(key, state) for key, state in found if state is not None]
 
 
-def _with_states(layer: Any, change: Any) -> Any:
+def _set_state(layer: Any, key: _Key, state: Tensor) -> None:
+    name, number = key
+    if number is None:
+        setattr(layer, name, state)
+    else:
+        getattr(layer, name)[number] = state
+
+
+def _with_states(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A copy of a layer of a cache whose states are made of its own."""
     made = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):  # by the number of the state
             setattr(made, name, dict(value))
-    for (name, index), state in states_of(layer):
-        getattr(made, name)[index] = change(state)
+    for key, state in states_of(layer):
+        _set_state(made, key, change(state))
     return made
 
 

@@ -88,3 +88,26 @@ def test_what_a_former_sequence_left_is_not_seen() -> None:
 def test_other_kinds_of_layers_are_not_held() -> None:
     assert CacheRows.can_hold(cache(1, 2))
     assert not CacheRows.can_hold([DynamicSlidingWindowLayer(4)])
+
+
+class OneState:
+    """A layer of transformers before it had several states of a kind."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        self.conv_states = states
+        self.recurrent_states = None
+
+
+def test_layers_with_one_state_of_a_kind() -> None:
+    rows = CacheRows()
+    rows.arrange([1, 2, 3], {each: [OneState(keys(each, 4))] for each in (1, 2, 3)})
+    (held,) = rows.layers
+    assert torch.equal(held.conv_states, torch.cat([keys(each, 4) for each in (1, 2, 3)]))
+    held.conv_states.mul_(2)
+    assert rows.begin(CPU) == {}
+    rows.end()
+    alone: dict[int, list[OneState]] = {}
+    rows.arrange([3, 2], alone)
+    assert torch.equal(alone[1][0].conv_states, 2 * keys(1, 4))
+    assert alone[1][0].recurrent_states is None
+    assert torch.equal(held.conv_states, torch.cat([2 * keys(each, 4) for each in rows.ids]))

@@ -68,8 +68,10 @@ class NativeCache:
         step = places.step(self.block_size, self._block_bytes)
         step.slots = slots.ctypes.data
         self._memory.used_to((int(slots.max()) // self.block_size + 1) * self._block_bytes)
-        yield NativePlan(chunks, torch.from_numpy(places.positions), places, step)
-        self._memory.rest()
+        try:
+            yield NativePlan(chunks, torch.from_numpy(places.positions), places, step)
+        finally:
+            self._memory.rest()
 
     def attend(self, layer: int, plan: NativePlan, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
         shape = self._layers[layer]

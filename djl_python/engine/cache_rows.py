@@ -1,7 +1,8 @@
 """What sequences that generate keep in transformers' caches, held together: a row each. Runs in the engine process.
 
 A transformers cache is made for sequences of one length that begin and end together. Here each row has a length of its
-own, and who comes or goes costs one row's copy, not everybody's: the last row moves to where one has ended.
+own, all end in the same column, and who comes or goes costs one row's copy, not everybody's: the last row moves to
+where one has ended.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ _STATES: Final = ("conv_states", "recurrent_states")
 _STATES_ALONE: Final = "LinearAttentionLayer"  # which older transformers don't have
 #: A state's kind, and its number where transformers has several of a kind (older ones have one).
 _Key = tuple[str, int | None]
-_LENGTHS: Final = 64  # room for keys grows by at least so many
+_MORE: Final = 64  # keys that there is room for at least
 
 
 @dataclass
 class _Places:
-    """Where each row's next key goes: behind its others."""
+    """Rows end in the same column: what is near in a sequence is near here, and windows and biases count from there.
+
+    Attributes:
+        lengths: of each row.
+        end: the column of the next keys.
+        room: columns.
+    """
 
     lengths: list[int] = field(default_factory=list)
-    rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    ends: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    width: int = 0  # of the longest row, with its next key
+    end: int = 0
+    room: int = 0
 
-    def prepare(self, device: torch.device) -> None:
-        self.rows = torch.arange(len(self.lengths), device=device)
-        self.ends = torch.tensor(self.lengths, device=device)
-        self.width = 1 + max(self.lengths)
+    @property
+    def width(self) -> int:
+        """Of the longest row."""
+        return max(self.lengths, default=0)
 
 
 class CacheRows:
@@ -108,29 +114,41 @@ class CacheRows:
         if not any(isinstance(table, _KeyRows) for table in self._tables):
             return {}
         places = self._places
-        places.prepare(device)
-        ends = places.ends[:, None]
-        return {
-            "attention_mask": (torch.arange(places.width, device=device) <= ends).long(),
-            "position_ids": ends,
-        }
+        if places.end >= places.room:
+            self._move_to(places.width)
+        lengths = torch.tensor(places.lengths, device=device)[:, None]
+        columns = torch.arange(places.width + 1, device=device)
+        return {"attention_mask": (columns >= places.width - lengths).long(), "position_ids": lengths}
 
     def end(self) -> None:
         """The call has succeeded. One that hasn't leaves keys that the next one overwrites."""
         self._places.lengths[:] = [length + 1 for length in self.lengths]
+        self._places.end += 1
 
     def _add(self, sequence_id: int, layers: list[Any]) -> None:
         if not self._tables:
             self._tables = [_StateRows(each) if _has_states(each) else _KeyRows(self._places) for each in layers]
-        row = len(self.ids)
+        length = max((layer.get_seq_length() for layer in layers if not _has_states(layer)), default=0)
+        if not self.ids:
+            self._places.end, self._places.room = length, _room_for(length)
+        elif length > self._places.end:
+            self._move_to(length)
         for table, layer in zip(self._tables, layers, strict=True):
-            table.put(row, layer)
+            table.put(len(self.ids), layer)
         self.ids.append(sequence_id)
-        self.lengths.append(max((layer.get_seq_length() for layer in layers if not _has_states(layer)), default=0))
+        self.lengths.append(length)
+
+    def _move_to(self, end: int) -> None:
+        """Have the rows end before this column, with room behind it."""
+        places, room = self._places, _room_for(end)
+        for table in self._tables:
+            if isinstance(table, _KeyRows):
+                table.move_all(end, room)
+        places.end, places.room = end, room
 
 
 class _KeyRows(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer: (rows, heads, room, size) each. Beyond a row's end they are masked, but finite."""
+    """Keys and values of one layer: (rows, heads, room, size) each. Before a row's first they are masked zeros."""
 
     def __init__(self, places: _Places) -> None:
         super().__init__()
@@ -144,42 +162,50 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
         return self
 
     def put(self, row: int, layer: DynamicLayer) -> None:
-        length = layer.keys.shape[2]
-        self._make_room(layer.keys, layer.values, row + 1, length)
+        end = self._places.end
+        first = end - layer.keys.shape[2]
+        self.keys, self.values = (
+            _with_rows(
+                like.new_zeros(0, like.shape[1], self._places.room, like.shape[3]) if held is None else held, row + 1
+            )
+            for held, like in ((self.keys, layer.keys), (self.values, layer.values))
+        )
         for held, given in ((self.keys, layer.keys), (self.values, layer.values)):
-            held[row, :, :length] = given[0]
-            held[row, :, length:] = 0  # a former sequence's may be infinite, and zero times that isn't zero
+            held[row, :, first:end] = given[0]
+            held[row, :, :first] = 0  # a former sequence's may be infinite, and zero times that isn't zero
 
     def move(self, source: int, row: int) -> None:
         self.keys[row] = self.keys[source]
         self.values[row] = self.values[source]
+
+    def move_all(self, end: int, room: int) -> None:
+        """Of all rows, from where they end to before another column."""
+        places = self._places
+        self.keys, self.values = (
+            _moved(held[:, :, places.end - places.width : places.end], end, room) for held in (self.keys, self.values)
+        )
 
     def narrow(self, rows: int) -> None:
         if not rows:
             self.keys = self.values = None
 
     def alone(self, row: int, length: int) -> DynamicLayer:
-        made = DynamicLayer()
+        made, end = DynamicLayer(), self._places.end
         made.lazy_initialization(self.keys, self.values)
-        made.keys = self.keys[row : row + 1, :, :length].clone()
-        made.values = self.values[row : row + 1, :, :length].clone()
+        made.keys = self.keys[row : row + 1, :, end - length : end].clone()
+        made.values = self.values[row : row + 1, :, end - length : end].clone()
         return made
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """One more key and value of each row; returns those of all places up to the longest row's end."""
+        """One more key and value of each row; returns those from the longest row's first on."""
         places = self._places
-        count = len(places.lengths)
-        self._make_room(key_states, value_states, count, places.width)
-        self.keys[places.rows, :, places.ends] = key_states[:, :, 0]
-        self.values[places.rows, :, places.ends] = value_states[:, :, 0]
-        return self.keys[:count, :, : places.width], self.values[:count, :, : places.width]
+        rows, end, first = len(places.lengths), places.end, places.end - places.width
+        self.keys[:rows, :, end] = key_states[:, :, 0]
+        self.values[:rows, :, end] = value_states[:, :, 0]
+        return self.keys[:rows, :, first : end + 1], self.values[:rows, :, first : end + 1]
 
     def get_seq_length(self) -> int:
-        return self._places.width - 1
-
-    def _make_room(self, keys: Tensor, values: Tensor, rows: int, length: int) -> None:
-        self.keys = _with_room(self.keys, keys, rows, length)
-        self.values = _with_room(self.values, values, rows, length)
+        return self._places.width
 
 
 class _StateRows:
@@ -249,13 +275,13 @@ def _with_rows(held: Tensor, rows: int) -> Tensor:
     return made
 
 
-def _with_room(held: Tensor | None, like: Tensor, rows: int, length: int) -> Tensor:
-    """(rows, heads, room, size) with at least so many rows, and room for so many keys."""
-    if held is None:
-        held = like.new_zeros(0, like.shape[1], 0, like.shape[3])
-    if length > held.shape[2]:
-        room = -(-max(length + 1, held.shape[2] * 5 // 4) // _LENGTHS) * _LENGTHS
-        made = held.new_zeros(len(held), held.shape[1], room, held.shape[3])
-        made[:, :, : held.shape[2]] = held
-        held = made
-    return _with_rows(held, rows)
+def _room_for(columns: int) -> int:
+    """Columns in which so many can grow for a while."""
+    return 2 * columns + _MORE
+
+
+def _moved(held: Tensor, end: int, room: int) -> Tensor:
+    """(rows, heads, room, size) with what is held before column `end`, and zeros before that."""
+    made = held.new_zeros(*held.shape[:2], room, held.shape[3])
+    made[:, :, end - held.shape[2] : end] = held
+    return made

@@ -39,15 +39,35 @@ def test_each_row_goes_on_where_it_ended() -> None:
     told = rows.begin(CPU)
     assert told["position_ids"].tolist() == [[3], [70], [1]]
     assert told["attention_mask"].sum(dim=1).tolist() == [4, 71, 2]
+    assert told["attention_mask"][:, -1].tolist() == [1, 1, 1]
     new = keys(1, 1, rows=3)
     seen, _ = rows.layers[0].update(new, -new)
     assert seen.shape == (3, HEADS, 71, SIZE)
     for row, (each, length) in enumerate(lengths.items()):
-        assert torch.equal(seen[row, :, :length], keys(each, length)[0])
-        assert torch.equal(seen[row, :, length], new[row, :, 0])
-        assert torch.equal(seen[row, :, length + 1 :], torch.zeros(HEADS, 70 - length, SIZE))
+        assert torch.equal(seen[row, :, : 70 - length], torch.zeros(HEADS, 70 - length, SIZE))
+        assert torch.equal(seen[row, :, 70 - length : 70], keys(each, length)[0])
+        assert torch.equal(seen[row, :, 70], new[row, :, 0])
     rows.end()
     assert rows.lengths == [4, 71, 2]
+
+
+def test_a_batch_that_goes_on_for_long() -> None:
+    """Columns run out again and again, while who is in it changes, to longer ones and shorter ones."""
+    rows = CacheRows()
+    expected: dict[int, torch.Tensor] = {}
+    for step in range(400):
+        if step % 50 == 0:
+            length = (3, 90, 1, 200)[step // 50 % 4]
+            expected = dict(list(expected.items())[-1:]) | {step: keys(step, length)}
+            rows.arrange(expected, {step: [attention(step, length)]})
+        told = rows.begin(CPU)
+        new = keys(step, 1, rows=len(rows.ids))
+        seen, _ = rows.layers[0].update(new, -new)
+        for row, each in enumerate(rows.ids):
+            expected[each] = torch.cat([expected[each], new[row : row + 1]], dim=2)
+            assert told["attention_mask"][row].sum() == expected[each].shape[2]
+            assert torch.equal(seen[row, :, told["attention_mask"][row].bool()], expected[each][0])
+        rows.end()
 
 
 def test_who_leaves_takes_what_was_theirs() -> None:

@@ -8,6 +8,7 @@ everything around it are the same as for any model.
 from __future__ import annotations
 
 import inspect
+import logging
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -17,11 +18,13 @@ from transformers import DynamicCache
 
 from ..types import SamplingParams
 from .cache_rows import CacheRows
-from .images import model_inputs
+from .images import MISFITS, model_inputs
 from .model_runner import rows_of
 from .recurrent import Functions
 from .scheduler import Chunk
 from .sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 # What the forward functions of transformers call their cache: attention's, and recurrent models'.
 _CACHE_ARGUMENTS: Final = ("past_key_values", "cache_params")
@@ -56,13 +59,17 @@ class CachedModelRunner:
     def tried(
         cls, model: Any, device: torch.device, functions: Functions, ids: list[int], tolerance: float
     ) -> CachedModelRunner:
-        """A runner whose sequences generate together, if they come to the same logits as alone.
+        """A runner whose sequences generate together, if the model can, and they come to the same logits as alone.
 
         Args:
             ids: a prompt to try with; other prompts are its beginnings.
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
-        alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
+        try:
+            alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
+        except MISFITS as misfit:
+            log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
+            return cls(model, device, functions)
         agree = float((alone - shared).abs().max()) <= tolerance * max(1.0, float(alone.abs().max()))
         return cls(model, device, functions, together=agree)
 

@@ -60,3 +60,24 @@ def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
     ids = list(range(3, 15))
     assert CachedModelRunner.tried(model, torch.device("cpu"), nullcontext, ids, 1e-3).together
     assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
+
+
+class Stubborn(torch.nn.Module):
+    """A model that takes one sequence at a time."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False) -> Any:
+        if len(input_ids) > 1:
+            raise IndexError("one sequence")
+        return self.inner(input_ids, past_key_values=past_key_values, use_cache=use_cache)
+
+
+def test_a_model_that_fails_in_a_batch_runs_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
+    with caplog.at_level("INFO", "djl_python"):
+        runner = CachedModelRunner.tried(Stubborn(model), torch.device("cpu"), nullcontext, list(range(3, 15)), 1e-3)
+    assert not runner.together
+    assert "Stubborn can't be a batch: IndexError: one sequence" in caplog.text

@@ -164,12 +164,12 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
     def put(self, row: int, layer: DynamicLayer) -> None:
         end = self._places.end
         first = end - layer.keys.shape[2]
-        self.keys, self.values = (
-            _with_rows(
-                like.new_zeros(0, like.shape[1], self._places.room, like.shape[3]) if held is None else held, row + 1
+        if self.keys is None:
+            self.keys, self.values = (
+                each.new_zeros(0, each.shape[1], self._places.room, each.shape[3])
+                for each in (layer.keys, layer.values)
             )
-            for held, like in ((self.keys, layer.keys), (self.values, layer.values))
-        )
+        self.keys, self.values = _with_rows(self.keys, row + 1), _with_rows(self.values, row + 1)
         for held, given in ((self.keys, layer.keys), (self.values, layer.values)):
             held[row, :, first:end] = given[0]
             held[row, :, :first] = 0  # a former sequence's may be infinite, and zero times that isn't zero

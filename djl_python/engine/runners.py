@@ -34,7 +34,7 @@ from .native.chooser import NativeChooser
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.places import KEYS
-from .native.pool import Pool
+from .native.pool import FORMATS, Pool
 from .native.program import Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
@@ -51,7 +51,6 @@ from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
 
-_NATIVE_FORMATS: Final = (torch.bfloat16, torch.float32)
 _CHECK_TOKENS: Final = 12
 _CHECK_BLOCK: Final = 16
 # Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights, which amplify every error;
@@ -150,8 +149,8 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
     model, example = loaded.model, settings.image_example
     current = model.config.get_text_config(decoder=True)._attn_implementation
     set_attention(model, own_attention)
-    tolerance = 1e-3 if loaded.dtype == torch.float32 else 0.1
-    eyes = _Eyes(ImageCheck(model, example, _check_ids(loaded)[0], tolerance), PagedImages.open(model, example))
+    check = ImageCheck(model, example, _check_ids(loaded)[0], _tolerance(loaded, None))
+    eyes = _Eyes(check, PagedImages.open(model, example))
     set_attention(model, current)
     return eyes
 
@@ -209,7 +208,7 @@ def _open_native(
         return None
     quantize = rounding(settings)
     try:
-        if loaded.device.type != "cpu" or loaded.dtype not in _NATIVE_FORMATS:
+        if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
         if settings.image_example is not None:
             raise UnavailableError("a model that takes images has none")
@@ -261,7 +260,7 @@ def _open_native(
 
 def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:
     """The native kernels for a model whose other parts torch runs; None where there are none."""
-    if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in _NATIVE_FORMATS:
+    if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
         return None
     try:
         return NativeLinears(loaded.dtype, torch.get_num_threads())
@@ -305,7 +304,7 @@ def _open_cached(
         log.warning(
             "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
         )
-    tolerance = 1e-3 if loaded.dtype == torch.float32 and rounding(settings) is None else 0.1
+    tolerance = _tolerance(loaded, rounding(settings))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, _check_ids(loaded), tolerance)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
@@ -359,6 +358,9 @@ def _agrees(
     difference = logits[0].float() - reference
     if quantize is not None and not on_torch:
         return bool(difference.norm() <= _ROUNDED_TOLERANCE[quantize] * reference.norm())
-    exact = loaded.dtype == torch.float32 and quantize is None
-    tolerance = (1e-3 if exact else 0.1) * max(1.0, float(reference.abs().max()))
-    return bool(difference.abs().max() <= tolerance)
+    return bool(difference.abs().max() <= _tolerance(loaded, quantize) * max(1.0, float(reference.abs().max())))
+
+
+def _tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
+    """By how much logits may differ that are computed otherwise, relative to the greatest of them."""
+    return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1

@@ -20,8 +20,8 @@ from ..attention import How, LayerShape
 from ..scheduler import Chunk
 from .advance import cache_ahead
 from .memory import Growing
-from .places import KEYS, Places, places_of, slots_of, span_of, tile_of
-from .pool import Kind, Op, Pool, Step
+from .places import KEYS, Places, cache_fields, heads_fit, places_of, slots_of, span_of, tile_of
+from .pool import FORMATS, Kind, Op, Pool, Step
 
 
 @dataclass
@@ -55,9 +55,9 @@ class NativeCache:
     def fits(layers: list[LayerShape], block_size: int, dtype: torch.dtype) -> bool:
         """Whether the kernels take heads and blocks of these sizes."""
         return (
-            dtype in (torch.bfloat16, torch.float32)
+            dtype in FORMATS
             and block_size % KEYS == 0
-            and all(each.key_dim % 2 == each.value_dim % 16 == each.heads % each.kv_heads == 0 for each in layers)
+            and all(heads_fit(each) and each.heads % each.kv_heads == 0 for each in layers)
         )
 
     @contextmanager
@@ -98,13 +98,8 @@ class NativeCache:
         """A layer's operations: what it asks for is the same in every step."""
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:
-            shape = self._layers[layer]
-            keys = self._memory.bytes.data_ptr() + self._begins[layer]
-            layout: dict[str, Any] = {
-                "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
-                "keys": keys,
-                "values": keys + shape.kv_heads * shape.key_dim * self.block_size * self._dtype.itemsize,
-            }  # fmt: skip
+            begin = self._memory.bytes.data_ptr() + self._begins[layer]
+            layout = cache_fields(self._layers[layer], begin, self.block_size, self._dtype)
             sinks = None if how.sinks is None else how.sinks.float().contiguous()
             self._operations[name] = (
                 (Op * 3)(

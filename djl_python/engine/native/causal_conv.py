@@ -8,11 +8,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .pool import Kind, Op, Pool, Step
+from .pool import ACTIVATIONS, FORMATS, Kind, Op, Pool, Step
 
-_ACTIVATIONS: Final = {None: 0, "silu": 1, "swish": 1}
+_ACTIVATIONS: Final = {None: ACTIVATIONS[None], "silu": ACTIVATIONS["silu"], "swish": ACTIVATIONS["silu"]}
 _MOST_TAPS: Final = 8
-_FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -70,7 +69,7 @@ def _numbers(*shape: int) -> Tensor:
 
 def _fits(hidden: Tensor, weight: Tensor, bias: Tensor | None, activation: Any) -> bool:
     return (
-        weight.dtype in _FORMATS
+        weight.dtype in FORMATS
         and hidden.dtype == weight.dtype
         and (bias is None or bias.dtype == weight.dtype)
         and weight.shape[1] <= _MOST_TAPS

@@ -70,7 +70,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     }
 }
 
-// Of one token more. keys of the state: (channels, dim) of each sequence, the oldest first, which goes.
+// Of one token more. A sequence's state has the last `dim` of each channel, the oldest first, which goes.
 template <class F>
 void convolve_next(const Op& op, int64_t sequence, int channel) {
     using T = typename F::T;

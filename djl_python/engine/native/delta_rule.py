@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .pool import Kind, Op, Pool, Step
+from .pool import FORMATS, Kind, Op, Pool, Step
 
 _LANES: Final = 16
 _MOST_DIM: Final = 256
@@ -91,9 +91,9 @@ def _run(
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bool:
     """Whether the kernel takes these."""
-    formats = {query.dtype, key.dtype, value.dtype}
     return (
-        formats in ({torch.float32}, {torch.bfloat16})
+        query.dtype in FORMATS
+        and query.dtype == key.dtype == value.dtype
         and key.shape[3] % _LANES == value.shape[3] % _LANES == 0
         and key.shape[3] <= _MOST_DIM
         and value.shape[2] % key.shape[2] == 0

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .pool import Kind, Op, Pool, Step
+from .pool import FORMATS, Kind, Op, Pool, Step
 
 _LANES: Final = 16
 _MOST_STATE: Final = 256
-_FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -131,7 +130,7 @@ def _steps(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
 def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
     """Whether the kernel takes these."""
     return (
-        hidden.dtype in _FORMATS
+        hidden.dtype in FORMATS
         and hidden.dtype == B.dtype == C.dtype
         and B.shape[-1] % _LANES == 0
         and B.shape[-1] <= _MOST_STATE

@@ -1,4 +1,4 @@
-"""Where a step's tokens are, as the kernels read it. Runs in the engine process."""
+"""Where a step's tokens, and a layer's keys and values, are, as the kernels read it. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from ..attention import LayerShape
 from ..scheduler import Chunk
 from ..sequence import Sequence
 from .pool import Step
@@ -41,6 +43,23 @@ class Places:
         for name in ("positions", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(step, name, getattr(self, name).ctypes.data)
         return step
+
+
+def heads_fit(shape: LayerShape) -> bool:
+    """Whether the kernels take heads of these sizes."""
+    return shape.key_dim % 2 == shape.value_dim % 16 == 0
+
+
+def cache_fields(shape: LayerShape, begin: int, block_size: int, dtype: torch.dtype) -> dict[str, int]:
+    """What `Op` says of a layer's heads and cache.
+
+    Args:
+        begin: address of the layer's part of the first block: its keys, then its values.
+    """
+    return {
+        "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
+        "keys": begin, "values": begin + shape.kv_heads * shape.key_dim * block_size * dtype.itemsize,
+    }  # fmt: skip
 
 
 def tile_of(heads_per_kv_head: int) -> int:

@@ -7,9 +7,15 @@ from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from .build import library
 from .recipe import NotUnderstoodError
+
+#: What the kernels compute with.
+FORMATS: Final = (torch.bfloat16, torch.float32)
+#: `Activation` of program.h.
+ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6}
 
 
 class Kind(IntEnum):

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..attention import LayerShape
 from ..quantization import Quantize
 from .advance import Advance, cache_ahead
 from .mapped import let_go
 from .memory import Arena, Growing, as_tensor
 from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
-from .places import Places
-from .pool import Kind, Op, Pool
+from .places import Places, cache_fields, heads_fit
+from .pool import ACTIVATIONS, Kind, Op, Pool
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
 _NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
-_ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Program:
         self._block_size = block_size
         self._kept: list[Any] = []  # what the operations point to
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
-        self._block_bytes = sum(self._cache_bytes(layer.attention) for layer in recipe.layers)
+        self._block_bytes = sum(_shape_of(layer.attention).block_bytes(block_size, dtype) for layer in recipe.layers)
         size = blocks * self._block_bytes
         self._cache = Growing(
             size,
@@ -183,15 +183,12 @@ class Program:
             mode=_STORE_FP32,
             scale=1.0,
         )
-        if attention.dim % 2 or attention.value_dim % 16:
+        of_layer = _shape_of(attention)
+        if not heads_fit(of_layer):
             raise NotUnderstoodError(f"heads of {attention.dim} and {attention.value_dim} dimensions")
-        keys = self._cache.bytes.data_ptr() + self._laid_out
-        values = keys + self._cache_bytes(attention) * attention.dim // (attention.dim + attention.value_dim)
-        self._laid_out += self._cache_bytes(attention)
-        shape: dict[str, Any] = {
-            "heads": attention.heads, "kv_heads": attention.kv_heads, "dim": attention.dim,
-            "value_dim": attention.value_dim, "keys": keys, "values": values,
-        }  # fmt: skip
+        begin = self._cache.bytes.data_ptr() + self._laid_out
+        self._laid_out += of_layer.block_bytes(self._block_size, self._dtype)
+        shape = cache_fields(of_layer, begin, self._block_size, self._dtype)
         turn: dict[str, Any] = {}
         if attention.rotary is not None:
             turn = {
@@ -224,7 +221,7 @@ class Program:
         inner = self._buffer("inner", len(mlp.up.weight), self._dtype)
         packed = self._pack(mlp.up) if mlp.gate is None else self._pack(mlp.gate, mlp.up)
         gated = int(mlp.gate is not None)
-        self._add_linear(packed, self._normed, inner, mode=_STORE, activation=_ACTIVATIONS[mlp.activation], gated=gated)
+        self._add_linear(packed, self._normed, inner, mode=_STORE, activation=ACTIVATIONS[mlp.activation], gated=gated)
         return inner
 
     def _add_experts(self, experts: Experts, after: Norm | None, scale: float) -> None:
@@ -255,7 +252,7 @@ class Program:
         self._add(Kind.DISPATCH, in_=given, out=rows, n=row_bytes, **shape)
         inner = self._buffer("inner rows", chosen * up.n, self._dtype)
         self._add_product(
-            up, rows, inner, mode=_STORE, activation=_ACTIVATIONS[experts.activation], gated=len(linears) - 1,
+            up, rows, inner, mode=_STORE, activation=ACTIVATIONS[experts.activation], gated=len(linears) - 1,
             eps=experts.alpha, softcap=experts.limit, of_experts=1, **shape,
         )  # fmt: skip
         inner = self._as_wanted(down, inner, of_experts=1, **shape)
@@ -335,10 +332,6 @@ class Program:
                 return int(tensor.data_ptr())
         return self._keep(tensor)
 
-    def _cache_bytes(self, attention: Attention) -> int:
-        """Of a layer in a block."""
-        return attention.kv_heads * self._block_size * (attention.dim + attention.value_dim) * self._dtype.itemsize
-
     def _pack(self, *linears: Linear, of: list[Linear] | None = None) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
         packed = self._packer.pack(list(linears), self._quantize)
@@ -367,3 +360,7 @@ class Program:
         if key not in self._buffers:
             self._buffers[key] = self._keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
         return self._buffers[key]
+
+
+def _shape_of(attention: Attention) -> LayerShape:
+    return LayerShape(attention.heads, attention.kv_heads, attention.dim, attention.value_dim)

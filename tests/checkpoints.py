@@ -9,10 +9,12 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    FalconConfig,
     FalconH1Config,
     Gemma2Config,
     Glm4MoeConfig,
     GPT2Config,
+    GPTJConfig,
     GPTNeoConfig,
     GPTNeoXConfig,
     GptOssConfig,
@@ -20,6 +22,7 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    MptConfig,
     NemotronConfig,
     Olmo2Config,
     OlmoConfig,
@@ -143,9 +146,19 @@ HYBRID: dict[str, Any] = {
     ),
 }
 
-# Can't be paged: a bias in the attention, a recurrent state.
-UNPAGED: dict[str, Any] = {
-    "bloom": lambda: BloomConfig(
+
+def _mpt() -> PretrainedConfig:
+    config = MptConfig(
+        vocab_size=VOCABULARY, d_model=96, n_layers=2, n_heads=6, max_seq_len=256, bos_token_id=0, eos_token_id=1,
+        initializer_range=0.2,
+    )  # fmt: skip
+    config.attn_config.softmax_scale = 0.5
+    return config
+
+
+# An attention of the model's own, which torch can't page and the native kernels can.
+OWN_ATTENTION: dict[str, Any] = {
+    "bloom": lambda: BloomConfig(  # scores grow with the position, a norm after the embedding
         vocab_size=VOCABULARY,
         hidden_size=64,
         n_layer=2,
@@ -155,7 +168,30 @@ UNPAGED: dict[str, Any] = {
         eos_token_id=1,
         initializer_range=0.2,
     ),
-    "gpt_neo": lambda: GPTNeoConfig(  # a window of its own
+    "mpt": _mpt,  # the same of six heads, a factor of its own
+    "falcon": lambda: FalconConfig(**_COMMON, alibi=False, multi_query=True, bias=False),  # one key head, rotated
+    "falcon_rw": lambda: FalconConfig(**_COMMON, alibi=True, multi_query=False, parallel_attn=False, bias=True),
+    "falcon_40b": lambda: FalconConfig(  # grouped heads, two norms of the same
+        **_COMMON, alibi=False, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=2
+    ),
+    "gptj": lambda: GPTJConfig(  # its rotations are a table
+        vocab_size=VOCABULARY,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        rotary_dim=8,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+    ),
+}
+
+NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION
+
+# Can't be paged: a window in an attention of the model's own, a recurrent state.
+UNPAGED: dict[str, Any] = {
+    "gpt_neo": lambda: GPTNeoConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
         num_layers=2,
@@ -181,7 +217,7 @@ UNPAGED: dict[str, Any] = {
 
 def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:
     """Save a random model of this architecture; the same one every time."""
-    config = (ARCHITECTURES | HYBRID | UNPAGED)[architecture]()
+    config = (NATIVE | HYBRID | UNPAGED)[architecture]()
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
     for tensor in model.state_dict().values():

@@ -2,7 +2,7 @@
 
 Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
 model whose attention can be replaced runs on torch over the paged cache, a hybrid one with its states beside it. The
-few that can't (a position bias inside the attention, no attention at all) run with transformers' own cache.
+few that can't (an attention inside their own modules, none at all) run with transformers' own cache.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
     if advance is not None:
         advance.stop()
-    if layers and (opened := _open_native(settings, loaded, layers, wanted, reference, recurrent, advance)):
+    if opened := _open_native(settings, loaded, wanted, reference, recurrent, advance):
         return opened
     if advance is not None:
         advance.give_back()
@@ -197,7 +197,6 @@ def _sees_paged(paging: _Paging, eyes: _Eyes) -> bool:
 def _open_native(
     settings: EngineSettings,
     loaded: LoadedModel,
-    layers: dict[int, LayerShape],
     wanted: int,
     reference: Tensor,
     recurrent: RecurrentLayers | None,
@@ -216,8 +215,9 @@ def _open_native(
             raise UnavailableError("layers that keep a state have none")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
-        size = size_cache(settings, loaded, layers, wanted)
         recipe = read_recipe(loaded.model, wanted)
+        shapes = {index: layer.attention.shape for index, layer in enumerate(recipe.layers)}
+        size = size_cache(settings, loaded, shapes, wanted)
         program = Program(
             recipe,
             loaded.dtype,

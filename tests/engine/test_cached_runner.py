@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.types import SamplingParams
-from tests.checkpoints import UNPAGED, build_checkpoint
+from tests.checkpoints import OWN_ATTENTION, UNPAGED, build_checkpoint
 from tests.engine.test_paged_batch import generate, open_batch, run_to_end
 
 
 def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     """The budget of a step is the context's length: of three prompts at once, the second is cut."""
     path = build_checkpoint(tmp_path, "bloom")
-    batch = open_batch(path, max_model_len=64)
+    batch = open_batch(path, max_model_len=64, kernels="torch")
     prompts = [[2 + (7 * i + number) % 300 for i in range(40)] for number in range(3)]
     for number, prompt in enumerate(prompts):
         batch.add(number, prompt, SamplingParams(max_new_tokens=9))
@@ -28,9 +28,9 @@ def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     assert {number: [e.token_id for e in events] for number, events in run_to_end(batch).items()} == expected
 
 
-@pytest.mark.parametrize("architecture", UNPAGED)
+@pytest.mark.parametrize("architecture", [*OWN_ATTENTION, *UNPAGED])
 def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
-    batch = open_batch(build_checkpoint(tmp_path, architecture))
+    batch = open_batch(build_checkpoint(tmp_path, architecture), kernels="torch")
     calls: list[tuple[int, ...]] = []
     for number in range(3):
         batch.add(number, [5 + number] * (4 + 3 * number), SamplingParams(max_new_tokens=4))

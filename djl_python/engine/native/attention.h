@@ -142,10 +142,11 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     }
 }
 
-// One query's scores of a chunk become weights, relative to their greatest.
+// One query's scores of a chunk, which gain `slope` with each position, become weights, relative to their greatest.
 template <class F>
-inline void weigh(const Op& op, const Keys& keys, int64_t chunk, int groups, int64_t position, float* row,
+inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t position, float* row,
                   typename F::T* weights, float& most, float& sum) {
+    const __m512 lanes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512 top = _mm512_set1_ps(-INFINITY);
     // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
     const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
@@ -158,12 +159,16 @@ inline void weigh(const Op& op, const Keys& keys, int64_t chunk, int groups, int
             x = tanh_ps(_mm512_div_ps(x, _mm512_set1_ps(op.softcap)));
             x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
         }
+        if (slope != 0) {
+            const __m512 distance = _mm512_add_ps(lanes, _mm512_set1_ps((float)(chunk + g * kKeys - position)));
+            x = _mm512_fmadd_ps(distance, _mm512_set1_ps(slope), x);
+        }
         if (!whole) {
             const int64_t key = chunk + g * kKeys;
             const __mmask16 seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
             x = _mm512_mask_blend_ps(seen, _mm512_set1_ps(-INFINITY), x);
         }
-        if (!whole || op.softcap > 0) _mm512_storeu_ps(row + g * kKeys, x);
+        if (!whole || op.softcap > 0 || slope != 0) _mm512_storeu_ps(row + g * kKeys, x);
         top = _mm512_max_ps(top, x);
     }
     most = _mm512_reduce_max_ps(top);
@@ -212,9 +217,11 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     if (g < groups) score_all<F, 1>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
     auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
     auto sums = [&](int from) { return s.part.sums.data() + (size_t)from * op.value_dim; };
-    for (int q = 0; q < count; ++q)
-        weigh<F>(op, walk.keys, begin, groups, step.positions[walk.first + q / shared],
+    for (int q = 0; q < count; ++q) {
+        const float slope = op.slopes ? op.slopes[walk.kv_head * shared + q % shared] * kLog2e : 0.0f;
+        weigh<F>(op, slope, begin, groups, step.positions[walk.first + q / shared],
                  s.scores.data() + (size_t)q * kChunkKeys, (T*)weights(q), s.part.most[q], s.part.total[q]);
+    }
     memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
     const T** ahead = nullptr;
     if (next && count <= kFewQueries) {  // with many, keys come fast enough while they are scored

@@ -8,42 +8,29 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from .near import distance, same
 from .recipe import Linear, Norm
 from .watch import Event
 
-# Relative; bf16 rounds to 1/256. What is to be told apart differs by far more.
-_TOLERANCE: Final = 2e-2
 _USUAL_EPSILONS: Final = (1e-5, 1e-6)
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Equal up to the rounding of the model's own format."""
-    if a.numel() != b.numel():
-        return False
-    a, b = a.reshape(-1).float(), b.reshape(-1).float()
-    return bool((a - b).norm() <= _TOLERANCE * b.norm() + 1e-6)
-
-
-def distance(a: Tensor, b: Tensor) -> float:
-    return float((a.float() - b.float()).norm())
-
-
-def factor_of(part: Tensor, whole: Tensor) -> float:
-    """The number s for which s * part is nearest to whole."""
-    part, whole = part.reshape(-1).double(), whole.reshape(-1).double()
-    return float(part @ whole / (part @ part).clamp_min(1e-30))
-
-
-def rounded(factor: float) -> float:
-    return 1.0 if abs(factor - 1) < 1e-2 else factor
+_linear: Final[dict[type[nn.Linear], bool]] = {}  # of classes that were tried
 
 
 def as_linear(module: Any) -> Linear | None:
-    if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
+    if isinstance(module, nn.Linear) and (type(module).forward is nn.Linear.forward or _is_linear(module)):
         return Linear(module.weight.data, None if module.bias is None else module.bias.data)
     if type(module).__name__ == "Conv1D":  # GPT-2's linear, transposed
         return Linear(module.weight.data.T, module.bias.data)
     return None
+
+
+def _is_linear(module: nn.Linear) -> bool:
+    """Whether a class that inherits from a linear computes the same, by the first of it; routers don't."""
+    if type(module) not in _linear:
+        x = torch.eye(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
+        made = nn.Module.__call__(module, x)
+        _linear[type(module)] = isinstance(made, Tensor) and torch.equal(made, nn.Linear.forward(module, x))
+    return _linear[type(module)]
 
 
 def as_norm(event: Event) -> Norm | None:

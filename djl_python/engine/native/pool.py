@@ -41,12 +41,12 @@ class Kind(IntEnum):
 
 
 _INTS: Final = (
-    "kind", "late", "of_experts", "n", "k", "mode", "activation", "gated", "heads", "kv_heads", "dim", "value_dim",
-    "rotary", "interleaved", "window", "format", "experts", "chosen",
+    "kind", "late", "of_experts", "n", "k", "mode", "norm", "activation", "gated", "heads", "kv_heads", "dim",
+    "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen",
 )  # fmt: skip
 _POINTERS: Final = (
-    "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "keys", "values",
-    "routed",
+    "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "slopes", "keys",
+    "values", "routed",
 )  # fmt: skip
 
 

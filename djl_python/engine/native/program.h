@@ -30,8 +30,9 @@ struct Op {
     int32_t late;       // 1: of the rows whose logits are wanted only, which a kGather has put together
     int32_t of_experts; // 1: a row for each of the experts that a token chose
     int32_t n, k;       // width out, width in
-    int32_t mode;       // kNorm: NormKind; kLinear: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
+    int32_t mode;       // kLinear, kNorm: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
                         // kHeads: 1 norms are over all heads at once
+    int32_t norm;       // kNorm: NormKind
     int32_t activation;
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
     int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;
@@ -48,6 +49,7 @@ struct Op {
     const float* cosines;  // kHeads: (positions, rotary / 2) tables
     const float* sines;
     const float* sinks;    // kAttend: (heads,)
+    const float* slopes;   // kAttend: (heads,) what a key's score gains with each position, if it does
     void* keys;            // this layer's part of the cache's first block
     void* values;
     void* routed;          // see routing.h; kChoose: the choices

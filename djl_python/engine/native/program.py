@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention import LayerShape
 from ..quantization import Quantize
 from .advance import Advance, cache_ahead
 from .mapped import let_go
@@ -74,7 +73,7 @@ class Program:
         self._block_size = block_size
         self._kept: list[Any] = []  # what the operations point to
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
-        self._block_bytes = sum(_shape_of(layer.attention).block_bytes(block_size, dtype) for layer in recipe.layers)
+        self._block_bytes = sum(layer.attention.shape.block_bytes(block_size, dtype) for layer in recipe.layers)
         size = blocks * self._block_bytes
         self._cache = Growing(
             size,
@@ -141,6 +140,7 @@ class Program:
         head = self._packer.pack([recipe.head], None if self._quantize is None else "int8")
         let_go([recipe.head.weight])
         tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
+        embedded = self._hidden if recipe.embedding_norm is None else self._branch
         positions = None if recipe.positions is None else self._keep(recipe.positions.to(self._dtype).contiguous())
         self._add(
             Kind.EMBED,
@@ -149,9 +149,11 @@ class Program:
             scale=recipe.embedding_scale,
             bias=positions,
             k=recipe.position_offset,
-            out=self._hidden,
+            out=embedded,
             **(self._weights(head) if tied else {"weight": self._keep(recipe.embedding.to(self._dtype).contiguous())}),
         )
+        if recipe.embedding_norm is not None:
+            self._add_norm(recipe.embedding_norm, embedded, self._hidden, mode=_STORE_FP32)
         for layer in recipe.layers:
             self._add_layer(layer, last=layer is recipe.layers[-1])
         self._add_norm(recipe.final_norm, self._hidden, self._normed)
@@ -183,7 +185,7 @@ class Program:
             mode=_STORE_FP32,
             scale=1.0,
         )
-        of_layer = _shape_of(attention)
+        of_layer = attention.shape
         if not heads_fit(of_layer):
             raise NotUnderstoodError(f"heads of {attention.dim} and {attention.value_dim} dimensions")
         begin = self._cache.bytes.data_ptr() + self._laid_out
@@ -210,10 +212,14 @@ class Program:
             projected = self._add_gather("wanted projected", columns, projected)
             self._late = 1
         mixed = self._buffer("mixed", attention.heads * attention.value_dim, self._dtype)
-        sinks = None if attention.sinks is None else self._keep(attention.sinks.float().contiguous())
+        of_heads = {
+            name: self._keep(each.float().contiguous())
+            for name, each in (("sinks", attention.sinks), ("slopes", attention.slopes))
+            if each is not None
+        }
         self._add(
             Kind.ATTEND, in_=projected, out=mixed, scale=attention.scale, softcap=attention.softcap,
-            window=attention.window, sinks=sinks, **shape,
+            window=attention.window, **shape, **of_heads,
         )  # fmt: skip
         return mixed
 
@@ -267,7 +273,7 @@ class Program:
             self._add(Kind.COMBINE, in_=parts, out=self._hidden, n=down.n, mode=_ADD, scale=scale, **shared, **shape)
         else:
             self._add(Kind.COMBINE, in_=parts, out=self._branch, n=down.n, mode=_STORE_FP32, **shared, **shape)
-            self._add_norm(after, self._branch, self._hidden, scale=scale)
+            self._add_norm(after, self._branch, self._hidden, mode=_ADD, scale=scale)
 
     def _add_branch(self, linear: Linear, given: int, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
@@ -276,7 +282,7 @@ class Program:
             self._add_linear(packed, given, self._hidden, mode=_ADD, scale=scale)
         else:
             self._add_linear(packed, given, self._branch, mode=_STORE_FP32, scale=1.0)
-            self._add_norm(after, self._branch, self._hidden, scale=scale)
+            self._add_norm(after, self._branch, self._hidden, mode=_ADD, scale=scale)
 
     def _add_linear(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
         given = self._as_wanted(packed, given)
@@ -308,7 +314,7 @@ class Program:
             if norm.bias is not None:
                 details["bias"] = self._keep(norm.bias.contiguous())
         kind = None if norm is None else norm.kind
-        self._add(Kind.NORM, n=self._width, mode=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
+        self._add(Kind.NORM, n=self._width, norm=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
 
     def _add_gather(self, what: str, columns: int, given: int) -> int:
         """The wanted rows of what is given."""
@@ -360,7 +366,3 @@ class Program:
         if key not in self._buffers:
             self._buffers[key] = self._keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
         return self._buffers[key]
-
-
-def _shape_of(attention: Attention) -> LayerShape:
-    return LayerShape(attention.heads, attention.kv_heads, attention.dim, attention.value_dim)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import PAGED
-from .parts import as_linear, as_norm, distance, factor_of, rounded, same
+from .near import distance, factor_of, rounded, same
+from .parts import as_linear, as_norm
 from .read_attention import read_attention, rotaries
 from .read_experts import experts_event, read_experts, router_event
 from .recipe import Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Rotary
-from .watch import FIRST_POSITION, Event, Watched, watch
+from .watch import Event, Watched, watch
 
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": nn.functional.silu,
@@ -29,23 +30,27 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu_squared": lambda x: nn.functional.relu(x).square(),
 }
 
+_WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
+
 
 @torch.inference_mode()
 def read_recipe(model: Any, max_positions: int) -> Recipe:
-    """Read a model whose attention is `PAGED`.
+    """Read a model whose attention is `PAGED`, or in plain operations.
 
     Raises:
         NotUnderstoodError: says at what.
     """
-    assert model.config._attn_implementation == PAGED
-    if getattr(model.config, "clip_qkv", None):  # would not show in numbers that are small enough
+    # What would not show in numbers that are small enough, or in so few tokens.
+    if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
+    if model.config._attn_implementation != PAGED and any(getattr(model.config, name, None) for name in _WINDOWS):
+        raise NotUnderstoodError("an attention of its own, with a window")
     if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
         raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
     if not seen.calls or len(seen.calls) != len(seen.spans):
         raise NotUnderstoodError("attention does not run once in each layer")
-    turns = rotaries(seen, max_positions)
+    turns = rotaries(model, seen, max_positions)
     layers = [_read_layer(seen, index, turns) for index in range(len(seen.spans))]
     return _read_ends(model, seen, layers)
 
@@ -75,7 +80,12 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
     call = reader.call
     flat = call.result.reshape(1, call.result.shape[1], -1)
     position = next(
-        (i for i, (e, _) in enumerate(reader.linears) if e.x.shape == flat.shape and torch.equal(e.x, flat)), None
+        (
+            i
+            for i, (e, _) in enumerate(reader.linears)
+            if e.x.shape == flat.shape and torch.equal(e.x, flat.to(e.x.dtype))
+        ),
+        None,
     )
     if position is None or position == 0:
         raise NotUnderstoodError(f"layer {index}: no linear takes the attention's result")
@@ -86,7 +96,7 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
         raise NotUnderstoodError(
             f"layer {index}: {len(parallel_first)} linears before the attention read something else"
         )
-    attention = read_attention(reader.call, reader.norms, before, output, turns)
+    attention = read_attention(reader.call, reader.norms, before, output, turns, seen.positions)
     mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, rest, index)
     into_attention = reader.norm_into(attention_input)
     if not same(attention_input if into_attention is None else into_attention[0].x, reader.given):
@@ -215,10 +225,13 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     if others:
         positions = others[0].module.weight.data
         looked_up = others[0].result.reshape(rows.shape)
-        offset = _first_row(positions, looked_up) - FIRST_POSITION
+        offset = _first_row(positions, looked_up) - seen.first_position
         added = looked_up.float()
-    scale = rounded(factor_of(rows, start - added))
-    if not same(scale * rows + added, start):
+    before = seen.events[: seen.spans[0][0]]
+    norm = next(((e, n) for e in before if (n := as_norm(e)) is not None and same(e.result, start)), None)
+    stream = start if norm is None else norm[0].x.float()
+    scale = rounded(factor_of(rows, stream - added))
+    if not same(scale * rows + added, stream):
         raise NotUnderstoodError("the first layer does not read the embedding")
     end = seen.spans[-1][3]
     final = next(
@@ -250,6 +263,7 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         embedding_scale=scale,
         positions=positions,
         position_offset=offset,
+        embedding_norm=None if norm is None else norm[1],
         layers=layers,
         final_norm=None if final is None else final[1],
         head=head,

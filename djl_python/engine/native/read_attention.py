@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .parts import factor_of, rounded, same
+from .near import factor_of, rounded, same
 from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
-from .watch import FIRST_POSITION, TOKENS, Call, Event, Watched
+from .watch import TOKENS, Event, Watched
+from .watch_attention import Call
 
 
-def rotaries(seen: Watched, max_positions: int) -> list[Rotary]:
+def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary]:
     """The rotations that the model's tables of cos and sin could mean, for all positions; layers share them."""
     found = []
-    for cos, sin in _tables(seen, max_positions):
+    for cos, sin in _tables(model, seen, max_positions):
         half = cos.shape[-1] // 2
         first = (cos[:, :half].contiguous(), sin[:, :half].contiguous())
         alternate = (cos[:, 0::2].contiguous(), sin[:, 0::2].contiguous())
@@ -26,8 +27,8 @@ def rotaries(seen: Watched, max_positions: int) -> list[Rotary]:
     return found
 
 
-def _tables(seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every table of cos and sin that the model made, for all positions: (positions, rotated) each."""
+def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every table of cos and sin that the model has or made, for all positions: (positions, rotated) each."""
     for event in seen.events:
         if "Rotary" not in type(event.module).__name__ or not isinstance(event.result, tuple):
             continue
@@ -41,6 +42,13 @@ def _tables(seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]
         keywords = {name: all_places(value) for name, value in event.keywords.items()}
         cos, sin = event.module(*given, **keywords)
         yield cos[0].float(), sin[0].float()
+    for table in model.buffers():  # GPT-J's: sines, then cosines; each layer has the same
+        if table.dim() != 2 or len(table) < max_positions or not table.is_floating_point():
+            continue
+        sin, cos = table[:max_positions].float().chunk(2, -1)
+        if sin.shape == cos.shape and same(sin.square() + cos.square(), torch.ones_like(sin)):
+            yield torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+            return
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -62,6 +70,7 @@ def read_attention(
     before: list[tuple[Event, Linear]],
     output: Linear,
     turns: Sequence[Rotary],
+    places: slice,
 ) -> Attention:
     _, heads, _, dim = call.query.shape
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
@@ -70,22 +79,24 @@ def read_attention(
     by_head = _by_head(values, kv_heads)
     if not same(by_head, call.value[0]):
         raise NotUnderstoodError("values are not a projection")
-    query_changes = _changes((_by_head(queries, heads), call.query[0]), norms, turns)
-    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), norms, turns)
+    query_changes = _changes((_by_head(queries, heads), call.query[0]), norms, turns, places)
+    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), norms, turns, places)
     of_queries, of_keys = next(
         ((q, k) for q in query_changes for k in key_changes if q.turn is k.turn and q.fits(k)), (None, None)
     )
     if of_queries is None or of_keys is None:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
+    scale = call.scale * of_queries.factor * of_keys.factor
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
         dim=dim,
         value_dim=value_dim,
-        scale=call.scale * of_queries.factor * of_keys.factor,
+        scale=dim**-0.5 * rounded(scale * dim**0.5),
         softcap=call.softcap,
         window=call.window,
         sinks=call.sinks,
+        slopes=call.slopes,
         projection=projection,
         query_norm=of_queries.norm,
         key_norm=of_keys.norm,
@@ -108,11 +119,13 @@ def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Stacked
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
     if result.shape[1] != (heads + kv_heads) * dim + kv_heads * value_dim:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
-    if len(parts) == 1 and heads == kv_heads and dim == value_dim:
+    if len(parts) == 1 and dim == value_dim:
         value = call.value[0].transpose(0, 1).flatten(1)
-        # head by head: its query, key and value
-        mixed = torch.arange(result.shape[1]).view(heads, 3, dim).transpose(0, 1).flatten()
-        if not same(result[:, -heads * dim :], value) and same(result[:, mixed[-heads * dim :]], value):
+        # key head by key head: its queries, the key and the value
+        by_head = torch.arange(result.shape[1]).view(kv_heads, -1, dim)
+        mixed = torch.cat([by_head[:, :-2].flatten(), by_head[:, -2].flatten(), by_head[:, -1].flatten()])
+        columns = kv_heads * dim
+        if not same(result[:, -columns:], value) and same(result[:, mixed[-columns:]], value):
             return Stacked(parts, mixed), result[:, mixed]
     return Stacked(parts, None), result
 
@@ -132,13 +145,12 @@ class _Change:
 
 
 def _changes(
-    pair: tuple[Tensor, Tensor], norms: Sequence[tuple[Event, Norm]], turns: Sequence[Rotary]
+    pair: tuple[Tensor, Tensor], norms: Sequence[tuple[Event, Norm]], turns: Sequence[Rotary], places: slice
 ) -> list[_Change]:
-    """Every change that explains a pair of before and after, (heads, tokens, dim) each."""
+    """Every change that explains a pair of before and after, (heads, tokens, dim) each, at these positions."""
     before, after = pair
     heads, _, dim = before.shape
     flat = before.transpose(0, 1).flatten(1)
-    places = slice(FIRST_POSITION, FIRST_POSITION + TOKENS)
     normed: list[tuple[Norm | None, bool, Tensor]] = [(None, False, before)]
     for event, norm in norms:
         if norm.kind != "rms" or norm.bias is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .parts import distance, factor_of, rounded, same
+from .near import distance, factor_of, rounded, same
 from .recipe import Experts, Linear, NotUnderstoodError, Router
 from .watch import Event
 

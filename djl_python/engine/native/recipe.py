@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..attention import LayerShape
+
 
 class NotUnderstoodError(Exception):
     """The model does something that has no operation here."""
@@ -74,12 +76,17 @@ class Attention:
     softcap: float
     window: int
     sinks: Tensor | None
+    slopes: Tensor | None  # (heads,): what a key's score gains with each position
     projection: Stacked
     query_norm: Norm | None
     key_norm: Norm | None
     norms_across: bool
     rotary: Rotary | None
     output: Linear
+
+    @property
+    def shape(self) -> LayerShape:
+        return LayerShape(self.heads, self.kv_heads, self.dim, self.value_dim)
 
 
 @dataclass
@@ -155,6 +162,7 @@ class Recipe:
     embedding_scale: float
     positions: Tensor | None  # learned, added to the embedding
     position_offset: int
+    embedding_norm: Norm | None  # then
     layers: list[Layer]
     final_norm: Norm | None
     head: Linear

@@ -58,7 +58,7 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// mode's norm of in (rows, n) fp32; out T, or (scale != 0) fp32 out += scale * norm
+// The norm of in (rows, n) fp32, stored as `mode` says; what is added is multiplied by `scale`.
 template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
@@ -66,7 +66,7 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
     run.share(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         float mean, inverse;
-        normalize(x, op.n, op.mode, op.eps, mean, inverse);
+        normalize(x, op.n, op.norm, op.eps, mean, inverse);
         auto value = [&](int i, __mmask16 mask) {
             __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), _mm512_set1_ps(mean));
             v = _mm512_mul_ps(v, _mm512_set1_ps(inverse));
@@ -76,13 +76,15 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
         };
         for (int i = 0; i < op.n; i += 16) {
             const __mmask16 mask = lanes_of(op.n - i);
-            if (op.scale != 0) {
-                float* out = (float*)op.out + (int64_t)t * op.n + i;
-                __m512 sum = _mm512_fmadd_ps(value(i, mask), _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));
-                _mm512_mask_storeu_ps(out, mask, sum);
-            } else {
+            if (op.mode == 0) {
                 F::store((typename F::T*)op.out + (int64_t)t * op.n + i, value(i, mask), mask);
+                continue;
             }
+            float* out = (float*)op.out + (int64_t)t * op.n + i;
+            __m512 made = value(i, mask);
+            if (op.mode == 1)
+                made = _mm512_fmadd_ps(made, _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));
+            _mm512_mask_storeu_ps(out, mask, made);
         }
     });
 }

@@ -5,6 +5,7 @@ What each is given and what it makes. Runs in the engine process, once, before a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,12 +14,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..attention import watching
 from .mapped import in_passing
 from .recipe import NotUnderstoodError
+from .watch_attention import Call, watch_attention
 
 TOKENS: Final = 7
-FIRST_POSITION: Final = 3  # rotations by position 0 would show nothing
+_FIRST_POSITION: Final = 3  # rotations by position 0 would show nothing
 
 
 @dataclass
@@ -34,26 +35,16 @@ class Event:
 
 
 @dataclass
-class Call:
-    """One call of the attention function; tensors are (1, heads, tokens, dim), the result (1, tokens, heads, dim)."""
-
-    module: nn.Module
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    result: Tensor
-    scale: float
-    window: int
-    softcap: float
-    sinks: Tensor | None
-
-
-@dataclass
 class Watched:
     events: list[Event] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     spans: list[tuple[int, int, Tensor, Tensor]] = field(default_factory=list)  # of a layer: events, input, output
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    first_position: int = _FIRST_POSITION
+
+    @property
+    def positions(self) -> slice:
+        return slice(self.first_position, self.first_position + TOKENS)
 
 
 def watch(model: Any) -> Watched:
@@ -68,17 +59,21 @@ def watch(model: Any) -> Watched:
         for layer in layers:
             stack.enter_context(_span(layer, seen))
         stack.enter_context(in_passing(model))
-        stack.enter_context(watching(lambda *call: seen.calls.append(Call(*call))))
+        stack.enter_context(watch_attention(model, seen.calls))
         vocabulary = model.get_input_embeddings().weight.shape[0]
         ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])
-        positions = torch.arange(FIRST_POSITION, FIRST_POSITION + TOKENS)[None]
-        seen.logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0].float()
+        places = {"position_ids": torch.arange(seen.positions.start, seen.positions.stop)[None]}
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            places, seen.first_position = {}, 0
+        seen.logits = model(input_ids=ids, **places, use_cache=False).logits[0].float()
     return seen
 
 
 def _recorder(seen: Watched) -> Callable[..., None]:
     def record(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        seen.events.append(Event(module, given, keywords, result))
+        # What comes next may be added to it where it lies.
+        made = result.clone() if isinstance(result, Tensor) else result
+        seen.events.append(Event(module, given, keywords, made))
 
     return record
 

@@ -21,7 +21,7 @@ from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
-from tests.checkpoints import ARCHITECTURES, VOCABULARY, build_checkpoint
+from tests.checkpoints import ARCHITECTURES, NATIVE, VOCABULARY, build_checkpoint
 
 BLOCK = 16
 LENGTH = 90
@@ -51,7 +51,8 @@ class Native:
         self.model = AutoModelForCausalLM.from_pretrained(
             build_checkpoint(path, architecture, dtype), dtype=dtype
         ).eval()
-        self.model.set_attn_implementation(PAGED)
+        if architecture in ARCHITECTURES:
+            self.model.set_attn_implementation(PAGED)
         self.program = Program(
             read_recipe(self.model, length),
             dtype,
@@ -61,7 +62,8 @@ class Native:
             threads=threads,
         )
         self.runner = NativeModelRunner(self.program, BLOCK)
-        self.model.set_attn_implementation("eager")
+        if architecture in ARCHITECTURES:
+            self.model.set_attn_implementation("eager")
 
     @torch.inference_mode()
     def reference(self, tokens: list[int]) -> Tensor:
@@ -69,7 +71,7 @@ class Native:
         return logits
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=NATIVE)
 def native(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Native]:
     made = Native(tmp_path, request.param, torch.float32, threads=2)
     yield made
@@ -117,7 +119,7 @@ def test_threads_make_no_difference(architecture: str, threads: int, tmp_path: P
     native.program.close()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3_moe"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3_moe", "bloom"])
 def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_path: Path) -> None:
     """Alone, a long sequence's keys are cut for several threads: it is what it is among others, bit by bit."""
     length, others = 1300, 20
@@ -136,7 +138,7 @@ def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_
     assert torch.equal(logits[0], logits[2])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", NATIVE)
 def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path: Path) -> None:
     """Log-probabilities: mean absolute error at most 1.5 times that of transformers' own bf16."""
     native = Native(tmp_path, architecture, torch.bfloat16, threads=1)

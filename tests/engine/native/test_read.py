@@ -12,12 +12,13 @@ from transformers import AutoModelForCausalLM
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe import Experts, NotUnderstoodError, Recipe
-from tests.checkpoints import ARCHITECTURES, build_checkpoint
+from tests.checkpoints import ARCHITECTURES, NATIVE, build_checkpoint
 
 
 def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Any:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(path, architecture, dtype), dtype=dtype).eval()
-    model.set_attn_implementation(PAGED)
+    if architecture in ARCHITECTURES:
+        model.set_attn_implementation(PAGED)
     return model
 
 
@@ -44,6 +45,9 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "parallel": layer.parallel,
         "embedding_scale": recipe.embedding_scale,
         "learned_positions": recipe.positions is not None,
+        "embedding_norm": recipe.embedding_norm is not None,
+        "scale": round(attention.scale * attention.dim**0.5, 6),
+        "slopes": None if attention.slopes is None else attention.slopes.tolist(),
         "head_softcap": recipe.head_softcap,
     }
 
@@ -65,9 +69,14 @@ _LLAMA = {
     "parallel": False,
     "embedding_scale": 1.0,
     "learned_positions": False,
+    "embedding_norm": False,
+    "scale": 1.0,
+    "slopes": None,
     "head_softcap": 0.0,
 }
 _PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
+_FALCON = _PLAIN | {"activation": "gelu"}
+_OWN = _FALCON | {"windows": [0, 0], "experts": [0, 0]}
 EXPECTED: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"attention_bias": True},
@@ -75,6 +84,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "mistral": _LLAMA | {"windows": [20, 20, 20]},
     "gemma2": _LLAMA
     | {
+        "scale": 0.25,  # 1/16 of heads with 16 dimensions
         "softcap": 5.0,
         "windows": [24, 0, 24],
         "norms": "rrrr",
@@ -100,14 +110,33 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "chosen": 2,
         "activation": "clamped_swiglu",
     },
+    "bloom": _OWN
+    | {
+        "rotated": 0,
+        "activation": "gelu_tanh",
+        "embedding_norm": True,
+        "slopes": [2**-2, 2**-4, 2**-6, 2**-8],
+    },
+    "mpt": _OWN
+    | {
+        "kv_heads": 6,
+        "rotated": 0,
+        "attention_bias": False,
+        "scale": 2.0,
+        "slopes": [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3],
+    },
+    "falcon": _FALCON | {"kv_heads": 1, "attention_bias": False, "parallel": True},
+    "falcon_rw": _FALCON | {"rotated": 0, "slopes": [2**-4, 2**-6, 2**-8, 2**-10]},
+    "falcon_40b": _FALCON | {"kv_heads": 2, "attention_bias": False, "parallel": True},
+    "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 
 
 def test_every_architecture_is_expected() -> None:
-    assert EXPECTED.keys() == ARCHITECTURES.keys()
+    assert EXPECTED.keys() == NATIVE.keys()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", NATIVE)
 def test_features(architecture: str, tmp_path: Path) -> None:
     assert features(read_recipe(loaded(tmp_path, architecture), 64)) == EXPECTED[architecture]
 

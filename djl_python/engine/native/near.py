@@ -1,0 +1,32 @@
+"""What counts as equal of recorded numbers. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+# Relative; bf16 rounds to 1/256. What is to be told apart differs by far more.
+_TOLERANCE: Final = 2e-2
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal up to the rounding of the model's own format."""
+    if a.numel() != b.numel():
+        return False
+    a, b = a.reshape(-1).float(), b.reshape(-1).float()
+    return bool((a - b).norm() <= _TOLERANCE * b.norm() + 1e-6)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return float((a.float() - b.float()).norm())
+
+
+def factor_of(part: Tensor, whole: Tensor) -> float:
+    """The number s for which s * part is nearest to whole."""
+    part, whole = part.reshape(-1).double(), whole.reshape(-1).double()
+    return float(part @ whole / (part @ part).clamp_min(1e-30))
+
+
+def rounded(factor: float) -> float:
+    return 1.0 if abs(factor - 1) < 1e-2 else factor

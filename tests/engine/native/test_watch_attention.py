@@ -1,0 +1,76 @@
+"""What an attention of the model's own is seen to do, and what is not guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.models.bloom import modeling_bloom
+
+from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.recipe import NotUnderstoodError
+from djl_python.engine.native.watch_attention import alibi_slopes
+from tests.checkpoints import OWN_ATTENTION, build_checkpoint
+
+
+@pytest.mark.parametrize("heads", [1, 6, 8, 14, 71, 112])
+def test_slopes_are_those_of_transformers(heads: int) -> None:
+    theirs = modeling_bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+    assert torch.allclose(alibi_slopes(heads), theirs)
+
+
+def biased(path: Path, bias: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> list[float] | None:
+    """The slopes that are read in a BLOOM that has this bias: (heads, 1, positions) of what it had."""
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(path, "bloom"), dtype=torch.float32).eval()
+    attention = modeling_bloom.BloomAttention
+    own = attention.forward
+    monkeypatch.setattr(attention, "forward", lambda *given, alibi, **named: own(*given, alibi=bias(alibi), **named))
+    slopes = read_recipe(model, 64).layers[0].attention.slopes
+    return None if slopes is None else slopes.tolist()
+
+
+def test_a_bias_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert biased(tmp_path, torch.zeros_like, monkeypatch) is None
+
+
+def test_other_slopes_of_the_same_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the exponents."""
+    found = biased(tmp_path, lambda bias: bias * torch.tensor([2.0, 4, 8, 16])[:, None, None], monkeypatch)
+    assert found == pytest.approx([2**-1, 2**-2, 2**-3, 2**-4])
+
+
+@pytest.mark.parametrize(
+    ("bias", "reason"),
+    [
+        (torch.square, "more than a product, a factor and a bias|unknown kind"),
+        (lambda bias: -bias, "unknown kind"),
+        (lambda bias: bias * math.pi, "unknown kind"),
+        (lambda bias: bias.index_fill(2, torch.tensor([2]), -1e9), "a mask that is not causal"),
+    ],
+)
+def test_other_biases_are_not_guessed(
+    bias: Callable[[Tensor], Tensor], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotUnderstoodError, match=reason):
+        biased(tmp_path, bias, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"), [("gpt_neo", "with a window"), ("mamba", "does not run once in each layer")]
+)
+def test_other_models_are_not_guessed(architecture: str, reason: str, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, architecture)).eval()
+    with pytest.raises(NotUnderstoodError, match=reason):
+        read_recipe(model, 64)
+
+
+def test_clipped_queries_are_not_read_though_nothing_is_clipped(tmp_path: Path) -> None:
+    config = OWN_ATTENTION["mpt"]()
+    config.attn_config.clip_qkv = 1e3
+    with pytest.raises(NotUnderstoodError, match="are clipped"):
+        read_recipe(AutoModelForCausalLM.from_config(config).eval(), 64)

@@ -111,11 +111,19 @@ inline __m512 tanh_ps(__m512 x) {
                          _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f))));
 }
 
+// Abramowitz and Stegun, 7.1.26: within 1.5e-7.
 inline __m512 erf_ps(__m512 x) {
-    alignas(64) float v[16];
-    _mm512_store_ps(v, x);
-    for (float& one : v) one = erff(one);
-    return _mm512_load_ps(v);
+    const __m512 one = _mm512_set1_ps(1.0f), size = _mm512_abs_ps(x);
+    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(size, _mm512_set1_ps(0.3275911f), one));
+    __m512 p = _mm512_set1_ps(1.061405429f);
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
+    const __m512 rest = _mm512_mul_ps(_mm512_mul_ps(p, t), exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(x, x))));
+    const __m512 made = _mm512_sub_ps(one, rest);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(  // with the sign of x
+        _mm512_castps_si512(made), _mm512_castps_si512(x), _mm512_set1_epi32((int32_t)0x80000000), 0xd8));
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
+from djl_python.engine.native.pool import ACTIVATIONS
+from djl_python.engine.native.read import _ACTIVATIONS
 from djl_python.engine.native.recipe import Linear
 from djl_python.engine.quantization import Quantize, quantized
 
@@ -104,3 +106,13 @@ def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) ->
     torch.testing.assert_close(product, a_linear(linears, bias=False).weight @ torch.ones(192, 1, dtype=linears._dtype))
     assert type(weight.unpacked) is torch.Tensor
     assert made.weight is weight
+
+
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name in _ACTIVATIONS])
+def test_activations_are_as_exact_as_torchs(activation: str) -> None:
+    linears = NativeLinears(torch.float32, threads=1)
+    made = packed(linears, Linear(torch.eye(64), None))
+    made._ops[-1].activation = ACTIVATIONS[activation]
+    x = torch.linspace(-12, 12, 64 * 301).view(-1, 64)
+    torch.testing.assert_close(made(x).double(), _ACTIVATIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
+    linears.pool.close()

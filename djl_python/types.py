@@ -60,7 +60,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     logit_bias: dict[int, float] = {}  # added to the logits of these ids, before everything else
     grammar: Grammar | None = None
-    top_logprobs: int = 0  # alternatives to report with each generated token
+    logprobs: bool = True  # whether anyone reads the generated tokens' log-probabilities
+    top_logprobs: int = 0  # alternatives to report with each generated token; only with logprobs
     prompt_logprobs: int | None = None  # None: none; n: each prompt token's logprob and n alternatives
 
 
@@ -188,7 +189,7 @@ class Token(msgspec.Struct, frozen=True):
     """One generated (or prompt) token. The texts of a generation's tokens, joined, are its generated text.
 
     `logprob` is the natural logarithm of the model's own probability (before penalties and temperature); None for
-    the first prompt token.
+    the first prompt token, and where nobody reads it.
     """
 
     id: int
@@ -246,14 +247,14 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What one engine step did to one sequence: ids and numbers only.
 
-    `token_id` is -1 where the event carries none: an error, of the kind that an `errors.ServingError` has. `top` are
-    (id, logprob) pairs, best first. `prompt` comes once, with the first token: for every prompt position (logprob or
-    None, alternatives).
+    `token_id` is -1 where the event carries none: an error, of the kind that an `errors.ServingError` has. `logprob` is
+    None where nobody reads it. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the first token:
+    for every prompt position (logprob or None, alternatives).
     """
 
     request_id: int
     token_id: int
-    logprob: float = 0.0
+    logprob: float | None = None
     finish: FinishReason | None = None
     top: tuple[tuple[int, float], ...] = ()
     prompt: tuple[tuple[float | None, tuple[tuple[int, float], ...]], ...] = ()

@@ -27,6 +27,7 @@ class Answer:
 
     def __init__(self, formatter: Formatter, reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         self.streams = formatter.stream
+        self.shows_logprobs = formatter.shows_logprobs
         self._formatter = formatter
         self._reply = reply
         self._open = choices

@@ -55,7 +55,6 @@ class Drawing:
     def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
         branching = prepared.request.branching
         self._call = call
-        self._prepared = prepared
         self._number = number
         self._wanted, self._drawn = branching.n, max(branching.n, branching.best_of)
         if self._drawn > self._wanted and call.answer.streams:
@@ -64,6 +63,11 @@ class Drawing:
         if self._drawn > 1 and not call.answer.streams:
             self._kept = [[] for _ in range(self._drawn)]
         self._open = self._drawn
+        if self._kept is None and not call.answer.shows_logprobs:
+            sampling = msgspec.structs.replace(prepared.request.sampling, logprobs=False, top_logprobs=0)
+            request = msgspec.structs.replace(prepared.request, sampling=sampling)
+            prepared = dataclasses.replace(prepared, request=request)
+        self._prepared = prepared
 
     def start(self) -> None:
         """Submit the first one; its siblings follow when the prompt is in the engine's cache, and share it there."""

@@ -193,6 +193,9 @@ class Formatter(abc.ABC):
     stream: bool
     headers: dict[str, str]
 
+    #: Whether the answer has its tokens' log-probabilities; if not, nobody computes them.
+    shows_logprobs: bool = True
+
     #: What to send when a stream has been quiet for `KEEP_ALIVE_S`; b"": nothing.
     keep_alive: bytes = b""
 

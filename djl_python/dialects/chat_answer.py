@@ -208,7 +208,7 @@ class ChatFormatter(FramedFormatter):
     ) -> None:
         super().__init__(framing, headers)
         self._style = style
-        self._logprobs = logprobs
+        self.shows_logprobs = logprobs
         self._include_usage = include_usage
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -226,7 +226,7 @@ class ChatFormatter(FramedFormatter):
         if self.stream:
             return self._piece(sequence, delta)
         sequence.texts.append(delta.text)
-        if self._logprobs:
+        if self.shows_logprobs:
             sequence.tokens += delta.tokens
         return b""
 
@@ -239,7 +239,7 @@ class ChatFormatter(FramedFormatter):
 
     def _piece(self, sequence: _Sequence, delta: Delta) -> bytes:
         """A chunk; b"" where the step has nothing to tell (half a character, say)."""
-        tells = delta.text or delta.tool_calls or delta.finish is not None or (self._logprobs and delta.tokens)
+        tells = delta.text or delta.tool_calls or delta.finish is not None or (self.shows_logprobs and delta.tokens)
         if not tells:
             return b""
         choice = ChunkChoice(
@@ -254,7 +254,7 @@ class ChatFormatter(FramedFormatter):
         named = self._style.role_always or not sequence.begun
         sequence.begun = True
         # Calls come without content, and so does an end that has nothing left to say.
-        wordless = not delta.text and (delta.tool_calls or not (named or (self._logprobs and delta.tokens)))
+        wordless = not delta.text and (delta.tool_calls or not (named or (self.shows_logprobs and delta.tokens)))
         return AnswerDelta(
             role=ROLE if named else UNSET,
             content=UNSET if wordless else delta.text,
@@ -306,7 +306,7 @@ class ChatFormatter(FramedFormatter):
         return self._style.finish_reasons[reason]
 
     def _logprobs_of(self, tokens: Sequence[Token]) -> Logprobs | None:
-        if not self._logprobs:
+        if not self.shows_logprobs:
             return None
         return Logprobs([_token_logprob(token) for token in tokens], self._refusal)
 

@@ -71,6 +71,7 @@ class LmiFormatter(Formatter):
     ) -> None:
         content_type, self._encode = FRAMINGS[framing]
         self.stream = framing != "json"
+        self.shows_logprobs = self.stream or details
         self.headers = {"content-type": content_type, **(headers or {})}
         if framing == "sse":
             self.headers |= SSE_HEADERS

@@ -286,6 +286,8 @@ class MindieFormatter(TypedStreamFormatter):
         cumulative: whether token.text is the text so far.
     """
 
+    shows_logprobs = False
+
     def __init__(
         self, *, seed: int, details: bool, full_text: str = "", cumulative: bool = False, headers: dict[str, str]
     ) -> None:

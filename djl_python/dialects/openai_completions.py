@@ -224,6 +224,7 @@ class CompletionFormatter(FramedFormatter):
         self._prompts = [request.prompt for request in parsed.requests]
         self._n = parsed.fields.n or 1
         self._scores_only = parsed.fields.max_tokens == 0
+        self.shows_logprobs = parsed.fields.logprobs is not None
         self._model, self._system_fingerprint = model, system_fingerprint
         self._finish_reasons = finish_reasons
         self._tgi = tgi

@@ -59,6 +59,7 @@ class WholeFormatter(Formatter):
 
     def __init__(self, shape: Shape, *, wrap: bool = False) -> None:
         self.headers = {"content-type": JSON, **shape.headers}
+        self.shows_logprobs = shape.details
         self._shape = shape
         self._wrap = wrap
         self._sequences: dict[int, _Sequence] = {}

@@ -213,6 +213,8 @@ class GenerateFormatter(Formatter):
         pieces: whether text leaves as it comes.
     """
 
+    shows_logprobs = False
+
     def __init__(
         self,
         model: ModelConfig,

@@ -103,6 +103,7 @@ class InferFormatter(Formatter):
     """
 
     stream = False
+    shows_logprobs = False
 
     def __init__(
         self,

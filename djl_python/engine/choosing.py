@@ -16,7 +16,10 @@ Top = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A token for each row, its log-probability among the row's logits, and the alternatives that were asked for."""
+    """A token for each row, its log-probability among the row's logits, and the alternatives that were asked for.
+
+    Log-probabilities that nobody reads (`SamplingParams.logprobs`) are any numbers.
+    """
 
     token_ids: list[int]
     logprobs: list[float]

@@ -30,16 +30,16 @@ _KINDS: Final = {
 }
 
 
-# What the sequences of a batch ask for, in turn.
+# What the sequences of a batch ask for, in turn. Half of them show log-probabilities, as TGI's and LMI's streams do.
 _MIXTURE: Final[tuple[dict[str, Any], ...]] = (
     {},
-    {"do_sample": True, "temperature": 0.8},
+    {"do_sample": True, "temperature": 0.8, "logprobs": False},
     {"do_sample": True, "temperature": 0.7, "top_p": 0.9},
-    {"do_sample": True, "temperature": 0.7, "top_k": 50},
+    {"do_sample": True, "temperature": 0.7, "top_k": 50, "logprobs": False},
     {"do_sample": True, "min_p": 0.05},
-    {"do_sample": True, "top_p": 0.95, "repetition_penalty": 1.1},
+    {"do_sample": True, "top_p": 0.95, "repetition_penalty": 1.1, "logprobs": False},
     {"top_logprobs": 5},
-    {"do_sample": True},
+    {"do_sample": True, "logprobs": False},
 )
 
 

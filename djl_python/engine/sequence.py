@@ -96,7 +96,7 @@ class Sequence:
         return TokenEvent(
             request_id=self.id,
             token_id=token_id,
-            logprob=logprob,
+            logprob=logprob if sampling.logprobs else None,
             finish=finish,
             top=top,
             prompt=tuple(self.prompt_entries) if first else (),

@@ -81,7 +81,7 @@ class _Groups:
         self._changed_places = indices([self.altered.index(row) for row in plan.changed], device)
         self._penalized_places = [self.altered.index(row) for row in plan.penalized]
         self._penalties = penalties_of([params[row] for row in plan.penalized])
-        self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.top_logprobs]
+        self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.logprobs and p.top_logprobs]
 
     def alter(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> Tensor:
         """(len(altered), vocabulary): what rules made of the altered rows, penalties applied."""

@@ -58,7 +58,8 @@ class TextStream:
         if event.prompt:
             self.prefill = self._prefill_tokens(event)
         self._count += 1
-        self.cumulative_logprob += event.logprob
+        if event.logprob is not None:
+            self.cumulative_logprob += event.logprob
         text, special = self._text_of(event)
         token = Token(event.token_id, text, event.logprob, special, self._top(event.top))
         tokens, stopped = self._match(token, event.finish is not None)

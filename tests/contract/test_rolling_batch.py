@@ -137,6 +137,15 @@ def test_stop_tokens_end_with_their_own_reason(shared: RollingBatch) -> None:
     assert [e.finish for e in run_to_end(shared)[2]] == [FinishReason.STOP]
 
 
+def test_log_probabilities_that_nobody_reads_are_not_told(shared: RollingBatch) -> None:
+    for number, reads in enumerate((True, False)):
+        shared.add(number, [9, 8, 7], SamplingParams(max_new_tokens=4, ignore_eos=True, logprobs=reads))
+    read, unread = (events for _, events in sorted(run_to_end(shared).items()))
+    assert [e.token_id for e in read] == [e.token_id for e in unread]
+    assert all(e.logprob is not None for e in read)
+    assert all(e.logprob is None for e in unread)
+
+
 def test_alternatives_and_prompt_logprobs_come_when_asked_for(shared: RollingBatch) -> None:
     shared.add(1, [9, 8, 7], SamplingParams(max_new_tokens=2, ignore_eos=True, top_logprobs=1, prompt_logprobs=1))
     first, second = run_to_end(shared)[1]

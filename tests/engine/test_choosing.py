@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from djl_python.engine.choosing import Chooser, Chosen
+from djl_python.engine.native.chooser import NativeChooser
 from djl_python.engine.penalties import Occurrences
 from djl_python.engine.sampling_plan import Plan
 from djl_python.engine.sequence import Sequence
@@ -113,6 +114,19 @@ def test_penalties_are_of_the_choice_not_of_the_log_probability(chooser: Chooser
     assert found.token_ids == [3, 500, 9, 9]
     expected = logits.log_softmax(-1)
     assert found.logprobs == pytest.approx([float(expected[0, token]) for token in found.token_ids], abs=1e-5)
+
+
+def test_scores_are_what_they_were_and_the_choice_is_the_same_whoever_reads_log_probabilities(chooser: Chooser) -> None:
+    logits, changed = rows_of(1500).repeat(4, 1), rows_of(1500)[:4] - 1
+    before = logits.clone(), changed.clone()
+    params: list[dict[str, Any]] = [{"do_sample": i % 3 > 0, "seed": i, **DRAWS[i % len(DRAWS)]} for i in range(24)]
+    for each in params[10:14]:
+        each["bad_words_ids"] = ((1,),)
+    read = choose(chooser, logits, params, changed)
+    if isinstance(chooser, NativeChooser):  # torch penalizes a copy of what nobody else has, where it is
+        assert torch.equal(logits, before[0]) and torch.equal(changed, before[1])
+    unread = choose(chooser, before[0], [{**each, "logprobs": False} for each in params], before[1])
+    assert read.token_ids == unread.token_ids
 
 
 @pytest.mark.parametrize("params", DRAWS, ids=str)

@@ -107,7 +107,8 @@ class FakeEngine:
                 finish = FinishReason.LENGTH
             if finish is not None:
                 del self.sequences[request_id]
-            on_event(TokenEvent(request_id, token_id, logprob=self.logprob_of(request_id), finish=finish))
+            logprob = self.logprob_of(request_id) if sampling.logprobs else None
+            on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish))
 
     def fail(self, message: str, kind: str = "generation") -> None:
         sequences, self.sequences = self.sequences, {}
@@ -212,11 +213,11 @@ class Served:
 
     async def answer(self, inputs: Any, stream: bool = False, **parameters: Any) -> FakeReply:
         """Serve a request to its end."""
-        return await self._ended(*self.ask(inputs, stream, **parameters))
+        return await self.ended(*self.ask(inputs, stream, **parameters))
 
     async def plain(self, *requests: GenerateRequest, stream: bool = False) -> list[Delta]:
         """Generate, of the plain dialect's requests."""
-        reply = await self._ended(*self.call("plain", "generate", {"stream": stream, "requests": requests}))
+        reply = await self.ended(*self.call("plain", "generate", {"stream": stream, "requests": requests}))
         assert reply.status == 200
         return [msgspec.json.decode(line, type=Delta) for line in reply.body.splitlines()]
 
@@ -226,7 +227,8 @@ class Served:
         await task
         return reply
 
-    async def _ended(self, task: asyncio.Task[None], reply: FakeReply) -> FakeReply:
+    async def ended(self, task: asyncio.Task[None], reply: FakeReply) -> FakeReply:
+        """Serve a call to its end."""
         running = asyncio.create_task(self.engine.drive())
         try:
             await task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -160,3 +161,37 @@ async def test_only_the_first_token_of_a_call_is_its_first(served: Served) -> No
     assert len(observed["time_to_first_token_seconds"]) == 1
     assert served.metrics.counts["generated_tokens"] == 8
     assert len(observed["inter_token_latency_seconds"]) == 6
+
+
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+_FEW = {"max_new_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "operation", "body", "reads"),
+    [
+        ("lmi", "predict", {"inputs": "x"}, False),
+        ("lmi", "predict", {"inputs": "x", "parameters": {"logprobs": 2}}, False),  # there is no place for them
+        ("lmi", "predict", {"inputs": "x", "parameters": {"details": True}}, True),
+        ("lmi", "predict", {"inputs": "x", "stream": True}, True),
+        ("openai", "chat", _CHAT, False),
+        ("openai", "chat", {**_CHAT, "stream": True}, False),
+        ("openai", "chat", {**_CHAT, "logprobs": True}, True),
+        ("openai", "chat", {**_CHAT, "n": 2}, True),  # the best comes first
+        ("openai", "completion", {"prompt": "x"}, False),
+        ("openai", "completion", {"prompt": "x", "logprobs": 1}, True),
+        ("tgi", "generate", {"inputs": "x", "parameters": _FEW}, False),
+        ("tgi", "generate", {"inputs": "x", "parameters": {"details": True, **_FEW}}, True),
+        ("tgi", "generate_stream", {"inputs": "x", "parameters": _FEW}, True),
+        ("triton", "generate", {"text_input": "x"}, False),
+    ],
+)
+async def test_log_probabilities_are_computed_where_somebody_reads_them(
+    model_dir: Path, dialect: str, operation: str, body: dict[str, Any], reads: bool
+) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    served = await Served(model_dir).load()
+    reply = await served.ended(*served.call(dialect, operation, body))
+    assert reply.status == 200
+    assert served.engine.sampling[1].logprobs == reads
+    assert served.engine.sampling[1].top_logprobs in ((0, 1) if reads else (0,))

@@ -82,7 +82,8 @@ struct Choice {
     const float* counts;      // and how often each was generated
     uint64_t seed;            // of the row's random numbers, with `position`
     int32_t how;
-    int32_t alternatives;  // tokens to be told beside the chosen one
+    int32_t tells;         // whether somebody reads the log-probability
+    int32_t alternatives;  // tokens to be told beside the chosen one; only with `tells`
     int32_t top_k;         // 0 for no bound
     int32_t occurrences;
     float top_p, min_p, inverse_temperature;
@@ -113,6 +114,15 @@ struct Row {
                 for (int v = 1; v < 4; ++v) most[i] = _mm512_max_ps(most[i], part_of(x, n, b + i, v));
             }
             _mm512_mask_storeu_ps(maxima.data() + b, lanes_of(blocks - b), join_lanes(most, greater));
+        }
+        top = greatest_of(maxima.data(), blocks);
+    }
+
+    // The scores of these tokens have changed.
+    void update_maxima(const int64_t* tokens, int count) {
+        for (int i = 0; i < count; ++i) {
+            const int b = (int)(tokens[i] / kPanel);
+            maxima[b] = greatest_of(x + b * kPanel, std::min(kPanel, n - b * kPanel));
         }
         top = greatest_of(maxima.data(), blocks);
     }
@@ -285,52 +295,80 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
     }
 }
 
-// A row of scores, penalized: a copy, until the thread's next.
-const float* penalize(const Choice& choice, const float* scores, int n) {
-    thread_local std::vector<float> copy;
-    copy.assign(scores, scores + n);
-    for (int i = 0; i < choice.occurrences; ++i) {
-        float& score = copy[choice.occurred[i]];
-        score = score > 0 ? score / choice.repetition : score * choice.repetition;
-        score -= choice.frequency * choice.counts[i] + (choice.counts[i] > 0 ? choice.presence : 0.0f);
-    }
-    return copy.data();
-}
+// Scores that are penalized where they lie, until this goes.
+struct Penalized {
+    Row& row;
+    float* x;
+    const Choice& choice;
+    std::vector<float>& kept;
 
-// Fills in `routed`, choices (wanted,), from in (wanted, n), the logits, and weight (.., n), changed scores. Of the
-// alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids, best first.
+    Penalized(Row& row, float* x, const Choice& choice, std::vector<float>& kept)
+        : row(row), x(x), choice(choice), kept(kept) {
+        kept.clear();
+        for (int i = 0; i < choice.occurrences; ++i) {
+            float& score = x[choice.occurred[i]];
+            kept.push_back(score);
+            score = score > 0 ? score / choice.repetition : score * choice.repetition;
+            score -= choice.frequency * choice.counts[i] + (choice.counts[i] > 0 ? choice.presence : 0.0f);
+        }
+        update();
+    }
+
+    ~Penalized() {
+        for (int i = 0; i < choice.occurrences; ++i) x[choice.occurred[i]] = kept[i];
+        update();
+    }
+
+private:
+    void update() const {
+        if (choice.occurrences) row.update_maxima(choice.occurred, choice.occurrences);
+    }
+};
+
+// Fills in `routed`, choices (wanted,), from in (wanted, n), the logits, and weight (.., n), changed scores; both are as
+// they were afterwards. Of the alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids,
+// best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
     thread_local Found found;
+    thread_local std::vector<float> kept;
     run.share(index, step.wanted, [&](int task) {
         Choice& choice = ((Choice*)op.routed)[task];
-        own.read_maxima((const float*)op.in + (int64_t)task * op.n, op.n);
-        const float* scores = choice.changed >= 0 ? (const float*)op.weight + choice.changed * op.n : own.x;
-        if (choice.occurrences && choice.how != kGiven) scores = penalize(choice, scores, op.n);
-        Row& chosen_from = scores == own.x ? own : other;
-        if (scores != own.x) other.read_maxima(scores, op.n);
-        if (choice.how == kBest) {
-            find_best(chosen_from, 1, found);
-            choice.token = found[0].second;
-        } else if (choice.how == kDraw) {
-            const uint64_t state = mixed(choice.seed + choice.position);
-            if (choice.top_k) {
-                choice.token = draw_ranked(chosen_from, choice, state);
-            } else {
-                chosen_from.read_masses(choice.inverse_temperature);
-                choice.token = draw_weighed(chosen_from, choice, state);
+        float* logits = (float*)op.in + (int64_t)task * op.n;
+        const bool of_changed = choice.changed >= 0 && choice.how != kGiven;
+        float top = 0, log_mass = 0;  // the model's own
+        if (choice.tells || !of_changed) own.read_maxima(logits, op.n);
+        if (choice.tells) {
+            own.read_masses(1.0f);
+            top = own.top;
+            log_mass = logf(own.total);
+            if (choice.alternatives) find_best(own, choice.alternatives, found);
+            for (int i = 0; i < choice.alternatives; ++i) {
+                ((float*)op.values)[(int64_t)task * op.k + i] = found[i].first - top - log_mass;
+                ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
             }
         }
-        const bool has_masses = choice.how == kDraw && !choice.top_k && scores == own.x;
-        if (!has_masses || choice.inverse_temperature != 1.0f) own.read_masses(1.0f);
-        const float log_mass = logf(own.total);
-        choice.logprob = own.x[choice.token] - own.top - log_mass;  // the greatest first: what is left is exact near 0
-        if (!choice.alternatives) return;
-        find_best(own, choice.alternatives, found);
-        for (int i = 0; i < choice.alternatives; ++i) {
-            ((float*)op.values)[(int64_t)task * op.k + i] = found[i].first - own.top - log_mass;
-            ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
+        if (choice.how != kGiven) {
+            float* scores = of_changed ? (float*)op.weight + choice.changed * op.n : logits;
+            Row& row = of_changed ? other : own;
+            if (of_changed) row.read_maxima(scores, op.n);
+            const Penalized penalized(row, scores, choice, kept);
+            if (choice.how == kBest) {
+                find_best(row, 1, found);
+                choice.token = found[0].second;
+            } else {
+                const uint64_t state = mixed(choice.seed + choice.position);
+                const bool has_masses = choice.tells && !of_changed && !choice.occurrences;
+                if (choice.top_k) {
+                    choice.token = draw_ranked(row, choice, state);
+                } else {
+                    if (!has_masses || choice.inverse_temperature != 1.0f) row.read_masses(choice.inverse_temperature);
+                    choice.token = draw_weighed(row, choice, state);
+                }
+            }
         }
+        // The greatest first: what is left is exact near 0.
+        if (choice.tells) choice.logprob = logits[choice.token] - top - log_mass;
     });
 }
 

@@ -54,6 +54,7 @@ class NativeChooser:
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
         choices = _choices(len(logits))
         choices["how"] = _GIVEN
+        choices["tells"] = 1
         choices["token"] = token_ids
         choices["alternatives"] = min(alternatives, logits.shape[1])
         return self._run(logits, None, choices)
@@ -99,7 +100,8 @@ class _Table:
         choices["seed"] = mix(np.array([p.seed for p in params], np.uint64))
         choices["how"] = np.where(drawn, _DRAW, _BEST)
         choices["how"][self.typical] = _GIVEN
-        choices["alternatives"] = [min(p.top_logprobs, vocabulary) for p in params]
+        choices["tells"] = [p.logprobs for p in params]
+        choices["alternatives"] = [min(p.top_logprobs, vocabulary) if p.logprobs else 0 for p in params]
         choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
         choices["top_p"] = [p.top_p for p in params]
         choices["min_p"] = [p.min_p for p in params]

@@ -252,7 +252,7 @@ def _open_native(
         kv_blocks=size.blocks,
         share_prefixes=True,
         takes_drafts=True,
-        chooser=NativeChooser(program.pool),
+        chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
     )

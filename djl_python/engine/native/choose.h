@@ -1,7 +1,7 @@
 // Which token follows: the best of a row of scores, a drawn one, or one that is given; and what the model thought of it.
 //
-// A row is read once for its greatest scores, block by block (blocks are panels of the head), and once for its masses;
-// what follows looks into the blocks that matter.
+// Of a row, the greatest scores of its blocks are known (blocks are panels of the head, which has them on its way) or
+// read first; it is read once for its masses, if anybody wants them; what follows looks into the blocks that matter.
 
 #pragma once
 
@@ -102,11 +102,18 @@ struct Row {
     std::vector<float> maxima, masses;  // (blocks,) each block's greatest; what it adds to the sum of masses
     float top, total;                   // the row's
 
-    void read_maxima(const float* scores, int vocabulary) {
+    // Args: known: the maxima, if somebody has them.
+    void read_maxima(const float* scores, int vocabulary, const float* known = nullptr) {
         x = scores;
         n = vocabulary;
         blocks = (n + kPanel - 1) / kPanel;
         maxima.resize(blocks);
+        if (known) std::copy(known, known + blocks, maxima.begin());
+        else scan();
+        top = greatest_of(maxima.data(), blocks);
+    }
+
+    void scan() {
         for (int b = 0; b < blocks; b += kSixteen) {
             __m512 most[kSixteen];
             for (int i = 0; i < kSixteen; ++i) {  // nothing but minus infinity beyond the last block
@@ -115,7 +122,6 @@ struct Row {
             }
             _mm512_mask_storeu_ps(maxima.data() + b, lanes_of(blocks - b), join_lanes(most, greater));
         }
-        top = greatest_of(maxima.data(), blocks);
     }
 
     // The scores of these tokens have changed.
@@ -337,7 +343,9 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
         float* logits = (float*)op.in + (int64_t)task * op.n;
         const bool of_changed = choice.changed >= 0 && choice.how != kGiven;
         float top = 0, log_mass = 0;  // the model's own
-        if (choice.tells || !of_changed) own.read_maxima(logits, op.n);
+        const int panels = (op.n + kPanel - 1) / kPanel;
+        if (choice.tells || !of_changed)
+            own.read_maxima(logits, op.n, op.maxima ? op.maxima + (int64_t)task * panels : nullptr);
         if (choice.tells) {
             own.read_masses(1.0f);
             top = own.top;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +24,15 @@ _GIVEN, _BEST, _DRAW = range(3)
 
 
 class NativeChooser:
-    """Chooses with a program's threads, or alone where there is little to read."""
+    """Chooses with a program's threads, or alone where there is little to read.
 
-    def __init__(self, pool: Pool) -> None:
+    Args:
+        maxima_of: where the greatest of each panel of logits are, for whom the head that made them has told.
+    """
+
+    def __init__(self, pool: Pool, maxima_of: Callable[[Tensor], int | None] = lambda _: None) -> None:
         self._pool = pool
+        self._maxima_of = maxima_of
         self._alone = Pool(1)
         self._operations = (Op * 1)(Op(kind=Kind.CHOOSE))
         self._table: _Table | None = None
@@ -68,7 +74,7 @@ class NativeChooser:
         values, ids = np.empty((len(choices), most), np.float32), np.empty((len(choices), most), np.int64)
         operation = self._operations[0]
         operation.n, operation.k = logits.shape[1], most
-        operation.in_ = logits.data_ptr()
+        operation.in_, operation.maxima = logits.data_ptr(), self._maxima_of(logits)
         operation.weight = None if changed is None else changed.data_ptr()
         operation.routed = choices.ctypes.data
         operation.values, operation.keys = values.ctypes.data, ids.ctypes.data

@@ -90,6 +90,7 @@ template <class F>
 inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     if (op.bias)  // padded to whole panels
         for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_loadu_ps(op.bias + panel * kPanel + v * 16));
+    __m512 most = _mm512_set1_ps(-INFINITY);
     int vectors = 4, first = (op.experts ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated(sum[0], sum[2], op);
@@ -115,7 +116,9 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
             x = _mm512_mul_ps(tanh_ps(_mm512_div_ps(x, cap)), cap);
         }
         _mm512_mask_storeu_ps(out, mask, x);
+        most = _mm512_mask_max_ps(most, mask, most, x);
     }
+    if (op.maxima) op.maxima[row * panels_of(op) + panel] = _mm512_reduce_max_ps(most);
 }
 
 // A tile of whatever height. Among several, none is lower than half of kRows.

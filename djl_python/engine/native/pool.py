@@ -46,7 +46,7 @@ _INTS: Final = (
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "slopes", "keys",
-    "values", "routed",
+    "values", "routed", "maxima",
 )  # fmt: skip
 
 

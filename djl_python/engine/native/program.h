@@ -53,6 +53,7 @@ struct Op {
     void* keys;            // this layer's part of the cache's first block
     void* values;
     void* routed;          // see routing.h; kChoose: the choices
+    float* maxima;         // (rows, panels) the greatest of each panel's columns: kLinear fills it, kChoose reads it
 };
 
 // What changes from step to step. Late operations have one of their own, whose tokens are the wanted ones.

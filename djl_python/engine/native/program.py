@@ -97,6 +97,8 @@ class Program:
         self._array = (Op * len(self._ops))(*self._ops)
         # Memory that is touched for the first time costs more than what is written to it.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
+        self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
+        self._made = self._logits[:0]
 
     def run(self, step: StepArrays) -> Tensor:
         """Logits of the wanted rows: (rows, vocabulary) fp32, until the next step."""
@@ -104,7 +106,8 @@ class Program:
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
         logits = self._logits if wanted <= _KEPT_ROWS else torch.empty(wanted, self.vocabulary)
-        self._array[-1].out = logits.data_ptr()
+        self._maxima = self._kept_maxima if wanted <= _KEPT_ROWS else torch.empty(wanted, self._maxima.shape[1])
+        self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
         given, late = (each.step(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
         given.wanted = wanted
         for name in ("ids", "slots", "rows"):
@@ -112,7 +115,15 @@ class Program:
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         self.pool.run(self._array, len(self._ops) if wanted else self._late_from, given, late=late, bf16=self._bf16)
         self._cache.rest()
-        return logits[:wanted]
+        self._made = logits[:wanted]
+        return self._made
+
+    def maxima_of(self, logits: Tensor) -> int | None:
+        """Where the greatest of each panel of these rows are, if they are of the last step's logits."""
+        first, rest = divmod(logits.data_ptr() - self._made.data_ptr(), 4 * self.vocabulary)
+        if rest or not 0 <= first <= len(self._made) - len(logits):
+            return None
+        return int(self._maxima[first].data_ptr())
 
     @property
     def cache_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from djl_python.engine.attention import PAGED
 from djl_python.engine.native.program import Program
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.quantization import Quantize
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
@@ -47,7 +49,15 @@ def sequence(tokens: list[int], blocks: list[int], **params: Any) -> Sequence:
 class Native:
     """A program and the model it was made of."""
 
-    def __init__(self, path: Path, architecture: str, dtype: torch.dtype, threads: int, length: int = 256) -> None:
+    def __init__(
+        self,
+        path: Path,
+        architecture: str,
+        dtype: torch.dtype,
+        threads: int,
+        length: int = 256,
+        quantize: Quantize | None = None,
+    ) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(
             build_checkpoint(path, architecture, dtype), dtype=dtype
         ).eval()
@@ -56,6 +66,7 @@ class Native:
         self.program = Program(
             read_recipe(self.model, length),
             dtype,
+            quantize,
             blocks=length // BLOCK,
             block_size=BLOCK,
             max_tokens=length,
@@ -101,6 +112,26 @@ def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
 def test_a_step_without_wanted_logits_gives_none(native: Native) -> None:
     one = sequence(prompt(3, 20), [0, 1])
     assert native.runner.run([Chunk(one, 10)]).shape == (0, VOCABULARY)
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])  # one caps its logits
+def test_the_head_tells_the_greatest_of_each_panel(
+    architecture: str, quantize: Quantize | None, tmp_path: Path
+) -> None:
+    native = Native(tmp_path, architecture, torch.float32, threads=2, quantize=quantize)
+    for rows in (9, 80):  # one step's logits have memory of their own
+        one = sequence(prompt(7, rows), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
+        logits = native.runner.run([Chunk(one, rows)])
+        expected = logits.reshape(rows, -1, 64).amax(-1)
+        for first, last in ((0, rows), (3, 7)):
+            address = native.program.maxima_of(logits[first:last])
+            assert address is not None
+            found = (ctypes.c_float * expected[first:last].numel()).from_address(address)
+            assert list(found) == expected[first:last].flatten().tolist()
+        assert native.program.maxima_of(logits.clone()) is None
+        assert native.program.maxima_of(logits[1:].flatten()[1:]) is None
+    native.program.close()
 
 
 @pytest.mark.parametrize(("architecture", "threads"), [("llama", 1), ("llama", 3), ("qwen3_moe", 2), ("qwen3_moe", 5)])

@@ -72,9 +72,8 @@ void convolve(const Op& op, int64_t sequence, int channel) {
 
 // Of one token more. A sequence's state has the last `dim` of each channel, the oldest first, which goes.
 template <class F>
-void convolve_next(const Op& op, int64_t sequence, int channel) {
+void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int channel) {
     using T = typename F::T;
-    const Taps<F> taps(op, channel);
     const int channels = std::min(16, op.n - channel);
     const T* in = (const T*)op.in + sequence * op.n + channel;
     T* state = (T*)op.routed + (sequence * op.n + channel) * op.dim;
@@ -89,15 +88,55 @@ void convolve_next(const Op& op, int64_t sequence, int channel) {
     F::store((T*)op.out + sequence * op.n + channel, activate(sum, op.activation), taps.lanes);
 }
 
+// Sums of pairs of numbers in bf16: (lower halves of a times those of b) + (upper halves of both).
+inline __m512 products_of_pairs(__m512i a, __m512i b) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000);
+    const __m512 high = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(a, upper)),
+                                      _mm512_castsi512_ps(_mm512_and_si512(b, upper)));
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), high);
+}
+
+// The same of sixteen channels with four taps each in bf16, which most models have: a channel's state is 64 bits.
+inline void convolve_next_of_four(const Op& op, __m512 bias, int64_t sequence, int channel) {
+    const __m256i newest = _mm256_loadu_si256((const __m256i*)((const uint16_t*)op.in + sequence * op.n + channel));
+    auto* state = (__m512i*)((uint16_t*)op.routed + (sequence * op.n + channel) * 4);
+    const auto* weight = (const __m512i*)((const uint16_t*)op.weight + (int64_t)channel * 4);
+    __m512 pairs[2];
+    for (int half = 0; half < 2; ++half) {
+        const __m128i its = half ? _mm256_extracti128_si256(newest, 1) : _mm256_castsi256_si128(newest);
+        const __m512i last = _mm512_slli_epi64(_mm512_cvtepu16_epi64(its), 48);
+        const __m512i now = _mm512_or_si512(_mm512_srli_epi64(_mm512_loadu_si512(state + half), 16), last);
+        _mm512_storeu_si512(state + half, now);
+        pairs[half] = products_of_pairs(now, _mm512_loadu_si512(weight + half));
+    }
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    const __m512 sum = _mm512_add_ps(_mm512_permutex2var_ps(pairs[0], even, pairs[1]),
+                                     _mm512_permutex2var_ps(pairs[0], odd, pairs[1]));
+    BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate(_mm512_add_ps(sum, bias), op.activation));
+}
+
 // out (sequences, k tokens, n channels) T; weight (n, dim taps) T; keys: bias (n,) T or null; routed: null, or the states
 // (sequences, n, dim) of one token more, changed.
 template <class F>
 void convolution(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kChannels - 1) / kChannels;
-    run.share_in_order(index, step.wanted * blocks, [&](int task) {
-        const int first = task % blocks * kChannels;
-        for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16)
-            op.routed ? convolve_next<F>(op, task / blocks, channel) : convolve<F>(op, task / blocks, channel);
+    if (!op.routed) {
+        run.share_in_order(index, step.wanted * blocks, [&](int task) {
+            const int first = task % blocks * kChannels;
+            for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16)
+                convolve<F>(op, task / blocks, channel);
+        });
+        return;
+    }
+    run.share_in_order(index, blocks, [&](int task) {
+        const int first = task * kChannels;
+        for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16) {
+            const Taps<F> taps(op, channel);
+            for (int64_t sequence = 0; sequence < step.wanted; ++sequence)
+                if (F::pair == 2 && op.dim == 4 && taps.lanes == 0xffff) convolve_next_of_four(op, taps.bias, sequence, channel);
+                else convolve_next<F>(op, taps, sequence, channel);
+        }
     });
 }
 

@@ -31,9 +31,12 @@ _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
 
 @dataclass(frozen=True)
 class _Part:
-    """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states."""
+    """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states.
 
-    rows: Tensor
+    No rows: it is the flat batch, as that lies.
+    """
+
+    rows: Tensor | None
     length: int
     cache: Any
 
@@ -45,7 +48,8 @@ class _Part:
             return {name: self.of(each, tokens) for name, each in value.items()}
         if not isinstance(value, Tensor) or value.shape[:2] != (1, tokens):
             return value
-        return value[0, self.rows].view(-1, self.length, *value.shape[2:])
+        own = value[0] if self.rows is None else value[0, self.rows]
+        return own.view(-1, self.length, *value.shape[2:])
 
 
 class RecurrentLayers:
@@ -140,7 +144,9 @@ class RecurrentLayers:
         if single:
             self._together.arrange(single, self._alone)
             order = [single[each] for each in self._together.ids]
-            parts.append(_Part(torch.tensor(order), 1, self._cache(self._together.layers)))
+            as_it_lies = order == list(range(start))
+            rows_of = None if as_it_lies else torch.tensor(order)
+            parts.append(_Part(rows_of, 1, self._cache(self._together.layers)))
         return parts
 
     def _layers(self, cache: Any) -> list[Any]:
@@ -164,7 +170,10 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
         whole = dict(bound.arguments)
         for part in parts:
             bound.arguments = part.of(whole, tokens) | {argument: part.cache}
-            made[0, part.rows] = forward(*bound.args, **bound.kwargs).flatten(0, 1)
+            own = forward(*bound.args, **bound.kwargs)
+            if part.rows is None:
+                return own.view_as(made)
+            made[0, part.rows] = own.flatten(0, 1)
         return made
 
     return in_parts

@@ -33,6 +33,7 @@ from .native.cache import NativeCache
 from .native.chooser import NativeChooser
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
+from .native.modules import replace_mlps_, replace_norms_
 from .native.places import KEYS
 from .native.pool import FORMATS, Pool
 from .native.program import Program
@@ -104,6 +105,9 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         advance.give_back()
     linears = _native_linears(settings, loaded)
     quantize = rounding(settings)
+    if linears is not None:
+        replace_mlps_(loaded.model, linears, quantize)
+        replace_norms_(loaded.model, linears)
     if linears is not None or quantize is not None:
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
     if quantize is not None:

@@ -56,6 +56,7 @@ void operate(Run& run, int i) {
         case kEmpty: empty<F>(run, i, step); break;
         case kConvolve: convolution<F>(run, i, op, step); break;
         case kScan: scan<F>(run, i, op); break;
+        case kNormRows: norm_rows<F>(run, i, op, step); break;
     }
 }
 

@@ -21,6 +21,8 @@ inline __m512 activate(__m512 x, int activation) {
     switch (activation) {
         case kSilu:
             return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+        case kQuickGelu:
+            return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(_mm512_mul_ps(_mm512_set1_ps(-1.702f), x))));
         case kGeluTanh: {
             __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
             __m512 inner = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.79788456f));

@@ -27,19 +27,48 @@ class NativeLinears:
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
         self.pool = Pool(threads)
-        self._dtype = dtype
+        self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
     def make(self, linear: Linear, quantize: Quantize | None) -> NativeLinear | None:
         """The same linear, its weight packed, and rounded if it is to be; None for what the kernels can't take."""
-        if linear.weight.dtype != self._dtype:
+        packed = self.packed([linear], quantize)
+        return None if packed is None else NativeLinear(packed, self.pool, self.dtype)
+
+    def packed(self, linears: list[Linear], quantize: Quantize | None) -> Packed | None:
+        """The weights of one linear or a gated pair."""
+        if any(linear.weight.dtype != self.dtype for linear in linears):
             return None
         try:
-            packed = self._packer.pack([linear], quantize)
+            packed = self._packer.pack(linears, quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        let_go([linear.weight])
-        return NativeLinear(packed, self.pool, self._dtype)
+        let_go(linear.weight for linear in linears)
+        return packed
+
+
+def product_ops(packed: Packed, **more: Any) -> list[Op]:
+    """A product with a packed weight; before it, where weights are codes, the rounding of what it multiplies."""
+    parts = (packed.weight, packed.weight2, packed.weight3, packed.bias)
+    weight, weight2, weight3, bias = (None if part is None else part.data_ptr() for part in parts)
+    product = Op(
+        kind=Kind.LINEAR, n=packed.n, k=packed.k, format=packed.weight_format, weight=weight, weight2=weight2,
+        weight3=weight3, bias=bias, **more,
+    )  # fmt: skip
+    if packed.weight_format not in (EIGHT, FOUR):
+        return [product]
+    return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k), product]
+
+
+def aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
+    """Let `product_ops` read rows (R, in) and write made (R, out); what is returned has to live until they have run."""
+    given, codes = rows.data_ptr(), None
+    if len(operations) > 1:
+        codes = torch.empty(len(rows), codes_bytes(packed.k), dtype=torch.int8)
+        operations[0].in_, operations[0].out = given, codes.data_ptr()
+        given = codes.data_ptr()
+    operations[-1].in_, operations[-1].out = given, made.data_ptr()
+    return codes
 
 
 class NativeLinear(nn.Module):
@@ -51,31 +80,19 @@ class NativeLinear(nn.Module):
         self._packed = packed
         self._pool = pool
         self._dtype = dtype
-        self._rounds = packed.weight_format in (EIGHT, FOUR)
         parts = (packed.weight, packed.weight2, packed.weight3)
         for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
             self.register_buffer(name, part, persistent=False)
-        weight, weight2, weight3 = (None if part is None else part.data_ptr() for part in parts)
-        quantize = [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k)] if self._rounds else []
-        self._ops = (Op * (len(quantize) + 1))(
-            *quantize,
-            Op(
-                kind=Kind.LINEAR, n=packed.n, k=packed.k, format=packed.weight_format, weight=weight, weight2=weight2,
-                weight3=weight3, bias=None if packed.bias is None else packed.bias.data_ptr(),
-            ),
-        )  # fmt: skip
+        operations = product_ops(packed)
+        self._ops = (Op * len(operations))(*operations)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out), both in the model's format."""
         rows = x.to(self._dtype).reshape(-1, self.in_features).contiguous()
         made = torch.empty(len(rows), self.out_features, dtype=self._dtype)
-        given, codes = rows.data_ptr(), None
-        if self._rounds:
-            codes = torch.empty(len(rows), codes_bytes(self.in_features), dtype=torch.int8)
-            self._ops[0].in_, self._ops[0].out = given, codes.data_ptr()
-            given = codes.data_ptr()
-        self._ops[-1].in_, self._ops[-1].out = given, made.data_ptr()
+        kept = aim(self._ops[:], self._packed, rows, made)
         self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
+        del kept
         return made.view(*x.shape[:-1], self.out_features)
 
     @functools.cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
 from torch import Tensor
 
 # Relative; bf16 rounds to 1/256. What is to be told apart differs by far more.
@@ -16,6 +17,12 @@ def same(a: Tensor, b: Tensor) -> bool:
         return False
     a, b = a.reshape(-1).float(), b.reshape(-1).float()
     return bool((a - b).norm() <= _TOLERANCE * b.norm() + 1e-6)
+
+
+def rounds_to(a: Tensor, b: Tensor) -> bool:
+    """Equal up to what computing in b's format costs: functions that resemble each other are told apart."""
+    a_, b_ = a.float(), b.float()
+    return bool((a_ - b_).norm() <= (1e-4 if b.dtype == torch.float32 else 1e-2) * b_.norm())
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -15,7 +15,11 @@ from .recipe import NotUnderstoodError
 #: What the kernels compute with.
 FORMATS: Final = (torch.bfloat16, torch.float32)
 #: `Activation` of program.h.
-ACTIVATIONS: Final = {None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6}
+ACTIVATIONS: Final = {
+    None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6, "quick_gelu": 7,
+}  # fmt: skip
+#: `NormKind` of program.h.
+NORMS: Final = {"rms": 0, "layer": 1, None: 2}
 
 
 class Kind(IntEnum):
@@ -38,6 +42,7 @@ class Kind(IntEnum):
     EMPTY = 14
     CONVOLVE = 15
     SCAN = 16
+    NORM_ROWS = 17
 
 
 _INTS: Final = (

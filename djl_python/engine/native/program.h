@@ -12,12 +12,12 @@ constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
-    kCombine, kDelta, kEmpty, kConvolve, kScan
+    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows
 };
-constexpr int kKinds = 17;
+constexpr int kKinds = 18;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
-enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu };
+enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
 }  // namespace
@@ -32,7 +32,7 @@ struct Op {
     int32_t n, k;       // width out, width in
     int32_t mode;       // kLinear, kNorm: 0 store T, 1 add to fp32, 2 store fp32; kEmbed: 1 packed table;
                         // kHeads: 1 norms are over all heads at once
-    int32_t norm;       // kNorm: NormKind
+    int32_t norm;       // kNorm, kNormRows: NormKind
     int32_t activation;
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
     int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;

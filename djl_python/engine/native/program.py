@@ -21,13 +21,12 @@ from .mapped import let_go
 from .memory import Arena, Growing, as_tensor
 from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
 from .places import Places, cache_fields, heads_fit
-from .pool import ACTIVATIONS, Kind, Op, Pool
+from .pool import ACTIVATIONS, NORMS, Kind, Op, Pool
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Stacked
 
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 _STORE, _ADD, _STORE_FP32 = range(3)
-_NORM_KINDS: Final = {"rms": 0, "layer": 1, None: 2}
 
 
 @dataclass(frozen=True)
@@ -325,7 +324,7 @@ class Program:
             if norm.bias is not None:
                 details["bias"] = self._keep(norm.bias.contiguous())
         kind = None if norm is None else norm.kind
-        self._add(Kind.NORM, n=self._width, norm=_NORM_KINDS[kind], in_=given, out=out, **details, **more)
+        self._add(Kind.NORM, n=self._width, norm=NORMS[kind], in_=given, out=out, **details, **more)
 
     def _add_gather(self, what: str, columns: int, given: int) -> int:
         """The wanted rows of what is given."""

@@ -8,27 +8,19 @@ tensors; what can't be explained raises `NotUnderstoodError`, and the model runs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import PAGED
-from .near import distance, factor_of, rounded, same
+from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_attention import read_attention, rotaries
 from .read_experts import experts_event, read_experts, router_event
+from .read_mlp import FUNCTIONS, read_mlp
 from .recipe import Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Rotary
 from .watch import Event, Watched, watch
-
-_ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "silu": nn.functional.silu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "gelu": nn.functional.gelu,
-    "relu": nn.functional.relu,
-    "relu_squared": lambda x: nn.functional.relu(x).square(),
-}
 
 _WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
 
@@ -97,7 +89,10 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
             f"layer {index}: {len(parallel_first)} linears before the attention read something else"
         )
     attention = read_attention(reader.call, reader.norms, before, output, turns, seen.positions)
-    mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, rest, index)
+    try:
+        mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, rest)
+    except NotUnderstoodError as reason:
+        raise NotUnderstoodError(f"layer {index}: {reason}") from reason
     into_attention = reader.norm_into(attention_input)
     if not same(attention_input if into_attention is None else into_attention[0].x, reader.given):
         raise NotUnderstoodError(f"layer {index}: the attention does not read the layer's input")
@@ -135,71 +130,25 @@ def _after(reader: LayerReader, x: Tensor) -> tuple[Tensor, Norm | None]:
 
 
 def _read_mlp_or_experts(
-    reader: LayerReader, linears: list[tuple[Event, Linear]], index: int
+    reader: LayerReader, linears: list[tuple[Event, Linear]]
 ) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
-        return _read_mlp(linears, index)
-    try:
-        router = router_event(reader.events, called)
-        experts, x, result = read_experts(called, router, _ACTIVATIONS)
-    except NotUnderstoodError as reason:
-        raise NotUnderstoodError(f"layer {index}: {reason}") from reason
+        return read_mlp(linears)
+    router = router_event(reader.events, called)
+    experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]
     others = [(event, linear) for event, linear in linears if event.module is not router.module]
     if not others:
         return experts, x, result
     gates = [pair for pair in others if len(pair[1].weight) == 1]
-    experts.shared, shared_input, shared_result = _read_mlp([pair for pair in others if pair not in gates], index)
+    experts.shared, shared_input, shared_result = read_mlp([pair for pair in others if pair not in gates])
     if not same(shared_input, x):
-        raise NotUnderstoodError(f"layer {index}: the shared expert reads something else than the others")
+        raise NotUnderstoodError("the shared expert reads something else than the others")
     if gates:
         ((event, experts.shared_gate),) = gates
         shared_result = shared_result * event.result.sigmoid().reshape(1, -1, 1)
     return experts, x, result + shared_result.reshape(result.shape)
-
-
-def _read_mlp(linears: list[tuple[Event, Linear]], index: int) -> tuple[Mlp, Tensor, Tensor]:
-    """(the MLP, its input, its result)"""
-    if len(linears) not in (2, 3):
-        raise NotUnderstoodError(f"layer {index}: an MLP of {len(linears)} linears")
-    *first, (down_event, down) = linears
-    x = first[0][0].x
-    if any(not torch.equal(event.x, x) for event, _ in first):
-        raise NotUnderstoodError(f"layer {index}: the MLP's linears read different things")
-    made = [event.result.float() for event, _ in first]
-    weights = [linear for _, linear in first]
-    wanted = down_event.x.float()
-    choices: list[tuple[Linear | None, Linear, Tensor, Tensor | float]] = []
-    if len(first) == 2:
-        choices = [(weights[0], weights[1], made[0], made[1]), (weights[1], weights[0], made[1], made[0])]
-    else:
-        choices = [(None, weights[0], made[0], 1.0)]
-        if made[0].shape[-1] == 2 * wanted.shape[-1]:
-            halves = made[0].chunk(2, -1)
-            parts = [
-                Linear(w, None if weights[0].bias is None else b)
-                for w, b in zip(
-                    weights[0].weight.chunk(2),
-                    (weights[0].bias if weights[0].bias is not None else weights[0].weight[:, 0]).chunk(2),
-                    strict=True,
-                )
-            ]
-            choices = [(parts[0], parts[1], halves[0], halves[1]), (parts[1], parts[0], halves[1], halves[0])]
-    # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
-    _, gate, up, name, explained = min(
-        (
-            (distance(function(inner) * factor, wanted), gate, up, name, same(function(inner) * factor, wanted))
-            for gate, up, inner, factor in choices
-            for name, function in _ACTIVATIONS.items()
-            if inner.shape == wanted.shape
-        ),
-        key=lambda choice: choice[0],
-        default=(0.0, None, down, "", False),
-    )
-    if explained:
-        return Mlp(gate, up, name, down), x, down_event.result
-    raise NotUnderstoodError(f"layer {index}: an unknown activation in the MLP")
 
 
 def _first_row(table: Tensor, looked_up: Tensor) -> int:

@@ -4,6 +4,7 @@
 
 #include "formats.h"
 #include "heads.h"
+#include "linear.h"
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"
@@ -86,6 +87,42 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
                 made = _mm512_fmadd_ps(made, _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));
             _mm512_mask_storeu_ps(out, mask, made);
         }
+    });
+}
+
+// The norm of in (wanted, n) T, of each k columns by themselves, out T. With keys, a gate (wanted, n) T: its silu multiplies
+// what the norm makes (mode 0) or is given (mode 1).
+template <class F>
+void norm_rows(Run& run, int index, const Op& op, const Step& step) {
+    using T = typename F::T;
+    constexpr int kTogether = 8;
+    thread_local std::vector<float> room;
+    const auto* weight = (const float*)op.weight;
+    run.share_in_order(index, (step.wanted + kTogether - 1) / kTogether, [&](int task) {
+        room.resize(op.k + 16);
+        const int64_t begin = (int64_t)task * kTogether, end = std::min<int64_t>(begin + kTogether, step.wanted);
+        for (int64_t t = begin; t < end; ++t)
+            for (int first = 0; first < op.n; first += op.k) {
+                const int64_t at = t * op.n + first;
+                auto gate = [&](int i, __mmask16 mask) { return activate(F::load((const T*)op.keys + at + i, mask), kSilu); };
+                for (int i = 0; i < op.k; i += 16) {
+                    const __mmask16 mask = lanes_of(op.k - i);
+                    __m512 x = F::load((const T*)op.in + at + i, mask);
+                    if (op.keys && op.mode == 1) x = _mm512_mul_ps(x, gate(i, mask));
+                    _mm512_mask_storeu_ps(room.data() + i, mask, x);
+                }
+                float mean, inverse;
+                normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
+                for (int i = 0; i < op.k; i += 16) {
+                    const __mmask16 mask = lanes_of(op.k - i);
+                    __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, room.data() + i), _mm512_set1_ps(mean));
+                    x = _mm512_mul_ps(x, _mm512_set1_ps(inverse));
+                    x = _mm512_mul_ps(x, _mm512_maskz_loadu_ps(mask, weight + first + i));
+                    if (op.bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, op.bias + first + i));
+                    if (op.keys && op.mode == 0) x = _mm512_mul_ps(x, gate(i, mask));
+                    F::store((T*)op.out + at + i, x, mask);
+                }
+            }
     });
 }
 

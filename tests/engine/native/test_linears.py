@@ -10,7 +10,7 @@ from torch import nn
 
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.pool import ACTIVATIONS
-from djl_python.engine.native.read import _ACTIVATIONS
+from djl_python.engine.native.read_mlp import FUNCTIONS
 from djl_python.engine.native.recipe import Linear
 from djl_python.engine.quantization import Quantize, quantized
 
@@ -24,8 +24,8 @@ def linears(request: pytest.FixtureRequest) -> Iterator[NativeLinears]:
 
 def a_linear(linears: NativeLinears, bias: bool = True, width: int = 192) -> Linear:
     random = torch.Generator().manual_seed(3)
-    weight = (torch.randn(100, width, generator=random) * 0.05).to(linears._dtype)
-    return Linear(weight, torch.randn(100, generator=random).to(linears._dtype) if bias else None)
+    weight = (torch.randn(100, width, generator=random) * 0.05).to(linears.dtype)
+    return Linear(weight, torch.randn(100, generator=random).to(linears.dtype) if bias else None)
 
 
 def packed(linears: NativeLinears, linear: Linear, quantize: Quantize | None = None) -> NativeLinear:
@@ -43,15 +43,15 @@ def expected(linear: Linear, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(1, 1), (2, 50), (0, 3)])
 def test_products(linears: NativeLinears, shape: tuple[int, int], bias: bool) -> None:
     linear = a_linear(linears, bias)
-    x = torch.randn(*shape, 192).to(linears._dtype)
+    x = torch.randn(*shape, 192).to(linears.dtype)
     result = packed(linears, linear)(x)
-    assert (result.dtype, result.shape) == (linears._dtype, (*shape, 100))
+    assert (result.dtype, result.shape) == (linears.dtype, (*shape, 100))
     torch.testing.assert_close(result.float(), expected(linear, x), rtol=1e-2, atol=1e-2)
 
 
 def test_a_strided_input(linears: NativeLinears) -> None:
     linear = a_linear(linears)
-    x = torch.randn(3, 4, 384).to(linears._dtype)[:, ::2, ::2]
+    x = torch.randn(3, 4, 384).to(linears.dtype)[:, ::2, ::2]
     torch.testing.assert_close(packed(linears, linear)(x).float(), expected(linear, x), rtol=1e-2, atol=1e-2)
 
 
@@ -59,7 +59,7 @@ def test_a_strided_input(linears: NativeLinears) -> None:
 def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
     linear = a_linear(linears)
     codes = quantized(linear.weight, quantize)
-    x = torch.randn(5, 192).to(linears._dtype)
+    x = torch.randn(5, 192).to(linears.dtype)
     result = packed(linears, linear, quantize)(x).float()
     wanted = expected(Linear(codes.values(192), linear.bias), x)
     assert float((result - wanted).norm() / wanted.norm()) < 0.02
@@ -72,10 +72,10 @@ def test_whoever_multiplies_a_row_it_is_the_same(
 ) -> None:
     """However panels, and rows of a panel, are shared out: all rows, and each as if it were alone."""
     random = torch.Generator().manual_seed(4)
-    linear = Linear((torch.randn(7 * 64 - 5, 192, generator=random) * 0.05).to(linears._dtype), None)
-    others = NativeLinears(linears._dtype, threads)
+    linear = Linear((torch.randn(7 * 64 - 5, 192, generator=random) * 0.05).to(linears.dtype), None)
+    others = NativeLinears(linears.dtype, threads)
     mine, theirs = packed(linears, linear, quantize), packed(others, linear, quantize)
-    x = torch.randn(230, 192, generator=random).to(linears._dtype)
+    x = torch.randn(230, 192, generator=random).to(linears.dtype)
     alone = torch.cat([mine(row[None]) for row in x])
     for rows in (1, 23, 24, 30, 31, 47, 96, 97, 130, 230):
         assert torch.equal(theirs(x[:rows]), alone[:rows]), rows
@@ -99,20 +99,20 @@ def test_what_the_kernels_cannot_take_is_left_to_torch(linears: NativeLinears) -
 def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) -> None:
     made = packed(linears, a_linear(linears, bias=False))
     weight = made.weight
-    assert (weight.dtype, weight.shape, weight.device.type) == (linears._dtype, (100, 192), "cpu")
+    assert (weight.dtype, weight.shape, weight.device.type) == (linears.dtype, (100, 192), "cpu")
     assert "unpacked" not in vars(weight)
     with torch.inference_mode():
-        product = weight @ torch.ones(192, 1, dtype=linears._dtype)
-    torch.testing.assert_close(product, a_linear(linears, bias=False).weight @ torch.ones(192, 1, dtype=linears._dtype))
+        product = weight @ torch.ones(192, 1, dtype=linears.dtype)
+    torch.testing.assert_close(product, a_linear(linears, bias=False).weight @ torch.ones(192, 1, dtype=linears.dtype))
     assert type(weight.unpacked) is torch.Tensor
     assert made.weight is weight
 
 
-@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name in _ACTIVATIONS])
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name in FUNCTIONS])
 def test_activations_are_as_exact_as_torchs(activation: str) -> None:
     linears = NativeLinears(torch.float32, threads=1)
     made = packed(linears, Linear(torch.eye(64), None))
     made._ops[-1].activation = ACTIVATIONS[activation]
     x = torch.linspace(-12, 12, 64 * 301).view(-1, 64)
-    torch.testing.assert_close(made(x).double(), _ACTIVATIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(made(x).double(), FUNCTIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
     linears.pool.close()

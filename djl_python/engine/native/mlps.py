@@ -1,0 +1,96 @@
+"""An MLP on the native kernels, for models whose other parts torch runs. Runs in the engine process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ..images import MISFITS
+from .linears import aim, product_ops
+from .near import rounds_to
+from .packing import Packed
+from .parts import as_linear
+from .pool import ACTIVATIONS, Op, Pool, Step
+from .read_mlp import FUNCTIONS, read_mlp
+from .recipe import Linear, Mlp, NotUnderstoodError
+from .watch import Event
+
+_MOST_LINEARS: Final = 3
+_SPREAD: Final = 2.0
+
+
+class NativeMlp(nn.Module):
+    """down(activation(gate(x)) * up(x)), or without a gate, in one call.
+
+    Args:
+        up: of the gate too, if there is one.
+    """
+
+    def __init__(self, mlp: Mlp, up: Packed, down: Packed, pool: Pool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._up, self._down = up, down
+        for name, packed in (("up", up), ("down", down)):
+            self.register_buffer(name, packed.weight, persistent=False)  # counted as what a step reads
+        self._pool = pool
+        self._dtype = dtype
+        first = product_ops(up, activation=ACTIVATIONS[mlp.activation], gated=int(mlp.gate is not None))
+        operations = [*first, *product_ops(down)]
+        self._ops = (Op * len(operations))(*operations)
+        self._first, self._second = self._ops[: len(first)], self._ops[len(first) :]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) to (..., width), both in the model's format."""
+        rows = x.to(self._dtype).reshape(-1, self._up.k).contiguous()
+        inner = torch.empty(len(rows), self._up.n, dtype=self._dtype)
+        made = torch.empty(len(rows), self._down.n, dtype=self._dtype)
+        kept = aim(self._first, self._up, rows, inner), aim(self._second, self._down, inner, made)
+        self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
+        del kept
+        return made.view(*x.shape[:-1], self._down.n)
+
+    def _apply(self, *arguments: Any, **named: Any) -> nn.Module:
+        return self
+
+
+def as_mlp(module: nn.Module) -> Mlp | None:
+    """What a module of two or three linears computes, if it is an MLP and nothing more.
+
+    It is tried with numbers for which its activation is far from straight.
+    """
+    linears = {each: linear for each in module.modules() if (linear := as_linear(each)) is not None}
+    if not 1 < len(linears) <= _MOST_LINEARS or as_linear(module) is not None:
+        return None
+    of_linears = {id(parameter) for each in linears for parameter in each.parameters()}
+    if any(id(parameter) not in of_linears for parameter in module.parameters()):
+        return None
+    weight = next(iter(linears.values())).weight
+    x = torch.randn(1, 3, weight.shape[1], generator=torch.Generator().manual_seed(1)).to(weight.dtype)
+    events: list[tuple[Event, Linear]] = []
+    with ExitStack() as hooks:
+        for each, linear in linears.items():
+
+            def note(owner: nn.Module, given: tuple[Tensor, ...], made: Tensor, linear: Linear = linear) -> None:
+                events.append((Event(owner, given, {}, made.clone()), linear))
+
+            hooks.callback(each.register_forward_hook(note).remove)
+        try:
+            module(x)
+            x *= _SPREAD / events[0][0].result.float().std().to(x.dtype)
+            events.clear()
+            made = module(x)
+            mlp, given, result = read_mlp(events)
+            wanted = events[-1][0].x
+        except (*MISFITS, NotUnderstoodError):
+            return None
+    inner = FUNCTIONS[mlp.activation](_of(mlp.up if mlp.gate is None else mlp.gate, x))
+    explained = rounds_to(inner if mlp.gate is None else inner * _of(mlp.up, x), wanted)
+    whole = isinstance(made, Tensor) and torch.equal(given, x) and torch.equal(made, result)
+    return mlp if explained and whole else None
+
+
+def _of(linear: Linear, x: Tensor) -> Tensor:
+    """As it is in the model's format."""
+    return nn.functional.linear(x, linear.weight, linear.bias).float()

@@ -1,0 +1,113 @@
+"""A norm on the native kernels, for models whose other parts torch runs. Runs in the engine process."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ..images import MISFITS
+from .near import distance, rounds_to
+from .pool import NORMS, Kind, Op, Pool, Step
+from .recipe import Norm
+
+# With fewer numbers than this the calling thread is done before another one is awake.
+_SHARED_FROM: Final = 100_000
+_EPSILONS: Final = ("variance_epsilon", "eps", "norm_eps")
+_GROUPS: Final = ("n_groups", "num_groups")
+
+
+class NativeNorm(nn.Module):
+    """The norm of each `width` columns by themselves. With a gate, its silu multiplies what the norm makes or is given.
+
+    Args:
+        own: the model's, which takes what the kernels don't.
+        gate_first: it multiplies what the norm is given.
+        pools: one of all threads, one of the calling thread alone.
+    """
+
+    def __init__(
+        self, own: nn.Module, norm: Norm, width: int, gate_first: bool, dtype: torch.dtype, pools: tuple[Pool, Pool]
+    ) -> None:
+        super().__init__()
+        self.own = own
+        self._dtype = dtype
+        self._pools = pools
+        self._columns = len(norm.weight)
+        self._norm = norm
+        self._ops = (Op * 1)(
+            Op(
+                kind=Kind.NORM_ROWS, n=self._columns, k=width, norm=NORMS[norm.kind], mode=int(gate_first),
+                eps=norm.eps, weight=norm.weight.data_ptr(),
+                bias=None if norm.bias is None else norm.bias.data_ptr(),
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, own: nn.Module, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> NativeNorm | None:
+        """What computes the same as a module; None if that is no norm, or does more."""
+        weight = getattr(own, "weight", None)
+        known = {"weight", "bias"}.issuperset(name for name, _ in own.named_parameters())
+        if not known or not isinstance(weight, Tensor) or weight.dim() != 1 or any(True for _ in own.children()):
+            return None
+        random = torch.Generator().manual_seed(1)
+        x, gate = ((torch.randn(1, 3, len(weight), generator=random) + 0.5).to(dtype) for _ in range(2))
+        try:
+            _, *further = inspect.signature(own.forward).parameters.values()
+            calls: list[tuple[Tensor, ...]] = (
+                [] if further and further[0].default is inspect.Parameter.empty else [(x,)]
+            )
+            calls += [(x, gate)] if further else []
+            expected = [own(*given) for given in calls]
+        except (*MISFITS, ValueError):
+            return None
+        if not all(isinstance(each, Tensor) and each.dtype == dtype and each.shape == x.shape for each in expected):
+            return None
+
+        def makes(norm: NativeNorm) -> Tensor:
+            return torch.cat([norm(*given) for given in calls])
+
+        wanted = torch.cat(expected)
+        nearest = min(
+            (cls(own, *likely, dtype, pools) for likely in _likely(own)),
+            key=lambda norm: distance(makes(norm), wanted),
+        )
+        return nearest if rounds_to(makes(nearest), wanted) else None
+
+    def forward(self, hidden_states: Tensor, gate: Tensor | None = None, **more: Any) -> Tensor:
+        """(..., columns), both in the model's format."""
+        if more or hidden_states.dtype != self._dtype or (gate is not None and gate.dtype != self._dtype):
+            made: Tensor = self.own(hidden_states, *(() if gate is None else (gate,)), **more)
+            return made
+        given = hidden_states.contiguous()
+        made = torch.empty_like(given)
+        gate = None if gate is None else gate.contiguous()
+        operation = self._ops[0]
+        operation.in_, operation.out = given.data_ptr(), made.data_ptr()
+        operation.keys = None if gate is None else gate.data_ptr()
+        pool = self._pools[given.numel() < _SHARED_FROM]
+        step = Step(wanted=given.numel() // self._columns)
+        pool.run(self._ops, 1, step, bf16=self._dtype == torch.bfloat16)
+        return made
+
+    @property
+    def weight(self) -> Any:
+        return self.own.weight
+
+
+def _likely(own: Any) -> Iterator[tuple[Norm, int, bool]]:
+    """What a module may be: norm, width, and whether a gate comes first."""
+    weight = own.weight.data.float()
+    bias = own.bias.data.float().contiguous() if isinstance(getattr(own, "bias", None), Tensor) else None
+    eps = next((value for name in _EPSILONS if isinstance(value := getattr(own, name, None), float)), 1e-6)
+    groups = next((value for name in _GROUPS if isinstance(value := getattr(own, name, None), int)), 1)
+    size = getattr(own, "group_size", None)
+    widths = {len(weight), len(weight) // groups, size if isinstance(size, int) else len(weight)}
+    for kind in ("rms", "layer"):
+        for scale in (weight.contiguous(), weight + 1):
+            for width in widths:
+                for gate_first in (False, True):
+                    yield Norm(kind, scale, bias, eps), width, gate_first

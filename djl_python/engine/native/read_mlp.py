@@ -1,0 +1,69 @@
+"""Reads an MLP from what its linears were given and made. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from .near import distance, same
+from .recipe import Linear, Mlp, NotUnderstoodError
+from .watch import Event
+
+FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "silu": nn.functional.silu,
+    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "gelu": nn.functional.gelu,
+    "quick_gelu": lambda x: x * (1.702 * x).sigmoid(),
+    "relu": nn.functional.relu,
+    "relu_squared": lambda x: nn.functional.relu(x).square(),
+}
+
+
+def read_mlp(linears: list[tuple[Event, Linear]]) -> tuple[Mlp, Tensor, Tensor]:
+    """(the MLP, its input, its result)
+
+    Raises:
+        NotUnderstoodError: they are something else.
+    """
+    if len(linears) not in (2, 3):
+        raise NotUnderstoodError(f"an MLP of {len(linears)} linears")
+    *first, (down_event, down) = linears
+    x = first[0][0].x
+    if any(not torch.equal(event.x, x) for event, _ in first):
+        raise NotUnderstoodError("the MLP's linears read different things")
+    made = [event.result.float() for event, _ in first]
+    weights = [linear for _, linear in first]
+    wanted = down_event.x.float()
+    choices: list[tuple[Linear | None, Linear, Tensor, Tensor | float]] = []
+    if len(first) == 2:
+        choices = [(weights[0], weights[1], made[0], made[1]), (weights[1], weights[0], made[1], made[0])]
+    else:
+        choices = [(None, weights[0], made[0], 1.0)]
+        if made[0].shape[-1] == 2 * wanted.shape[-1]:
+            halves = made[0].chunk(2, -1)
+            parts = [
+                Linear(w, None if weights[0].bias is None else b)
+                for w, b in zip(
+                    weights[0].weight.chunk(2),
+                    (weights[0].bias if weights[0].bias is not None else weights[0].weight[:, 0]).chunk(2),
+                    strict=True,
+                )
+            ]
+            choices = [(parts[0], parts[1], halves[0], halves[1]), (parts[1], parts[0], halves[1], halves[0])]
+    # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
+    _, gate, up, name, explained = min(
+        (
+            (distance(function(inner) * factor, wanted), gate, up, name, same(function(inner) * factor, wanted))
+            for gate, up, inner, factor in choices
+            for name, function in FUNCTIONS.items()
+            if inner.shape == wanted.shape
+        ),
+        key=lambda choice: choice[0],
+        default=(0.0, None, down, "", False),
+    )
+    if explained:
+        return Mlp(gate, up, name, down), x, down_event.result
+    raise NotUnderstoodError("an unknown activation in the MLP")

@@ -1,0 +1,113 @@
+"""MLPs on the native kernels compute what the models' own compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import CLIPVisionConfig, GPT2Config, LlamaConfig, Phi3Config
+from transformers.models.clip.modeling_clip import CLIPMLP
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
+from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.models.phi3.modeling_phi3 import Phi3MLP
+
+from djl_python.engine.native.linears import NativeLinears
+from djl_python.engine.native.mlps import NativeMlp, as_mlp
+from djl_python.engine.native.modules import replace_mlps_, replace_norms_
+from djl_python.engine.native.recipe import Linear
+from djl_python.engine.quantization import Quantize
+
+_SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 100, "num_hidden_layers": 1}
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def linears(request: pytest.FixtureRequest) -> Iterator[NativeLinears]:
+    made = NativeLinears(request.param, threads=2)
+    yield made
+    made.pool.close()
+
+
+class Model(nn.Module):
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.mlp(x)
+        return made
+
+
+def a_model(mlp: nn.Module, dtype: torch.dtype) -> Model:
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in mlp.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) * 0.2)
+    return Model(mlp).to(dtype).eval()
+
+
+KINDS = {
+    "gated": lambda: LlamaMLP(LlamaConfig(**_SIZES)),
+    "gated in one": lambda: Phi3MLP(Phi3Config(**_SIZES, pad_token_id=0)),
+    "quick": lambda: CLIPMLP(CLIPVisionConfig(hidden_size=64, intermediate_size=96, num_attention_heads=4)),
+    "biases, transposed": lambda: GPT2MLP(96, GPT2Config(n_embd=64, n_head=4)),
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+def test_mlps(kind: str, linears: NativeLinears) -> None:
+    model = a_model(KINDS[kind](), linears.dtype)
+    x = torch.randn(2, 5, 64).to(linears.dtype)
+    expected = model(x)
+    replace_mlps_(model, linears, None)
+    assert isinstance(model.mlp, NativeMlp)
+    tolerance = 1e-4 if linears.dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(model(x), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+    assert model(x[:, :0]).shape == (2, 0, 64)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_rounded_weights_are_those_of_rounded_linears(quantize: Quantize, linears: NativeLinears) -> None:
+    whole, apart = (a_model(KINDS["gated"](), linears.dtype) for _ in range(2))
+    replace_mlps_(whole, linears, quantize)
+    for name, each in apart.mlp.named_children():
+        if isinstance(each, nn.Linear):
+            made = linears.make(Linear(each.weight.data, None), quantize)
+            assert made is not None
+            setattr(apart.mlp, name, made)
+    x = torch.randn(7, 64).to(linears.dtype)
+    expected = apart(x)
+    torch.testing.assert_close(whole(x), expected, rtol=5e-2, atol=5e-2 * float(expected.abs().max()))
+
+
+class Residual(LlamaMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = super().forward(x)
+        return made + x
+
+
+class Scaled(LlamaMLP):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+@torch.inference_mode()
+def test_what_does_more_is_left_alone() -> None:
+    for kind in (Residual, Scaled):
+        assert as_mlp(a_model(kind(LlamaConfig(**_SIZES)), torch.float32).mlp) is None
+    assert as_mlp(nn.Sequential(nn.Linear(8, 8), nn.Softplus(), nn.Linear(8, 8))) is None
+    assert as_mlp(nn.Linear(8, 8)) is None
+
+
+@torch.inference_mode()
+def test_what_is_replaced_is_not_replaced_again(linears: NativeLinears) -> None:
+    model = a_model(KINDS["gated"](), linears.dtype)
+    for _ in range(2):
+        replace_mlps_(model, linears, None)
+        replace_norms_(model, linears)
+    assert [type(each).__name__ for each in model.modules()] == ["Model", "NativeMlp"]

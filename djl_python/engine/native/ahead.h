@@ -24,11 +24,12 @@ struct Ahead {
     const char* at;
     int64_t second, stride;
 
-    // A tile alone with its panel (Lines of 64 bytes a step) fetches the panel itself, some lines before they are read.
+    // A tile alone with its panel (Lines of 64 bytes a step) fetches the panel itself, some lines before they are read. It
+    // is read once: what others have in the larger caches stays there, also what runs between steps.
     template <int Lines>
     void fetch() {
         if (Lines) {
-            for (int line = 0; line < Lines; ++line) _mm_prefetch(at + kAhead + line * 64, _MM_HINT_T1);
+            for (int line = 0; line < Lines; ++line) _mm_prefetch(at + kAhead + line * 64, _MM_HINT_NTA);
         } else {
             _mm_prefetch(at, _MM_HINT_T1);
             _mm_prefetch(at + second, _MM_HINT_T1);

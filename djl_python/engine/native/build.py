@@ -53,7 +53,7 @@ def library() -> ctypes.CDLL:
             _build(compiler, path)
     loaded = ctypes.CDLL(str(path))
     loaded.djl_pool.restype = ctypes.c_void_p
-    loaded.djl_pool.argtypes = [ctypes.c_int]
+    loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
     loaded.djl_parts.argtypes = [ctypes.c_int]
     loaded.djl_seconds.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

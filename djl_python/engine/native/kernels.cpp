@@ -104,8 +104,8 @@ int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
 int djl_choice_size() { return sizeof(Choice); }
 
-void* djl_pool(int threads) {
-    auto* pool = new Pool(threads);
+void* djl_pool(int threads, int follow_spins) {
+    auto* pool = new Pool(threads, follow_spins);
     for (int i = 1; i < threads; ++i) pool->others.emplace_back(work, pool, i);
     return pool;
 }

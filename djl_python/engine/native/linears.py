@@ -26,7 +26,7 @@ class NativeLinears:
     """
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.pool = Pool(threads)
+        self.pool = Pool(threads, often=True)
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 

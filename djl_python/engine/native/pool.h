@@ -143,15 +143,17 @@ private:
 
 struct Pool {
     const int threads;
+    const int follow_spins;  // between runs, before a thread sleeps
     std::vector<std::thread> others;
     std::atomic<uint32_t> generation{0};  // of runs; odd while one is being prepared
     std::atomic<Run*> current{nullptr};
     std::atomic<bool> stopping{false};
+    std::atomic<int> sleeping{0};  // between runs
     Parts parts;
     std::vector<std::unique_ptr<Run>> runs;  // each thread can be late in one; another is free
     double seconds[kKinds] = {};             // by kind of operation, over all runs; the calling thread's clock
 
-    explicit Pool(int n) : threads(n), parts(n) {
+    Pool(int n, int spins) : threads(n), follow_spins(spins), parts(n) {
         for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, parts));
     }
 
@@ -166,7 +168,7 @@ struct Pool {
     void begin(Run& run) {
         current.store(&run, std::memory_order_release);
         generation.fetch_add(1, std::memory_order_seq_cst);
-        if (threads > 1) wake_all(generation);
+        if (sleeping.load(std::memory_order_seq_cst)) wake_all(generation);
     }
 
     // Another thread's life: walks each run that it is in time for.
@@ -176,8 +178,12 @@ struct Pool {
         while (true) {
             uint32_t now;
             for (int spins = 0; (now = generation.load(std::memory_order_acquire)) == seen || now % 2; ++spins) {
-                if (spins < 200) _mm_pause();
-                else sleep_while(generation, now);
+                if (spins < follow_spins) _mm_pause();
+                else {
+                    sleeping.fetch_add(1, std::memory_order_seq_cst);
+                    sleep_while(generation, now);
+                    sleeping.fetch_sub(1, std::memory_order_relaxed);
+                }
             }
             if (stopping) return;
             Run* run = current.load(std::memory_order_acquire);

@@ -20,6 +20,8 @@ ACTIVATIONS: Final = {
 }  # fmt: skip
 #: `NormKind` of program.h.
 NORMS: Final = {"rms": 0, "layer": 1, None: 2}
+_SPINS: Final = 200
+_OFTEN_SPINS: Final = 4000
 
 
 class Kind(IntEnum):
@@ -94,14 +96,18 @@ CHOICE: Final = np.dtype(
 
 
 class Pool:
-    """Threads that walk lists of operations together with the thread that calls `run`."""
+    """Threads that walk lists of operations together with the thread that calls `run`.
 
-    def __init__(self, threads: int) -> None:
+    Args:
+        often: the next call comes in a moment, mostly: threads wait for it awake, for up to a tenth of a millisecond.
+    """
+
+    def __init__(self, threads: int, *, often: bool = False) -> None:
         self._library = library()
         theirs = [self._library.djl_op_size(), self._library.djl_step_size(), self._library.djl_choice_size()]
         if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
-        self._handle = self._library.djl_pool(threads)
+        self._handle = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:
         """Walk the first `count` of an array of `Op`; returns when all is done. Not for two threads at once.

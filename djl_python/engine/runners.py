@@ -40,6 +40,7 @@ from .native.program import Program
 from .native.read import read_recipe
 from .native.recipe import NotUnderstoodError
 from .native.runner import NativeModelRunner
+from .native.siblings import joined
 from .native.stand_ins import StandIns
 from .quantization import Quantize
 from .recurrent import Functions, RecurrentLayers
@@ -110,8 +111,10 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         replace_norms_(loaded.model, linears)
     if linears is not None or quantize is not None:
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
-    if quantize is not None:
-        reference = _reference_logits(loaded)
+    if linears is not None or quantize is not None:
+        with nullcontext() if linears is None else joined(loaded.model):
+            rounded = _reference_logits(loaded)
+        reference = reference if quantize is None else rounded
     functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
         recurrent.functions = functions

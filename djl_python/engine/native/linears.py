@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -71,29 +71,49 @@ def aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Ten
     return codes
 
 
+class Together(Protocol):
+    """Computes several linears at once; see `siblings`."""
+
+    def of(self, linear: NativeLinear, x: Tensor) -> Tensor:
+        """What one of them makes of x."""
+        ...
+
+
 class NativeLinear(nn.Module):
-    """x @ weight.T + bias. Stays as it is when a module's format or device is changed: packed weights have one."""
+    """x @ weight.T + bias. Stays as it is when a module's format or device is changed: packed weights have one.
+
+    Attributes:
+        siblings: computes it, with others that are given the same.
+    """
+
+    siblings: Together | None = None
 
     def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
         super().__init__()
         self.out_features, self.in_features = packed.n, packed.k
-        self._packed = packed
-        self._pool = pool
+        self.packed = packed
+        self.pool = pool
         self._dtype = dtype
         parts = (packed.weight, packed.weight2, packed.weight3)
         for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
             self.register_buffer(name, part, persistent=False)
-        operations = product_ops(packed)
-        self._ops = (Op * len(operations))(*operations)
+        self.ops = product_ops(packed)
+        self._array = (Op * len(self.ops))(*self.ops)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out), both in the model's format."""
-        rows = x.to(self._dtype).reshape(-1, self.in_features).contiguous()
+        if self.siblings is not None:
+            return self.siblings.of(self, x)
+        rows = self.rows_of(x)
         made = torch.empty(len(rows), self.out_features, dtype=self._dtype)
-        kept = aim(self._ops[:], self._packed, rows, made)
-        self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
+        kept = aim(self._array[:], self.packed, rows, made)
+        self.pool.run(self._array, len(self._array), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
         del kept
         return made.view(*x.shape[:-1], self.out_features)
+
+    def rows_of(self, x: Tensor) -> Tensor:
+        """(R, in), as the kernels read it."""
+        return x.to(self._dtype).reshape(-1, self.in_features).contiguous()
 
     @functools.cached_property
     def weight(self) -> Tensor:
@@ -107,7 +127,7 @@ class NativeLinear(nn.Module):
     @property
     def bias(self) -> Tensor | None:
         """(out,)"""
-        bias = self._packed.bias
+        bias = self.packed.bias
         return None if bias is None else bias[: self.out_features].to(self._dtype)
 
     def __repr__(self) -> str:

@@ -1,0 +1,82 @@
+"""Linears that are given the same, one after the other, as one call of the kernels. Runs in the engine process.
+
+A model that torch runs asks for queries, keys and values one by one. Each call costs what finding the kernels with cold
+caches costs; so the first of them has all computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .linears import NativeLinear, aim
+from .pool import Op, Step
+
+
+class Siblings:
+    """Linears of one parent, in the order in which they are called with the same tensor."""
+
+    def __init__(self, linears: list[NativeLinear]) -> None:
+        self._linears = linears
+        self._ops = (Op * sum(len(each.ops) for each in linears))(*itertools.chain(*(each.ops for each in linears)))
+        ends = list(itertools.accumulate(len(each.ops) for each in linears))
+        self._parts = [self._ops[end - len(each.ops) : end] for each, end in zip(linears, ends, strict=True)]
+        self._given: Tensor | None = None
+        self._made: dict[NativeLinear, Tensor] = {}
+
+    def of(self, linear: NativeLinear, x: Tensor) -> Tensor:
+        """What a linear makes of x."""
+        if x is not self._given or linear not in self._made:
+            self._compute(x)
+        made = self._made.pop(linear)
+        if not self._made:
+            self._given = None
+        return made
+
+    def _compute(self, x: Tensor) -> None:
+        first = self._linears[0]
+        rows = first.rows_of(x)
+        made = [torch.empty(len(rows), each.out_features, dtype=rows.dtype) for each in self._linears]
+        kept = [aim(*each, rows, out) for each, out in zip(self._each(), made, strict=True)]
+        first.pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
+        del kept
+        self._given = x
+        self._made = {
+            each: out.view(*x.shape[:-1], each.out_features) for each, out in zip(self._linears, made, strict=True)
+        }
+
+    def _each(self) -> Iterator[tuple[list[Op], Any]]:
+        for linear, operations in zip(self._linears, self._parts, strict=True):
+            yield operations, linear.packed
+
+
+@contextmanager
+def joined(model: nn.Module) -> Iterator[None]:
+    """Within it the model runs once; after it, siblings are computed together."""
+    calls: list[tuple[nn.Module, NativeLinear, Any]] = []
+
+    def note(parent: nn.Module, linear: nn.Module, given: tuple[Any, ...]) -> None:
+        assert isinstance(linear, NativeLinear)
+        calls.append((parent, linear, given[0] if given else object()))
+
+    with ExitStack() as hooks:
+        for parent in model.modules():
+            for child in parent.children():
+                if isinstance(child, NativeLinear):
+
+                    def of_parent(linear: nn.Module, given: tuple[Any, ...], parent: nn.Module = parent) -> None:
+                        note(parent, linear, given)
+
+                    hooks.callback(child.register_forward_pre_hook(of_parent).remove)
+        yield
+    for _, group in itertools.groupby(calls, key=lambda call: (id(call[0]), id(call[2]))):
+        linears = list(dict.fromkeys(linear for _, linear, _ in group))
+        if len(linears) > 1 and all(each.siblings is None for each in linears):
+            siblings = Siblings(linears)
+            for each in linears:
+                each.siblings = siblings

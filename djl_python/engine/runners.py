@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import ModelLoadError
 from ..types import SamplingParams
-from .attention import PAGED, LayerShape, PagedCache
+from .attention import PAGED, LayerShape, PagedCache, watching
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
@@ -111,10 +111,11 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         replace_norms_(loaded.model, linears)
     if linears is not None or quantize is not None:
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
-    if linears is not None or quantize is not None:
-        with nullcontext() if linears is None else joined(loaded.model):
-            rounded = _reference_logits(loaded)
-        reference = reference if quantize is None else rounded
+    if linears is not None:
+        with joined(loaded.model):
+            _run_once(loaded)
+    if quantize is not None:
+        reference = _reference_logits(loaded)
     functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
         recurrent.functions = functions
@@ -330,6 +331,13 @@ def _open_cached(
 def _check_ids(loaded: LoadedModel) -> list[int]:
     """A few different ids, the same at every start."""
     return [(7 * i + 3) % loaded.vocabulary for i in range(_CHECK_TOKENS)]
+
+
+@torch.inference_mode()
+def _run_once(loaded: LoadedModel) -> None:
+    """A short prompt, with whatever attention the model has now."""
+    with watching(lambda *_: None):
+        loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
 
 
 @torch.inference_mode()

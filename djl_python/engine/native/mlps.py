@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..attention import watching
 from ..images import MISFITS
 from .linears import aim, product_ops
 from .near import rounds_to
@@ -77,6 +78,7 @@ def as_mlp(module: nn.Module) -> Mlp | None:
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:
+            hooks.enter_context(watching(lambda *_: None))  # it may be an attention
             module(x)
             x *= _SPREAD / events[0][0].result.float().std().to(x.dtype)
             events.clear()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..images import MISFITS
 from .near import distance, same
 from .recipe import Linear, Norm
 from .watch import Event
@@ -28,8 +29,11 @@ def _is_linear(module: nn.Linear) -> bool:
     """Whether a class that inherits from a linear computes the same, by the first of it; routers don't."""
     if type(module) not in _linear:
         x = torch.eye(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
-        made = nn.Module.__call__(module, x)
-        _linear[type(module)] = isinstance(made, Tensor) and torch.equal(made, nn.Linear.forward(module, x))
+        try:
+            made = nn.Module.__call__(module, x)
+            _linear[type(module)] = isinstance(made, Tensor) and torch.equal(made, nn.Linear.forward(module, x))
+        except MISFITS:  # it takes something else
+            _linear[type(module)] = False
     return _linear[type(module)]
 
 

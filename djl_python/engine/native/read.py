@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import PAGED
+from ..images import MISFITS
 from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_attention import read_attention, rotaries
@@ -25,13 +26,20 @@ from .watch import Event, Watched, watch
 _WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
 
 
-@torch.inference_mode()
 def read_recipe(model: Any, max_positions: int) -> Recipe:
     """Read a model whose attention is `PAGED`, or in plain operations.
 
     Raises:
         NotUnderstoodError: says at what.
     """
+    try:
+        return _read(model, max_positions)
+    except MISFITS as misfit:  # it runs, or is made, otherwise than decoders are
+        raise NotUnderstoodError(f"{type(misfit).__name__}: {misfit}") from misfit
+
+
+@torch.inference_mode()
+def _read(model: Any, max_positions: int) -> Recipe:
     # What would not show in numbers that are small enough, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")

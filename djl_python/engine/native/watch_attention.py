@@ -64,7 +64,7 @@ def watch_attention(model: Any, calls: list[Call]) -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), seen:
         yield
     for place, step in enumerate(seen.steps):
-        if isinstance(step, _Softmax):
+        if isinstance(step, _Softmax) and step.scores.dim() > 2 and step.scores.shape[-1] == step.scores.shape[-2]:
             calls.append(_call(seen.steps, place, step))
 
 
@@ -108,6 +108,8 @@ def _call(steps: list[_Product | _Softmax], place: int, softmax: _Softmax) -> Ca
     query, key, value = (
         each.reshape(-1, tokens, each.shape[-1]) for each in (asked.a, asked.b.transpose(-1, -2), mixed.b)
     )
+    if not len(query) == len(key) == len(value) == size // tokens**2:
+        raise NotUnderstoodError("an attention of its own whose heads don't fit")
     scale, slopes = _between(query.double() @ key.double().transpose(1, 2), softmax.scores, query.shape[-1])
     shared = _shared(key, value)
     return Call(
@@ -131,9 +133,8 @@ def _shared(key: Tensor, value: Tensor) -> int:
         runs = each.view(heads // run, run, *each.shape[1:])
         return bool((runs == runs[:, :1]).all())
 
-    return next(
-        run for run in range(heads, 0, -1) if heads % run == 0 and alike(key, run) and alike(value, run)
-    )  # fmt: skip
+    runs = (run for run in range(heads, 0, -1) if heads % run == 0)
+    return next(run for run in runs if alike(key, run) and alike(value, run))
 
 
 def _between(product: Tensor, scores: Tensor, dim: int) -> tuple[float, Tensor | None]:

@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import CLIPVisionConfig, GPT2Config, LlamaConfig, Phi3Config
+from transformers import BertConfig, CLIPVisionConfig, GPT2Config, LlamaConfig, Phi3Config
+from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.clip.modeling_clip import CLIPMLP
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
+from djl_python.engine.attention import PAGED, register
 from djl_python.engine.native.linears import NativeLinears
 from djl_python.engine.native.mlps import NativeMlp, as_mlp
 from djl_python.engine.native.modules import replace_mlps_, replace_norms_
+from djl_python.engine.native.parts import as_linear
 from djl_python.engine.native.recipe import Linear
 from djl_python.engine.quantization import Quantize
 
@@ -102,6 +105,40 @@ def test_what_does_more_is_left_alone() -> None:
         assert as_mlp(a_model(kind(LlamaConfig(**_SIZES)), torch.float32).mlp) is None
     assert as_mlp(nn.Sequential(nn.Linear(8, 8), nn.Softplus(), nn.Linear(8, 8))) is None
     assert as_mlp(nn.Linear(8, 8)) is None
+
+
+@torch.inference_mode()
+def test_an_attention_of_three_linears_is_none() -> None:
+    """It asks for its attention function, which runs in a step only."""
+    register()
+    config = BertConfig(hidden_size=64, num_attention_heads=4)
+    config._attn_implementation = PAGED
+    assert as_mlp(BertSelfAttention(config).eval()) is None
+
+
+class Grouped(nn.Linear):
+    """Takes its input in another shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = super().forward(x.view(-1, 4, self.in_features))
+        return made
+
+
+class Plain(nn.Linear):
+    """Is called otherwise, and computes the same, as Falcon's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = x @ self.weight.T
+        return made if self.bias is None else made + self.bias
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_inherits_from_a_linear_is_one_if_it_computes_the_same(dtype: torch.dtype) -> None:
+    assert as_linear(Grouped(64, 32, dtype=dtype)) is None
+    for bias in (True, False):
+        found = as_linear(Plain(64, 32, bias=bias, dtype=dtype))
+        assert found is not None and (found.bias is not None) == bias
 
 
 @torch.inference_mode()

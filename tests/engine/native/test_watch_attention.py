@@ -69,6 +69,13 @@ def test_other_models_are_not_guessed(architecture: str, reason: str, tmp_path: 
         read_recipe(model, 64)
 
 
+def test_a_model_that_cannot_be_watched_is_not_read(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom")).eval()
+    model.transformer.h[1].register_forward_pre_hook(lambda *_: {}["nothing"])
+    with pytest.raises(NotUnderstoodError, match="KeyError"):
+        read_recipe(model, 64)
+
+
 def test_clipped_queries_are_not_read_though_nothing_is_clipped(tmp_path: Path) -> None:
     config = OWN_ATTENTION["mpt"]()
     config.attn_config.clip_qkv = 1e3

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from .native.parts import as_linear
+from .native.parts import as_linear, places_in
 from .native.recipe import Linear
 from .quantization import GROUP, Codes, Quantize, quantized
 
@@ -34,19 +34,18 @@ def replace_linears_(
     An embedding that is the head's weight is rounded like it: the text is the same as with the native program.
     """
     head = model.get_output_embeddings()
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            linear = as_linear(module)
-            if linear is None:
-                continue
-            bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
-            if (made := make(linear, bits)) is None:
-                continue
-            setattr(parent, name, made)
-            if bits is not None and module is head:
-                embedding = model.get_input_embeddings().weight
-                if linear.weight.data_ptr() == embedding.data_ptr():
-                    embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
+    for parent, name, module in places_in(model):
+        linear = as_linear(module)
+        if linear is None:
+            continue
+        bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
+        if (made := make(linear, bits)) is None:
+            continue
+        setattr(parent, name, made)
+        if bits is not None and module is head:
+            embedding = model.get_input_embeddings().weight
+            if linear.weight.data_ptr() == embedding.data_ptr():
+                embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",

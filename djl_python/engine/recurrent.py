@@ -165,15 +165,18 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
 
     def in_parts(hidden_states: Tensor, *more: Any, **named: Any) -> Any:
         tokens = hidden_states.shape[1]
-        made = torch.empty_like(hidden_states)
         bound = signature.bind(hidden_states, *more, **named)
         whole = dict(bound.arguments)
-        for part in parts:
+
+        def read(part: _Part) -> Any:
             bound.arguments = part.of(whole, tokens) | {argument: part.cache}
-            own = forward(*bound.args, **bound.kwargs)
-            if part.rows is None:
-                return own.view_as(made)
-            made[0, part.rows] = own.flatten(0, 1)
+            return forward(*bound.args, **bound.kwargs)
+
+        if len(parts) == 1 and parts[0].rows is None:
+            return read(parts[0]).view_as(hidden_states)
+        made = torch.empty_like(hidden_states)
+        for part in parts:
+            made[0, part.rows] = read(part).flatten(0, 1)
         return made
 
     return in_parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -47,8 +48,33 @@ class NativeLinears:
         return packed
 
 
-def product_ops(packed: Packed, **more: Any) -> list[Op]:
-    """A product with a packed weight; before it, where weights are codes, the rounding of what it multiplies."""
+class Products:
+    """Products with packed weights, one after the other, as one call of the kernels.
+
+    Args:
+        products: each weight, and what else `Op` says of its product.
+    """
+
+    def __init__(self, *products: tuple[Packed, dict[str, Any]]) -> None:
+        self._weights = [packed for packed, _ in products]
+        listed = [_operations(packed, more) for packed, more in products]
+        self.array = (Op * sum(map(len, listed)))(*itertools.chain(*listed))
+        ends = list(itertools.accumulate(map(len, listed)))
+        self._parts = [self.array[end - len(each) : end] for each, end in zip(listed, ends, strict=True)]
+
+    def run(self, pool: Pool, *tensors: tuple[Tensor, Tensor]) -> None:
+        """Of each product what it multiplies, (R, in), and what it makes, (R, out), both in the model's format."""
+        codes = [
+            _aim(operations, packed, rows, made)
+            for operations, packed, (rows, made) in zip(self._parts, self._weights, tensors, strict=True)
+        ]
+        rows = tensors[0][0]
+        pool.run(self.array, len(self.array), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
+        del codes  # which have lived until now
+
+
+def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
+    """A product; before it, where weights are codes, the rounding of what it multiplies."""
     parts = (packed.weight, packed.weight2, packed.weight3, packed.bias)
     weight, weight2, weight3, bias = (None if part is None else part.data_ptr() for part in parts)
     product = Op(
@@ -60,8 +86,8 @@ def product_ops(packed: Packed, **more: Any) -> list[Op]:
     return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k), product]
 
 
-def aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
-    """Let `product_ops` read rows (R, in) and write made (R, out); what is returned has to live until they have run."""
+def _aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
+    """Let operations read rows and write made; what is returned has to live until they have run."""
     given, codes = rows.data_ptr(), None
     if len(operations) > 1:
         codes = torch.empty(len(rows), codes_bytes(packed.k), dtype=torch.int8)
@@ -69,6 +95,11 @@ def aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Ten
         given = codes.data_ptr()
     operations[-1].in_, operations[-1].out = given, made.data_ptr()
     return codes
+
+
+def rows_of(x: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """(..., width) as the kernels read it: (R, width)."""
+    return x.to(dtype).reshape(-1, width).contiguous()
 
 
 class Together(Protocol):
@@ -93,42 +124,35 @@ class NativeLinear(nn.Module):
         self.out_features, self.in_features = packed.n, packed.k
         self.packed = packed
         self.pool = pool
-        self._dtype = dtype
+        self.dtype = dtype
         parts = (packed.weight, packed.weight2, packed.weight3)
         for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
             self.register_buffer(name, part, persistent=False)
-        self.ops = product_ops(packed)
-        self._array = (Op * len(self.ops))(*self.ops)
+        self.products = Products((packed, {}))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out), both in the model's format."""
         if self.siblings is not None:
             return self.siblings.of(self, x)
-        rows = self.rows_of(x)
-        made = torch.empty(len(rows), self.out_features, dtype=self._dtype)
-        kept = aim(self._array[:], self.packed, rows, made)
-        self.pool.run(self._array, len(self._array), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
-        del kept
+        rows = rows_of(x, self.in_features, self.dtype)
+        made = torch.empty(len(rows), self.out_features, dtype=self.dtype)
+        self.products.run(self.pool, (rows, made))
         return made.view(*x.shape[:-1], self.out_features)
-
-    def rows_of(self, x: Tensor) -> Tensor:
-        """(R, in), as the kernels read it."""
-        return x.to(self._dtype).reshape(-1, self.in_features).contiguous()
 
     @functools.cached_property
     def weight(self) -> Tensor:
         """(out, in). The code of many models looks at its format, that of a few at its numbers."""
-        return _Weight(self.out_features, self.in_features, self._dtype, self._unpack)
+        return _Weight(self.out_features, self.in_features, self.dtype, self._unpack)
 
     def _unpack(self) -> Tensor:
-        with_bias: Tensor = self(torch.eye(self.in_features, dtype=self._dtype)).T
+        with_bias: Tensor = self(torch.eye(self.in_features, dtype=self.dtype)).T
         return with_bias if self.bias is None else with_bias - self.bias[:, None]
 
     @property
     def bias(self) -> Tensor | None:
         """(out,)"""
         bias = self.packed.bias
-        return None if bias is None else bias[: self.out_features].to(self._dtype)
+        return None if bias is None else bias[: self.out_features].to(self.dtype)
 
     def __repr__(self) -> str:
         return f"NativeLinear({self.in_features}, {self.out_features})"

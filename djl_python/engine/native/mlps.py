@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from ..attention import watching
 from ..images import MISFITS
-from .linears import aim, product_ops
+from .linears import Products, rows_of
 from .near import rounds_to
 from .packing import Packed
 from .parts import as_linear
-from .pool import ACTIVATIONS, Op, Pool, Step
-from .read_mlp import FUNCTIONS, read_mlp
+from .pool import ACTIVATIONS, Pool
+from .read_mlp import read_mlp
 from .recipe import Linear, Mlp, NotUnderstoodError
 from .watch import Event
 
@@ -32,25 +32,20 @@ class NativeMlp(nn.Module):
 
     def __init__(self, mlp: Mlp, up: Packed, down: Packed, pool: Pool, dtype: torch.dtype) -> None:
         super().__init__()
-        self._up, self._down = up, down
         for name, packed in (("up", up), ("down", down)):
             self.register_buffer(name, packed.weight, persistent=False)  # counted as what a step reads
+        self._width, self._inner, self._columns = up.k, up.n, down.n
         self._pool = pool
         self._dtype = dtype
-        first = product_ops(up, activation=ACTIVATIONS[mlp.activation], gated=int(mlp.gate is not None))
-        operations = [*first, *product_ops(down)]
-        self._ops = (Op * len(operations))(*operations)
-        self._first, self._second = self._ops[: len(first)], self._ops[len(first) :]
+        how = {"activation": ACTIVATIONS[mlp.activation], "gated": int(mlp.gate is not None)}
+        self._products = Products((up, how), (down, {}))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) to (..., width), both in the model's format."""
-        rows = x.to(self._dtype).reshape(-1, self._up.k).contiguous()
-        inner = torch.empty(len(rows), self._up.n, dtype=self._dtype)
-        made = torch.empty(len(rows), self._down.n, dtype=self._dtype)
-        kept = aim(self._first, self._up, rows, inner), aim(self._second, self._down, inner, made)
-        self._pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=self._dtype == torch.bfloat16)
-        del kept
-        return made.view(*x.shape[:-1], self._down.n)
+        rows = rows_of(x, self._width, self._dtype)
+        inner, made = (torch.empty(len(rows), columns, dtype=self._dtype) for columns in (self._inner, self._columns))
+        self._products.run(self._pool, (rows, inner), (inner, made))
+        return made.view(*x.shape[:-1], self._columns)
 
     def _apply(self, *arguments: Any, **named: Any) -> nn.Module:
         return self
@@ -83,16 +78,7 @@ def as_mlp(module: nn.Module) -> Mlp | None:
             x *= _SPREAD / events[0][0].result.float().std().to(x.dtype)
             events.clear()
             made = module(x)
-            mlp, given, result = read_mlp(events)
-            wanted = events[-1][0].x
+            mlp, given, result = read_mlp(events, rounds_to)
         except (*MISFITS, NotUnderstoodError):
             return None
-    inner = FUNCTIONS[mlp.activation](_of(mlp.up if mlp.gate is None else mlp.gate, x))
-    explained = rounds_to(inner if mlp.gate is None else inner * _of(mlp.up, x), wanted)
-    whole = isinstance(made, Tensor) and torch.equal(given, x) and torch.equal(made, result)
-    return mlp if explained and whole else None
-
-
-def _of(linear: Linear, x: Tensor) -> Tensor:
-    """As it is in the model's format."""
-    return nn.functional.linear(x, linear.weight, linear.bias).float()
+    return mlp if isinstance(made, Tensor) and torch.equal(given, x) and torch.equal(made, result) else None

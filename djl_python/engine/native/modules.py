@@ -9,27 +9,26 @@ from ..quantization import Quantize
 from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm
+from .parts import places_in
 from .pool import Pool
 
 
 @torch.inference_mode()
 def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize | None) -> None:
     """Replace every module that is an MLP, its weights rounded if they are to be."""
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if (mlp := as_mlp(module)) is None:
-                continue
-            up = linears.packed([mlp.up] if mlp.gate is None else [mlp.gate, mlp.up], quantize)
-            down = linears.packed([mlp.down], quantize)
-            if up is not None and down is not None:
-                setattr(parent, name, NativeMlp(mlp, up, down, linears.pool, linears.dtype))
+    for parent, name, module in places_in(model):
+        if (mlp := as_mlp(module)) is None:
+            continue
+        up = linears.packed([mlp.up] if mlp.gate is None else [mlp.gate, mlp.up], quantize)
+        down = linears.packed([mlp.down], quantize)
+        if up is not None and down is not None:
+            setattr(parent, name, NativeMlp(mlp, up, down, linears.pool, linears.dtype))
 
 
 @torch.inference_mode()
 def replace_norms_(model: nn.Module, linears: NativeLinears) -> None:
     """Replace every norm."""
     pools = linears.pool, Pool(1)
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if not isinstance(parent, NativeNorm) and (norm := NativeNorm.of(module, linears.dtype, pools)) is not None:
-                setattr(parent, name, norm)
+    for parent, name, module in places_in(model):
+        if not isinstance(parent, NativeNorm) and (norm := NativeNorm.of(module, linears.dtype, pools)) is not None:
+            setattr(parent, name, norm)

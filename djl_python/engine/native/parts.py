@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -15,6 +16,13 @@ from .watch import Event
 
 _USUAL_EPSILONS: Final = (1e-5, 1e-6)
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # of classes that were tried
+
+
+def places_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """(parent, name, module) of every module in it as it is now, whatever takes its place meanwhile."""
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            yield parent, name, module
 
 
 def as_linear(module: Any) -> Linear | None:

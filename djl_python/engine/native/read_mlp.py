@@ -22,8 +22,13 @@ FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-def read_mlp(linears: list[tuple[Event, Linear]]) -> tuple[Mlp, Tensor, Tensor]:
+def read_mlp(
+    linears: list[tuple[Event, Linear]], near: Callable[[Tensor, Tensor], bool] = same
+) -> tuple[Mlp, Tensor, Tensor]:
     """(the MLP, its input, its result)
+
+    Args:
+        near: whether what an activation makes is what was seen.
 
     Raises:
         NotUnderstoodError: they are something else.
@@ -36,7 +41,7 @@ def read_mlp(linears: list[tuple[Event, Linear]]) -> tuple[Mlp, Tensor, Tensor]:
         raise NotUnderstoodError("the MLP's linears read different things")
     made = [event.result.float() for event, _ in first]
     weights = [linear for _, linear in first]
-    wanted = down_event.x.float()
+    wanted = down_event.x
     choices: list[tuple[Linear | None, Linear, Tensor, Tensor | float]] = []
     if len(first) == 2:
         choices = [(weights[0], weights[1], made[0], made[1]), (weights[1], weights[0], made[1], made[0])]
@@ -56,7 +61,7 @@ def read_mlp(linears: list[tuple[Event, Linear]]) -> tuple[Mlp, Tensor, Tensor]:
     # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
     _, gate, up, name, explained = min(
         (
-            (distance(function(inner) * factor, wanted), gate, up, name, same(function(inner) * factor, wanted))
+            (distance(function(inner) * factor, wanted), gate, up, name, near(function(inner) * factor, wanted))
             for gate, up, inner, factor in choices
             for name, function in FUNCTIONS.items()
             if inner.shape == wanted.shape

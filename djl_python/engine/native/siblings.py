@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .linears import NativeLinear, aim
-from .pool import Op, Step
+from .linears import NativeLinear, Products, rows_of
+from .parts import places_in
 
 
 class Siblings:
@@ -23,9 +23,7 @@ class Siblings:
 
     def __init__(self, linears: list[NativeLinear]) -> None:
         self._linears = linears
-        self._ops = (Op * sum(len(each.ops) for each in linears))(*itertools.chain(*(each.ops for each in linears)))
-        ends = list(itertools.accumulate(len(each.ops) for each in linears))
-        self._parts = [self._ops[end - len(each.ops) : end] for each, end in zip(linears, ends, strict=True)]
+        self._products = Products(*((each.packed, {}) for each in linears))
         self._given: Tensor | None = None
         self._made: dict[NativeLinear, Tensor] = {}
 
@@ -40,39 +38,30 @@ class Siblings:
 
     def _compute(self, x: Tensor) -> None:
         first = self._linears[0]
-        rows = first.rows_of(x)
-        made = [torch.empty(len(rows), each.out_features, dtype=rows.dtype) for each in self._linears]
-        kept = [aim(*each, rows, out) for each, out in zip(self._each(), made, strict=True)]
-        first.pool.run(self._ops, len(self._ops), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
-        del kept
+        rows = rows_of(x, first.in_features, first.dtype)
+        made = [torch.empty(len(rows), each.out_features, dtype=first.dtype) for each in self._linears]
+        self._products.run(first.pool, *((rows, each) for each in made))
         self._given = x
         self._made = {
             each: out.view(*x.shape[:-1], each.out_features) for each, out in zip(self._linears, made, strict=True)
         }
-
-    def _each(self) -> Iterator[tuple[list[Op], Any]]:
-        for linear, operations in zip(self._linears, self._parts, strict=True):
-            yield operations, linear.packed
 
 
 @contextmanager
 def joined(model: nn.Module) -> Iterator[None]:
     """Within it the model runs once; after it, siblings are computed together."""
     calls: list[tuple[nn.Module, NativeLinear, Any]] = []
-
-    def note(parent: nn.Module, linear: nn.Module, given: tuple[Any, ...]) -> None:
-        assert isinstance(linear, NativeLinear)
-        calls.append((parent, linear, given[0] if given else object()))
-
     with ExitStack() as hooks:
-        for parent in model.modules():
-            for child in parent.children():
-                if isinstance(child, NativeLinear):
+        for parent, _, child in places_in(model):
+            if not isinstance(child, NativeLinear):
+                continue
 
-                    def of_parent(linear: nn.Module, given: tuple[Any, ...], parent: nn.Module = parent) -> None:
-                        note(parent, linear, given)
+            def note(
+                _: nn.Module, given: tuple[Any, ...], parent: nn.Module = parent, child: NativeLinear = child
+            ) -> None:
+                calls.append((parent, child, given[0] if given else object()))
 
-                    hooks.callback(child.register_forward_pre_hook(of_parent).remove)
+            hooks.callback(child.register_forward_pre_hook(note).remove)
         yield
     for _, group in itertools.groupby(calls, key=lambda call: (id(call[0]), id(call[2]))):
         linears = list(dict.fromkeys(linear for _, linear, _ in group))

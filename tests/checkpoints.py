@@ -26,6 +26,7 @@ from transformers import (
     NemotronConfig,
     Olmo2Config,
     OlmoConfig,
+    OlmoHybridConfig,
     OPTConfig,
     PhiConfig,
     PretrainedConfig,
@@ -34,6 +35,7 @@ from transformers import (
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 VOCABULARY = 320
@@ -126,21 +128,34 @@ ARCHITECTURES: dict[str, Any] = {
     ),
 }
 
+_DELTA_NETS: dict[str, Any] = {
+    "num_key_value_heads": 2,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+}
+
 # Layers with a state beside those with attention.
-HYBRID: dict[str, Any] = {
-    "qwen3_5": lambda: Qwen3_5TextConfig(  # gated delta nets
+NATIVE_HYBRID: dict[str, Any] = {
+    "qwen3_5": lambda: Qwen3_5TextConfig(**_COMMON, **_DELTA_NETS, head_dim=16),  # an attention with a gate
+    "qwen3_next": lambda: Qwen3NextConfig(  # one projection, key head by key head; experts
         **_COMMON,
-        num_key_value_heads=2,
+        **_DELTA_NETS,
         head_dim=16,
-        layer_types=["linear_attention", "full_attention", "linear_attention"],
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=16,
-        linear_value_head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=48,
     ),
+    # layers of two classes, of which those with attention have norms of branches; what is put in may be 2
+    "olmo_hybrid": lambda: OlmoHybridConfig(**_COMMON, **_DELTA_NETS, linear_allow_neg_eigval=True),
     "lfm2": lambda: Lfm2Config(  # short convolutions
-        **_COMMON, num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"]
+        **_COMMON, num_key_value_heads=2, conv_bias=True, layer_types=["conv", "full_attention", "conv"]
     ),
+}
+HYBRID: dict[str, Any] = NATIVE_HYBRID | {
     "falcon_h1": lambda: FalconH1Config(  # a state space beside the attention, in every layer
         **_COMMON, num_key_value_heads=2, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1
     ),
@@ -187,7 +202,7 @@ OWN_ATTENTION: dict[str, Any] = {
     ),
 }
 
-NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION
+NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | NATIVE_HYBRID
 
 # Can't be paged: a window in an attention of the model's own, a recurrent state.
 UNPAGED: dict[str, Any] = {
@@ -214,10 +229,12 @@ UNPAGED: dict[str, Any] = {
     ),
 }
 
+ALL: dict[str, Any] = NATIVE | HYBRID | UNPAGED
+
 
 def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:
     """Save a random model of this architecture; the same one every time."""
-    config = (NATIVE | HYBRID | UNPAGED)[architecture]()
+    config = ALL[architecture]()
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
     for tensor in model.state_dict().values():

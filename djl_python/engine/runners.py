@@ -219,19 +219,21 @@ def _open_native(
             raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
         if settings.image_example is not None:
             raise UnavailableError("a model that takes images has none")
-        if recurrent is not None:
-            raise UnavailableError("layers that keep a state have none")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         recipe = read_recipe(loaded.model, wanted)
-        shapes = {index: layer.attention.shape for index, layer in enumerate(recipe.layers)}
-        size = size_cache(settings, loaded, shapes, wanted)
+        shapes = {index: attention.shape for index, attention in enumerate(recipe.attentions)}
+        state_bytes = recipe.state_bytes(loaded.dtype)
+        if (recurrent is not None) != (state_bytes > 0):
+            raise NotUnderstoodError("some layers keep a state of an unknown kind")
+        size = size_cache(settings, loaded, shapes, wanted, state_bytes)
         program = Program(
             recipe,
             loaded.dtype,
             quantize,
             blocks=size.blocks,
             block_size=settings.block_size,
+            states=settings.max_batch_size,
             max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS, MAX_ROWS),
             threads=torch.get_num_threads(),
             advance=advance,
@@ -258,8 +260,8 @@ def _open_native(
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
-        share_prefixes=True,
-        takes_drafts=True,
+        share_prefixes=not state_bytes,
+        takes_drafts=not state_bytes,
         chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
@@ -370,6 +372,7 @@ def _agrees(
     for length in (_CHECK_TOKENS - 5, 4, 1):
         logits = runner.run([Chunk(sequence, length)])
         sequence.computed += length
+    runner.forget(sequence)
     difference = logits[0].float() - reference
     if quantize is not None and not on_torch:
         return bool(difference.norm() <= _ROUNDED_TOLERANCE[quantize] * reference.norm())

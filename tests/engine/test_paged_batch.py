@@ -15,7 +15,7 @@ from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
-from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, UNPAGED, VOCABULARY, build_checkpoint
+from tests.checkpoints import ALL, ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
 
 
 def native_kernels_run_here() -> bool:
@@ -64,7 +64,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kernels", ["native", "torch"])
-@pytest.mark.parametrize("architecture", [*NATIVE, *HYBRID, *UNPAGED])
+@pytest.mark.parametrize("architecture", ALL)
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, tmp_path: Path
 ) -> None:

@@ -123,7 +123,6 @@ struct Walk {
 template <class F>
 void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     const int shared = op.heads / op.kv_heads, count = walk.size * shared, pairs = op.dim / F::pair;
-    const int64_t width = (int64_t)(op.heads + op.kv_heads) * op.dim + (int64_t)op.kv_heads * op.value_dim;
     s.queries.resize((size_t)kQueries * pairs);
     s.scores.resize((size_t)kQueries * kChunkKeys);
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
@@ -133,7 +132,7 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     const __m512 scale = _mm512_set1_ps(op.softcap > 0 ? op.scale : op.scale * kLog2e);
     for (int q = 0; q < count; ++q) {
         const int head = walk.kv_head * shared + q % shared;
-        const float* x = (const float*)op.in + (walk.first + q / shared) * width + head * op.dim;
+        const float* x = (const float*)op.in + (int64_t)(walk.first + q / shared) * op.stride + head * op.dim;
         auto to = (typename F::T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
             const __mmask16 mask = lanes_of(op.dim - i);

@@ -13,6 +13,7 @@
 namespace {
 
 constexpr int kChannels = 64;  // of a task: a whole cache line or two of each token
+constexpr int kManyChannels = 512;  // of a task that goes from sequence to sequence: memory is read in longer stretches
 constexpr int kMostTaps = 8;
 
 // What 16 channels are multiplied with: their taps, the last of which meets the newest token, and their bias.
@@ -137,6 +138,55 @@ void convolution(Run& run, int index, const Op& op, const Step& step) {
                 if (F::pair == 2 && op.dim == 4 && taps.lanes == 0xffff) convolve_next_of_four(op, taps.bias, sequence, channel);
                 else convolve_next<F>(op, taps, sequence, channel);
         }
+    });
+}
+
+// Sixteen channels of a span's tokens; K taps, or as many as there are.
+template <class F, int K>
+void convolve_span(const Op& op, const Step& step, int span, int channel) {
+    using T = typename F::T;
+    const int taps = K ? K : op.dim, before = taps - 1;
+    const __mmask16 lanes = lanes_of(op.n - channel);
+    auto state_of = [&](int of) { return (T*)op.routed + (int64_t)step.span_slot[of] * before * op.n + channel; };
+    T* state = state_of(span);
+    if (span + 1 < step.spans)
+        for (int k = 0; k < before; ++k) __builtin_prefetch(state_of(span + 1) + (int64_t)k * op.n, 1);
+    __m512 weight[K ? K : kMostTaps], past[K ? K : kMostTaps];  // the oldest first
+    for (int k = 0; k < taps; ++k) weight[k] = _mm512_maskz_loadu_ps(lanes, (const float*)op.weight + (int64_t)k * op.n + channel);
+    for (int k = 0; k < before; ++k)
+        past[k] = step.span_begins[span] ? _mm512_setzero_ps() : F::load(state + (int64_t)k * op.n, lanes);
+    const __m512 bias = op.bias ? _mm512_maskz_loadu_ps(lanes, op.bias + channel) : _mm512_setzero_ps();
+    const int64_t first = step.span_start[span], end = first + step.span_size[span];
+    for (int64_t t = first; t < end; ++t) {
+        const int64_t at = t * op.stride + channel;
+        __m512 x = F::load((const T*)op.in + at, lanes);
+        if (op.keys) x = _mm512_mul_ps(x, F::load((const T*)op.keys + at, lanes));
+        __m512 sum = _mm512_fmadd_ps(weight[before], x, bias);
+        for (int k = 0; k < before; ++k) {
+            sum = _mm512_fmadd_ps(weight[k], past[k], sum);
+            past[k] = k + 1 < before ? past[k + 1] : x;
+        }
+        __m512 made = activate(sum, op.activation);
+        if (op.values) made = _mm512_mul_ps(made, F::load((const T*)op.values + at, lanes));
+        F::store((T*)op.out + t * op.n + channel, made, lanes);
+    }
+    for (int k = 0; k < before; ++k) F::store(state + (int64_t)k * op.n, past[k], lanes);
+}
+
+// out (tokens, n channels) T; in: rows of (n,) T, `stride` apart, as are keys and values: null, or what multiplies what goes
+// in and what comes out; weight (dim taps, n) fp32, the last for the newest token; bias (n,) or null; routed: the states
+// (slots, dim - 1, n) T of what came last, changed.
+template <class F>
+void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
+    const int blocks = (op.n + kManyChannels - 1) / kManyChannels;
+    run.share_in_order(index, blocks, [&](int task) {
+        for (int span = 0; span < step.spans; ++span)
+            for (int channel = task * kManyChannels; channel < std::min(op.n, (task + 1) * kManyChannels); channel += 16)
+                switch (op.dim) {
+                    case 3: convolve_span<F, 3>(op, step, span, channel); break;
+                    case 4: convolve_span<F, 4>(op, step, span, channel); break;
+                    default: convolve_span<F, 0>(op, step, span, channel);
+                }
     });
 }
 

@@ -34,26 +34,29 @@ inline void direction(const typename F::T* from, int dim, float eps, bool unit, 
         _mm512_store_ps(out + i, _mm512_mul_ps(_mm512_load_ps(out + i), _mm512_set1_ps(factor)));
 }
 
-// V vectors of columns of a head's state. Row 0 of tokens is the sequence's first.
+// V vectors of columns of a head's state.
 template <class F, int V>
-void delta_columns(const Op& op, int tokens, int64_t sequence, int head, int column) {
+void delta_columns(const Op& op, const Step& step, int span, int head, int column) {
     using T = typename F::T;
     alignas(64) float held[kMostDim * V * 16], key[kMostDim], query[kMostDim];
-    float* state = (float*)op.routed + ((sequence * op.heads + head) * op.dim) * op.value_dim + column;
-    for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
+    const int64_t first = step.span_start[span], end = first + step.span_size[span];
+    float* state = (float*)op.routed + (((int64_t)step.span_slot[span] * op.heads + head) * op.dim) * op.value_dim + column;
+    if (step.span_begins[span]) memset(held, 0, (size_t)op.dim * V * 64);
+    else for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
     const int key_head = head / (op.heads / op.kv_heads);
-    for (int64_t t = sequence * tokens; t < (sequence + 1) * tokens; ++t) {
-        direction<F>((const T*)op.in + (t * op.kv_heads + key_head) * op.dim, op.dim, op.eps, op.mode, op.scale, query);
-        direction<F>((const T*)op.keys + (t * op.kv_heads + key_head) * op.dim, op.dim, op.eps, op.mode, 1, key);
-        const __m512 kept = _mm512_set1_ps(expf(op.bias[t * op.heads + head]));
-        const __m512 beta = _mm512_set1_ps(op.weight2[t * op.heads + head]);
+    for (int64_t t = first; t < end; ++t) {
+        const int64_t of_key = t * op.stride + key_head * op.dim;
+        direction<F>((const T*)op.in + of_key, op.dim, op.eps, op.mode, op.scale, query);
+        direction<F>((const T*)op.keys + of_key, op.dim, op.eps, op.mode, 1, key);
+        const __m512 kept = _mm512_set1_ps(expf(op.bias[t * op.k + head]));
+        const __m512 beta = _mm512_set1_ps(op.weight2[t * op.k + head]);
         __m512 missing[V], answer[V];
         for (int v = 0; v < V; ++v) missing[v] = answer[v] = _mm512_setzero_ps();
         for (int i = 0; i < op.dim; ++i)
             for (int v = 0; v < V; ++v)
                 missing[v] = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), _mm512_load_ps(held + (i * V + v) * 16), missing[v]);
         for (int v = 0; v < V; ++v) {
-            const __m512 value = F::load((const T*)op.values + (t * op.heads + head) * op.value_dim + column + v * 16, 0xffff);
+            const __m512 value = F::load((const T*)op.values + t * op.n + head * op.value_dim + column + v * 16, 0xffff);
             missing[v] = _mm512_mul_ps(beta, _mm512_fnmadd_ps(kept, missing[v], value));
         }
         for (int i = 0; i < op.dim; ++i)
@@ -69,24 +72,44 @@ void delta_columns(const Op& op, int tokens, int64_t sequence, int head, int col
     for (int i = 0; i < op.dim; ++i) memcpy(state + (int64_t)i * op.value_dim, held + i * V * 16, V * 64);
 }
 
-// out (k sequences, n tokens, heads, value_dim) T; in, keys (k, n, kv_heads, dim), values (k, n, heads, value_dim) T;
-// bias: g, weight2: beta, both (k, n, heads); routed: the states (k, heads, dim, value_dim), changed. Queries are
-// multiplied by `scale`; with mode 1, they and keys are brought to length one before. Dimensions are multiples of 16.
+// out (tokens, heads, value_dim) T; in, the queries, and keys: rows of (kv_heads, dim) T, `stride` apart; values: rows of
+// (heads, value_dim) T, n apart; bias: g, weight2: beta, rows of (heads,), k apart; routed: the states (slots, heads, dim,
+// value_dim), changed. Queries are multiplied by `scale`; with mode 1, they and keys are brought to length one before.
+// Dimensions are multiples of 16.
 template <class F>
-void delta_rule(Run& run, int index, const Op& op, const Step&) {
+void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     // Several tokens of 64 columns stay in the first cache; for one, memory is read in longer stretches.
-    const int most = op.n > 1 ? kMostColumns / 2 : kMostColumns;
+    const int most = step.tokens > step.spans ? kMostColumns / 2 : kMostColumns;
     int vectors = 1;
     while (vectors < most && op.value_dim % (vectors * 32) == 0) vectors *= 2;
     const int blocks = op.value_dim / (vectors * 16);
-    run.share_in_order(index, op.k * op.heads * blocks, [&](int task) {
-        const int head = task / blocks % op.heads, column = task % blocks * vectors * 16;
-        const int64_t sequence = task / blocks / op.heads;
+    run.share_in_order(index, step.spans * op.heads * blocks, [&](int task) {
+        const int head = task / blocks % op.heads, column = task % blocks * vectors * 16, span = task / blocks / op.heads;
         switch (vectors) {
-            case 8: return delta_columns<F, 8>(op, op.n, sequence, head, column);
-            case 4: return delta_columns<F, 4>(op, op.n, sequence, head, column);
-            case 2: return delta_columns<F, 2>(op, op.n, sequence, head, column);
-            default: return delta_columns<F, 1>(op, op.n, sequence, head, column);
+            case 8: return delta_columns<F, 8>(op, step, span, head, column);
+            case 4: return delta_columns<F, 4>(op, step, span, head, column);
+            case 2: return delta_columns<F, 2>(op, step, span, head, column);
+            default: return delta_columns<F, 1>(op, step, span, head, column);
+        }
+    });
+}
+
+// How much each head forgets of its state, and how much of what is missing it puts in, from two projections: out (tokens,
+// 2, heads), first g = weight * softplus(in + bias), then beta = scale * sigmoid(keys). in, keys: rows of (heads,) T,
+// `stride` apart.
+template <class F>
+void decay(Run& run, int index, const Op& op, const Step& step) {
+    using T = typename F::T;
+    constexpr int kTogether = 8;
+    run.share_in_order(index, (step.tokens + kTogether - 1) / kTogether, [&](int task) {
+        for (int64_t t = task * kTogether; t < std::min((task + 1) * kTogether, step.tokens); ++t) {
+            float* out = (float*)op.out + t * 2 * op.heads;
+            for (int h = 0; h < op.heads; ++h) {
+                const float x = F::to(((const T*)op.in)[t * op.stride + h]) + op.bias[h];
+                const float y = F::to(((const T*)op.keys)[t * op.stride + h]);
+                out[h] = ((const float*)op.weight)[h] * (fmaxf(x, 0) + log1pf(expf(-fabsf(x))));
+                out[op.heads + h] = op.scale / (1 + expf(-y));
+            }
         }
     });
 }

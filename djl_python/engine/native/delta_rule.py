@@ -6,17 +6,19 @@ both are one kernel, which reads and writes each state once, where it is.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from .places import Spans
 from .pool import FORMATS, Kind, Op, Pool, Step
 
-_LANES: Final = 16
-_MOST_DIM: Final = 256
-_EPS: Final = 1e-6  # of the functions' own norm
+LANES: Final = 16
+MOST_DIM: Final = 256
+EPS: Final = 1e-6  # of the functions' own norm
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -41,10 +43,11 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
             )  # fmt: skip
         state = initial_state
         if state is None:
-            state = value.new_zeros(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
+            state = value.new_empty(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
         elif not output_final_state:  # else it is the caller's old one, which becomes the new one
             state = state.clone()
-        made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel)
+        spans = _spans(*key.shape[:2], initial_state is None)
+        made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel, spans)
         return made, state if output_final_state else None
 
     return rule
@@ -59,8 +62,8 @@ def tried(rule: Callable[..., Any]) -> list[Tensor]:
 
     state, found = None, []
     for tokens in (5, 1):
-        query, key = numbers(2, tokens, 2, _LANES), numbers(2, tokens, 2, _LANES)
-        value = numbers(2, tokens, 4, 2 * _LANES)
+        query, key = numbers(2, tokens, 2, LANES), numbers(2, tokens, 2, LANES)
+        value = numbers(2, tokens, 4, 2 * LANES)
         g, beta = -numbers(2, tokens, 4).abs(), numbers(2, tokens, 4).sigmoid()
         answer, state = rule(
             query, key, value, g=g, beta=beta, initial_state=state, output_final_state=True,
@@ -72,7 +75,15 @@ def tried(rule: Callable[..., Any]) -> list[Tensor]:
 
 
 def _run(
-    pool: Pool, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, state: Tensor, unit: bool
+    pool: Pool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    unit: bool,
+    spans: Spans,
 ) -> Tensor:
     """(sequences, tokens, value heads, value size), as `value` is; changes `state`."""
     query, key, value = (each.contiguous() for each in (query, key, value))
@@ -80,13 +91,21 @@ def _run(
     made = torch.empty_like(value)
     sequences, tokens, heads, size = value.shape
     operation = Op(
-        kind=Kind.DELTA, n=tokens, k=sequences, mode=int(unit), heads=heads, kv_heads=key.shape[2],
-        dim=key.shape[3], value_dim=size, eps=_EPS, scale=key.shape[3] ** -0.5, in_=query.data_ptr(),
-        out=made.data_ptr(), bias=g.data_ptr(), weight2=beta.data_ptr(), keys=key.data_ptr(),
+        kind=Kind.DELTA, n=heads * size, k=heads, stride=key.shape[2] * key.shape[3], mode=int(unit), heads=heads,
+        kv_heads=key.shape[2], dim=key.shape[3], value_dim=size, eps=EPS, scale=key.shape[3] ** -0.5,
+        in_=query.data_ptr(), out=made.data_ptr(), bias=g.data_ptr(), weight2=beta.data_ptr(), keys=key.data_ptr(),
         values=value.data_ptr(), routed=state.data_ptr(),
     )  # fmt: skip
-    pool.run((Op * 1)(operation), 1, Step(tokens=sequences * tokens), bf16=value.dtype == torch.bfloat16)
+    step = Step(tokens=sequences * tokens)
+    spans.tell(step)
+    pool.run((Op * 1)(operation), 1, step, bf16=value.dtype == torch.bfloat16)
     return made
+
+
+@functools.lru_cache(maxsize=64)
+def _spans(sequences: int, tokens: int, begin: bool) -> Spans:
+    """Of a batch of sequences, each with its state in its place."""
+    return Spans.of([tokens] * sequences, range(sequences), [begin] * sequences)
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bool:
@@ -94,8 +113,8 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bo
     return (
         query.dtype in FORMATS
         and query.dtype == key.dtype == value.dtype
-        and key.shape[3] % _LANES == value.shape[3] % _LANES == 0
-        and key.shape[3] <= _MOST_DIM
+        and key.shape[3] % LANES == value.shape[3] % LANES == 0
+        and key.shape[3] <= MOST_DIM
         and value.shape[2] % key.shape[2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )

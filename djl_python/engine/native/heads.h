@@ -71,13 +71,12 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
-// in (tokens, q + k + v columns) fp32: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
+// in, rows of q, k and v columns fp32 `stride` apart: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
 // and keys, stores keys and values.
 template <class F>
 void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
-    const int64_t width = queries + keys + (int64_t)op.kv_heads * op.value_dim;
     auto turn = [&](float* x, int count, const float* weight, int64_t position) {
         const int width = op.mode ? count * op.dim : op.dim;  // that a norm is over
         for (int from = 0; weight && from < count * op.dim; from += width) {
@@ -89,7 +88,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
     };
     // In order: tokens that follow each other write to the same cache lines.
     run.share_in_order(index, step.tokens, [&](int t) {
-        float* row = (float*)op.in + t * width;
+        float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.positions[t];
         turn(row, op.heads, op.weight2, position);
         turn(row + queries, op.kv_heads, op.weight3, position);

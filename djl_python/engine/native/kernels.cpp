@@ -57,6 +57,9 @@ void operate(Run& run, int i) {
         case kConvolve: convolution<F>(run, i, op, step); break;
         case kScan: scan<F>(run, i, op); break;
         case kNormRows: norm_rows<F>(run, i, op, step); break;
+        case kConvolveRows: convolve_rows<F>(run, i, op, step); break;
+        case kDecay: decay<F>(run, i, op, step); break;
+        case kGate: gate<F>(run, i, op, step); break;
     }
 }
 

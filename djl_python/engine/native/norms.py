@@ -40,8 +40,8 @@ class NativeNorm(nn.Module):
         self._norm = norm
         self._ops = (Op * 1)(
             Op(
-                kind=Kind.NORM_ROWS, n=self._columns, k=width, norm=NORMS[norm.kind], mode=int(gate_first),
-                eps=norm.eps, weight=norm.weight.data_ptr(),
+                kind=Kind.NORM_ROWS, n=self._columns, k=width, stride=self._columns, norm=NORMS[norm.kind],
+                mode=int(gate_first), eps=norm.eps, weight=norm.weight.data_ptr(),
                 bias=None if norm.bias is None else norm.bias.data_ptr(),
             )
         )  # fmt: skip
@@ -89,7 +89,7 @@ class NativeNorm(nn.Module):
         operation.in_, operation.out = given.data_ptr(), made.data_ptr()
         operation.keys = None if gate is None else gate.data_ptr()
         pool = self._pools[given.numel() < _SHARED_FROM]
-        step = Step(wanted=given.numel() // self._columns)
+        step = Step(tokens=given.numel() // self._columns)
         pool.run(self._ops, 1, step, bf16=self._dtype == torch.bfloat16)
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +46,29 @@ class Places:
         return step
 
 
+@dataclass(frozen=True)
+class Spans:
+    """Runs of one sequence's tokens, for layers that keep a state of each: which one, and whether it begins here."""
+
+    start: npt.NDArray[np.int32]
+    size: npt.NDArray[np.int32]
+    slot: npt.NDArray[np.int32]
+    begins: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, sizes: Iterable[int], slots: Iterable[int], begins: Iterable[bool]) -> Spans:
+        """Of tokens that lie one span after the other."""
+        size = np.fromiter(sizes, np.int32)
+        start = np.cumsum(size, dtype=np.int32) - size
+        return cls(start, size, np.fromiter(slots, np.int32), np.fromiter(begins, np.int32))
+
+    def tell(self, step: Step) -> None:
+        """Have a step point to these arrays."""
+        step.spans = len(self.start)
+        for name in ("start", "size", "slot", "begins"):
+            setattr(step, f"span_{name}", getattr(self, name).ctypes.data)
+
+
 def heads_fit(shape: LayerShape) -> bool:
     """Whether the kernels take heads of these sizes."""
     return shape.key_dim % 2 == shape.value_dim % 16 == 0
@@ -59,6 +83,7 @@ def cache_fields(shape: LayerShape, begin: int, block_size: int, dtype: torch.dt
     return {
         "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
         "keys": begin, "values": begin + shape.kv_heads * shape.key_dim * block_size * dtype.itemsize,
+        "stride": (shape.heads + shape.kv_heads) * shape.key_dim + shape.kv_heads * shape.value_dim,
     }  # fmt: skip
 
 

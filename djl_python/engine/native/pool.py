@@ -45,11 +45,14 @@ class Kind(IntEnum):
     CONVOLVE = 15
     SCAN = 16
     NORM_ROWS = 17
+    CONVOLVE_ROWS = 18
+    DECAY = 19
+    GATE = 20
 
 
 _INTS: Final = (
     "kind", "late", "of_experts", "n", "k", "mode", "norm", "activation", "gated", "heads", "kv_heads", "dim",
-    "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen",
+    "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen", "stride",
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "slopes", "keys",
@@ -79,6 +82,8 @@ class Step(ctypes.Structure):
         ("block_size", ctypes.c_int32),
         ("block_count", ctypes.c_int32),
         ("block_bytes", ctypes.c_int64),
+        ("spans", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("span_start", "span_size", "span_slot", "span_begins")),
     )
 
 

@@ -12,9 +12,9 @@ constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
-    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows
+    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate
 };
-constexpr int kKinds = 18;
+constexpr int kKinds = 21;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
@@ -39,6 +39,7 @@ struct Op {
     int32_t format;     // kLinear, kEmbed: WeightFormat
     int32_t experts;    // kLinear: 0, or weights of so many experts, panel after panel; see routing.h
     int32_t chosen;     // experts of each token
+    int32_t stride;     // numbers from one row of what is read to the next, where that is more than a row
     float eps, scale, softcap;
     const void* in;
     void* out;
@@ -72,6 +73,11 @@ struct Step {
     int32_t block_size;
     int32_t block_count;
     int64_t block_bytes;        // of a block, with all layers' keys and values
+    int32_t spans;              // runs of tokens of one sequence, which has a state
+    const int32_t* span_start;  // (spans,)
+    const int32_t* span_size;   // (spans,)
+    const int32_t* span_slot;   // (spans,) which state
+    const int32_t* span_begins; // (spans,) 1: there was nothing before
 };
 
 }  // extern "C"

@@ -15,12 +15,26 @@ from torch import Tensor, nn
 
 from ..attention import PAGED
 from ..images import MISFITS
+from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_attention import read_attention, rotaries
 from .read_experts import experts_event, read_experts, router_event
 from .read_mlp import FUNCTIONS, read_mlp
-from .recipe import Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Recipe, Rotary
+from .read_states import read_states
+from .recipe import (
+    Attention,
+    DeltaNet,
+    Experts,
+    Layer,
+    Linear,
+    Mlp,
+    Norm,
+    NotUnderstoodError,
+    Recipe,
+    Rotary,
+    ShortConvolution,
+)
 from .watch import Event, Watched, watch
 
 _WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
@@ -48,63 +62,32 @@ def _read(model: Any, max_positions: int) -> Recipe:
     if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
         raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
-    if not seen.calls or len(seen.calls) != len(seen.spans):
-        raise NotUnderstoodError("attention does not run once in each layer")
+    if not seen.calls:
+        raise NotUnderstoodError("no layer has attention")
     turns = rotaries(model, seen, max_positions)
     layers = [_read_layer(seen, index, turns) for index in range(len(seen.spans))]
     return _read_ends(model, seen, layers)
 
 
-class LayerReader:
-    """One layer's events."""
-
-    def __init__(self, seen: Watched, index: int) -> None:
-        first, last, self.given, self.result = seen.spans[index]
-        self.call = seen.calls[index]
-        self.events = seen.events[first:last]
-        events = [e for e in self.events if isinstance(e.result, Tensor)]
-        self.linears = [(e, linear) for e in events if (linear := as_linear(e.module)) is not None]
-        self.norms = [(e, norm) for e in events if (norm := as_norm(e)) is not None]
-
-    def norm_into(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm whose result is x."""
-        return next(((e, n) for e, n in self.norms if e.result.shape == x.shape and torch.equal(e.result, x)), None)
-
-    def norm_of(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm that x is the input of."""
-        return next(((e, n) for e, n in self.norms if e.x.shape == x.shape and torch.equal(e.x, x)), None)
-
-
 def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
     reader = LayerReader(seen, index)
-    call = reader.call
-    flat = call.result.reshape(1, call.result.shape[1], -1)
-    position = next(
-        (
-            i
-            for i, (e, _) in enumerate(reader.linears)
-            if e.x.shape == flat.shape and torch.equal(e.x, flat.to(e.x.dtype))
-        ),
-        None,
-    )
-    if position is None or position == 0:
-        raise NotUnderstoodError(f"layer {index}: no linear takes the attention's result")
-    before, (output_event, output) = reader.linears[:position], reader.linears[position]
-    rest = reader.linears[position + 1 :]
-    attention_input = before[0][0].x
-    if parallel_first := [pair for pair in before if not torch.equal(pair[0].x, attention_input)]:
-        raise NotUnderstoodError(
-            f"layer {index}: {len(parallel_first)} linears before the attention read something else"
-        )
-    attention = read_attention(reader.call, reader.norms, before, output, turns, seen.positions)
     try:
-        mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, rest)
+        return _read_watched(reader, turns, seen.positions)
     except NotUnderstoodError as reason:
         raise NotUnderstoodError(f"layer {index}: {reason}") from reason
-    into_attention = reader.norm_into(attention_input)
-    if not same(attention_input if into_attention is None else into_attention[0].x, reader.given):
-        raise NotUnderstoodError(f"layer {index}: the attention does not read the layer's input")
-    branch, after_attention = _after(reader, output_event.result)
+
+
+def _read_watched(reader: LayerReader, turns: list[Rotary], places: slice) -> Layer:
+    mixer: Attention | DeltaNet | ShortConvolution
+    if len(reader.calls) == 1 and not reader.called:
+        mixer, linears = read_attention(reader, turns, places)
+    else:
+        mixer, linears = read_states(reader)
+    mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, linears.rest)
+    into_mixer = reader.norm_into(linears.given)
+    if not same(linears.given if into_mixer is None else into_mixer[0].x, reader.given):
+        raise NotUnderstoodError("the first linears do not read the layer's input")
+    branch, after_mixer = _after(reader, linears.output_event.result)
     mlp_branch, after_mlp = _after(reader, mlp_output)
     into_mlp = reader.norm_into(mlp_input)
     source = mlp_input if into_mlp is None else into_mlp[0].x
@@ -116,13 +99,13 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
     )
     middle = reader.given.float() + scale * branch.float()
     if not parallel and not same(middle, source):
-        raise NotUnderstoodError(f"layer {index}: the MLP reads something else than the residual stream")
+        raise NotUnderstoodError("the MLP reads something else than the residual stream")
     if not same(middle + scale * mlp_branch.float(), reader.result):
-        raise NotUnderstoodError(f"layer {index}: its result is not the sum of its branches")
+        raise NotUnderstoodError("its result is not the sum of its branches")
     return Layer(
-        before_attention=None if into_attention is None else into_attention[1],
-        attention=attention,
-        after_attention=after_attention,
+        before_mixer=None if into_mixer is None else into_mixer[1],
+        mixer=mixer,
+        after_mixer=after_mixer,
         before_mlp=None if into_mlp is None else into_mlp[1],
         mlp=mlp,
         after_mlp=after_mlp,
@@ -174,7 +157,7 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     first = next((e for e in embedded if e.module is table), None)
     if first is None:
         raise NotUnderstoodError("the embedding is not a table")
-    start = seen.spans[0][2].float()
+    start = seen.spans[0].given.float()
     rows = torch.nn.functional.embedding(first.x, table.weight).float()
     others = [e for e in embedded if e.module is not table and e.result.numel() == rows.numel()]
     positions, offset = None, 0
@@ -184,13 +167,13 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         looked_up = others[0].result.reshape(rows.shape)
         offset = _first_row(positions, looked_up) - seen.first_position
         added = looked_up.float()
-    before = seen.events[: seen.spans[0][0]]
+    before = seen.events[: seen.spans[0].events.start]
     norm = next(((e, n) for e in before if (n := as_norm(e)) is not None and same(e.result, start)), None)
     stream = start if norm is None else norm[0].x.float()
     scale = rounded(factor_of(rows, stream - added))
     if not same(scale * rows + added, stream):
         raise NotUnderstoodError("the first layer does not read the embedding")
-    end = seen.spans[-1][3]
+    end = seen.spans[-1].result
     final = next(
         (
             (e, n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .layer_reader import LayerReader, Projected, made_by
 from .near import factor_of, rounded, same
 from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import TOKENS, Event, Watched
@@ -64,30 +66,40 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return torch.cat([turned, rest], -1)
 
 
-def read_attention(
-    call: Call,
-    norms: Sequence[tuple[Event, Norm]],
-    before: list[tuple[Event, Linear]],
-    output: Linear,
-    turns: Sequence[Rotary],
-    places: slice,
-) -> Attention:
+def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) -> tuple[Attention, Projected]:
+    """The layer's one attention, and what its linears did."""
+    (call,) = reader.calls
     _, heads, _, dim = call.query.shape
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
-    projection, made = _projection(before, call)
-    queries, keys, values = torch.split(made, [heads * dim, kv_heads * dim, kv_heads * value_dim], -1)
+    gate: Tensor | None = None
+    result = call.result.reshape(1, call.result.shape[1], -1)
+
+    def takes(x: Tensor, before: list[tuple[Event, Linear]]) -> bool:
+        nonlocal gate
+        if x.shape != result.shape:
+            return False
+        if torch.equal(x, result.to(x.dtype)):
+            return True
+        made = made_by(before)
+        gate = next((each for each in _gates(before, heads, dim) if _opens(made[:, each], result, x)), None)
+        return gate is not None
+
+    linears = reader.projected(takes)
+    projection, made = _projection(linears, call, gate)
+    columns = [heads * dim, kv_heads * dim, kv_heads * value_dim]
+    queries, keys, values = torch.split(made[:, : sum(columns)], columns, -1)
     by_head = _by_head(values, kv_heads)
     if not same(by_head, call.value[0]):
         raise NotUnderstoodError("values are not a projection")
-    query_changes = _changes((_by_head(queries, heads), call.query[0]), norms, turns, places)
-    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), norms, turns, places)
+    query_changes = _changes((_by_head(queries, heads), call.query[0]), reader.norms, turns, places)
+    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), reader.norms, turns, places)
     of_queries, of_keys = next(
         ((q, k) for q in query_changes for k in key_changes if q.turn is k.turn and q.fits(k)), (None, None)
     )
     if of_queries is None or of_keys is None:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
     scale = call.scale * of_queries.factor * of_keys.factor
-    return Attention(
+    attention = Attention(
         heads=heads,
         kv_heads=kv_heads,
         dim=dim,
@@ -102,8 +114,10 @@ def read_attention(
         key_norm=of_keys.norm,
         norms_across=of_queries.across or of_keys.across,
         rotary=of_queries.turn,
-        output=output,
+        gated=gate is not None,
+        output=linears.output,
     )
+    return attention, linears
 
 
 def _by_head(columns: Tensor, heads: int) -> Tensor:
@@ -111,14 +125,36 @@ def _by_head(columns: Tensor, heads: int) -> Tensor:
     return columns.reshape(len(columns), heads, -1).transpose(0, 1)
 
 
-def _projection(before: list[tuple[Event, Linear]], call: Call) -> tuple[Stacked, Tensor]:
-    """Queries, keys and values as one linear, and its result (tokens, columns) fp32."""
-    result = torch.cat([event.result[0] for event, _ in before], -1).float()
-    parts = [linear for _, linear in before]
+def _gates(before: list[tuple[Event, Linear]], heads: int, dim: int) -> Iterator[Tensor]:
+    """Columns of what the linears before made that may be a gate of the attention's result."""
+    starts = itertools.accumulate((len(linear.weight) for _, linear in before), initial=0)
+    for start, (_, linear) in zip(starts, before, strict=False):
+        columns = torch.arange(start, start + len(linear.weight))
+        if len(columns) == heads * dim:
+            yield columns
+        elif len(columns) == 2 * heads * dim:  # beside the queries: head by head, or all together
+            yield columns.view(heads, 2, dim)[:, 1].flatten()
+            yield columns.chunk(2)[1]
+
+
+def _opens(gate: Tensor, result: Tensor, x: Tensor) -> bool:
+    """Whether x is the attention's result times the sigmoid of a gate."""
+    return gate.shape == result.shape[1:] and same(result[0].float() * gate.float().sigmoid(), x)
+
+
+def _projection(linears: Projected, call: Call, gate: Tensor | None) -> tuple[Stacked, Tensor]:
+    """Queries, keys, values and the gate as one linear, and its result (tokens, columns) fp32."""
+    result, parts = linears.made.float(), linears.linears
     heads, dim = call.query.shape[1], call.query.shape[3]
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
-    if result.shape[1] != (heads + kv_heads) * dim + kv_heads * value_dim:
+    gates = 0 if gate is None else len(gate)
+    if result.shape[1] != (heads + kv_heads) * dim + kv_heads * value_dim + gates:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
+    if gate is not None:
+        others = torch.ones(result.shape[1], dtype=torch.bool)
+        others[gate] = False
+        order = torch.cat([others.nonzero().flatten(), gate])
+        return Stacked(parts, order), result[:, order]
     if len(parts) == 1 and dim == value_dim:
         value = call.value[0].transpose(0, 1).flatten(1)
         # key head by key head: its queries, the key and the value

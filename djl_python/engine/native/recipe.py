@@ -65,7 +65,8 @@ class Rotary:
 class Attention:
     """One layer's attention; `projection` gives queries, keys and values, head by head, in this order.
 
-    The norms are of each head, or, `norms_across`, of all heads together.
+    If it is `gated`, the projection also gives a gate, as wide as the result, which that times its sigmoid goes on. The
+    norms are of each head, or, `norms_across`, of all heads together.
     """
 
     heads: int
@@ -82,11 +83,77 @@ class Attention:
     key_norm: Norm | None
     norms_across: bool
     rotary: Rotary | None
+    gated: bool
     output: Linear
 
     @property
     def shape(self) -> LayerShape:
         return LayerShape(self.heads, self.kv_heads, self.dim, self.value_dim)
+
+
+@dataclass
+class Convolution:
+    """Of each channel by itself over the last tokens: taps (tokens, channels), the last for the newest; fp32."""
+
+    taps: Tensor
+    bias: Tensor | None
+    activation: str | None
+
+    @property
+    def channels(self) -> int:
+        return self.taps.shape[1]
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """What a sequence's tokens before the next one take."""
+        return (len(self.taps) - 1) * self.channels * dtype.itemsize
+
+
+@dataclass
+class DeltaNet:
+    """A gated delta net (https://arxiv.org/abs/2412.06464), whose memory is a matrix for each head.
+
+    Args:
+        projection: gives queries, keys and values, head by head, then the result's gate.
+        rates: gives, of each head, how much is forgotten, then how much is put in.
+        convolution: of queries, keys and values.
+        decay, decay_bias: (heads,) fp32; g = decay * softplus(what is forgotten + decay_bias).
+        most_beta: times a sigmoid, what is put in.
+        norm: of each head's result, before the gate's silu multiplies it.
+    """
+
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    projection: Stacked
+    rates: Stacked
+    convolution: Convolution
+    decay: Tensor
+    decay_bias: Tensor
+    most_beta: float
+    norm: Norm
+    output: Linear
+
+    @property
+    def matrix_bytes(self) -> int:
+        return 4 * self.heads * self.key_dim * self.value_dim
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Of a sequence."""
+        return self.matrix_bytes + self.convolution.state_bytes(dtype)
+
+
+@dataclass
+class ShortConvolution:
+    """A convolution; `projection` gives what it reads, and what multiplies that before and after it."""
+
+    projection: Stacked
+    convolution: Convolution
+    output: Linear
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Of a sequence."""
+        return self.convolution.state_bytes(dtype)
 
 
 @dataclass
@@ -142,11 +209,11 @@ class Experts:
 
 @dataclass
 class Layer:
-    """x += scale * after(attention(before(x))); the same for the MLP, from the same x if `parallel`."""
+    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`."""
 
-    before_attention: Norm | None
-    attention: Attention
-    after_attention: Norm | None
+    before_mixer: Norm | None
+    mixer: Attention | DeltaNet | ShortConvolution
+    after_mixer: Norm | None
     before_mlp: Norm | None
     mlp: Mlp | Experts
     after_mlp: Norm | None
@@ -168,3 +235,11 @@ class Recipe:
     head: Linear
     head_scale: float
     head_softcap: float
+
+    @property
+    def attentions(self) -> list[Attention]:
+        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """What a sequence has beside keys and values."""
+        return sum(layer.mixer.state_bytes(dtype) for layer in self.layers if not isinstance(layer.mixer, Attention))

@@ -90,21 +90,22 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// The norm of in (wanted, n) T, of each k columns by themselves, out T. With keys, a gate (wanted, n) T: its silu multiplies
-// what the norm makes (mode 0) or is given (mode 1).
+// The norm of in (tokens, n) T, of each k columns by themselves, out T. With keys, a gate, rows of (n,) T `stride` apart: its
+// silu multiplies what the norm makes (mode 0) or is given (mode 1).
 template <class F>
 void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     constexpr int kTogether = 8;
     thread_local std::vector<float> room;
     const auto* weight = (const float*)op.weight;
-    run.share_in_order(index, (step.wanted + kTogether - 1) / kTogether, [&](int task) {
+    run.share_in_order(index, (step.tokens + kTogether - 1) / kTogether, [&](int task) {
         room.resize(op.k + 16);
-        const int64_t begin = (int64_t)task * kTogether, end = std::min<int64_t>(begin + kTogether, step.wanted);
+        const int64_t begin = (int64_t)task * kTogether, end = std::min<int64_t>(begin + kTogether, step.tokens);
         for (int64_t t = begin; t < end; ++t)
             for (int first = 0; first < op.n; first += op.k) {
                 const int64_t at = t * op.n + first;
-                auto gate = [&](int i, __mmask16 mask) { return activate(F::load((const T*)op.keys + at + i, mask), kSilu); };
+                const T* gates = (const T*)op.keys + t * op.stride + first;
+                auto gate = [&](int i, __mmask16 mask) { return activate(F::load(gates + i, mask), kSilu); };
                 for (int i = 0; i < op.k; i += 16) {
                     const __mmask16 mask = lanes_of(op.k - i);
                     __m512 x = F::load((const T*)op.in + at + i, mask);
@@ -123,6 +124,21 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
                     F::store((T*)op.out + at + i, x, mask);
                 }
             }
+    });
+}
+
+// out (tokens, n) T *= sigmoid(in), rows of (n,) fp32 `stride` apart.
+template <class F>
+void gate(Run& run, int index, const Op& op, const Step& step) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    run.share(index, step.tokens, [&](int t) {
+        const float* from = (const float*)op.in + (int64_t)t * op.stride;
+        auto* out = (typename F::T*)op.out + (int64_t)t * op.n;
+        for (int i = 0; i < op.n; i += 16) {
+            const __mmask16 mask = lanes_of(op.n - i);
+            const __m512 x = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_maskz_loadu_ps(mask, from + i));
+            F::store(out + i, _mm512_div_ps(F::load(out + i, mask), _mm512_add_ps(one, exp_ps(x))), mask);
+        }
     });
 }
 

@@ -10,15 +10,21 @@ from ..scheduler import Chunk
 from ..sequence import Sequence
 from .places import Span, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
+from .slots import StateSlots
 
 
 class NativeModelRunner:
-    """A ModelRunner over a Program."""
+    """A ModelRunner over a Program.
+
+    Args:
+        program: with room for the states of as many sequences as are in a batch, if it has any.
+    """
 
     def __init__(self, program: Program, block_size: int) -> None:
         self._program = program
         self._block_size = block_size
         self._tile = tile_of(program.heads_per_kv_head)
+        self._states = StateSlots(program.states) if program.states else None
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
@@ -27,7 +33,8 @@ class NativeModelRunner:
         return self._program.pool.seconds()
 
     def forget(self, sequence: Sequence) -> None:
-        return
+        if self._states is not None:
+            self._states.forget(sequence)
 
     def _arrays(self, chunks: list[Chunk]) -> StepArrays:
         ids: list[int] = []
@@ -50,4 +57,5 @@ class NativeModelRunner:
             rows=np.array(rows, np.int64),
             tokens=tokens,
             wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile),
+            spans=None if self._states is None else self._states.spans(chunks),
         )

@@ -6,7 +6,6 @@ fallback. Here a kernel stands in for such a function while a model runs, if on 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -17,14 +16,15 @@ from torch import Tensor
 from ..images import MISFITS
 from . import causal_conv, delta_rule, mamba2
 from .pool import Pool
+from .watch_functions import CONVOLUTION, DELTA_RULE, files_of
 
 Function = Callable[..., Any]
 
 #: By name: makes the native function, whose last resort is the given one, and calls either with numbers to compare.
 _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[[Function], list[Tensor]]]]] = {
-    "torch_chunk_gated_delta_rule": (delta_rule.native, delta_rule.tried),
+    DELTA_RULE: (delta_rule.native, delta_rule.tried),
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
-    "causal_conv1d_fn": (causal_conv.native, causal_conv.tried),
+    CONVOLUTION: (causal_conv.native, causal_conv.tried),
     "causal_conv1d_update": (causal_conv.native_update, causal_conv.tried_update),
     "mamba2_chunk_scan": (mamba2.native_scan, mamba2.tried),
     "mamba2_selective_state_update": (mamba2.native_update, mamba2.tried_update),
@@ -37,10 +37,9 @@ class StandIns:
     """The functions in the files of a model's modules for which there are kernels."""
 
     def __init__(self, model: Any, pool: Pool) -> None:
-        files = {id(file): file for module in model.modules() if (file := sys.modules.get(type(module).__module__))}
         self.places = [
             (file, name, native)
-            for file in files.values()
+            for file in files_of(model)
             for name, (make, tried) in _KNOWN.items()
             if (own := getattr(file, name, None)) is not None and _agree(tried, own, native := make(own, pool))
         ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .mapped import in_passing
 from .recipe import NotUnderstoodError
 from .watch_attention import Call, watch_attention
+from .watch_functions import Called, watch_functions
 
 TOKENS: Final = 7
 _FIRST_POSITION: Final = 3  # rotations by position 0 would show nothing
@@ -35,10 +36,23 @@ class Event:
 
 
 @dataclass
+class Span:
+    """A layer's run: what it was given and made, and where its part of `Watched`'s lists begins and ends."""
+
+    layer: nn.Module
+    events: slice
+    calls: slice
+    called: slice
+    given: Tensor
+    result: Tensor
+
+
+@dataclass
 class Watched:
     events: list[Event] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    spans: list[tuple[int, int, Tensor, Tensor]] = field(default_factory=list)  # of a layer: events, input, output
+    called: list[Called] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     first_position: int = _FIRST_POSITION
 
@@ -59,6 +73,7 @@ def watch(model: Any) -> Watched:
         for layer in layers:
             stack.enter_context(_span(layer, seen))
         stack.enter_context(in_passing(model))
+        stack.enter_context(watch_functions(model, seen.called))
         stack.enter_context(watch_attention(model, seen.calls))
         vocabulary = model.get_input_embeddings().weight.shape[0]
         ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])
@@ -66,6 +81,11 @@ def watch(model: Any) -> Watched:
         if "position_ids" not in inspect.signature(model.forward).parameters:
             places, seen.first_position = {}, 0
         seen.logits = model(input_ids=ids, **places, use_cache=False).logits[0].float()
+    if seen.calls and not any(seen.calls[span.calls] for span in seen.spans):  # they were found afterwards
+        if len(seen.calls) != len(seen.spans):
+            raise NotUnderstoodError("attention does not run once in each layer")
+        for i, span in enumerate(seen.spans):
+            span.calls = slice(i, i + 1)
     return seen
 
 
@@ -80,16 +100,20 @@ def _recorder(seen: Watched) -> Callable[..., None]:
 
 @contextmanager
 def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
-    begun: list[tuple[int, Tensor]] = []
+    begun: list[tuple[tuple[int, ...], Tensor]] = []
+
+    def ends() -> tuple[int, ...]:
+        return tuple(len(each) for each in (seen.events, seen.calls, seen.called))
 
     def before(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         hidden = given[0] if given else keywords["hidden_states"]
-        begun.append((len(seen.events), hidden.clone()))
+        begun.append((ends(), hidden.clone()))
 
     def after(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
         first, hidden = begun.pop()
         out = result[0] if isinstance(result, tuple) else result
-        seen.spans.append((first, len(seen.events), hidden, out.clone()))
+        events, calls, called = (slice(*each) for each in zip(first, ends(), strict=True))
+        seen.spans.append(Span(layer, events, calls, called, hidden, out.clone()))
 
     hooks = (layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after))
     try:
@@ -100,8 +124,9 @@ def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
 
 
 def _layer_list(model: Any) -> list[nn.Module]:
-    """The longest list of alike modules: the decoder's layers."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(one) for one in m}) == 1]
+    """The longest list of alike modules, or else of any: the decoder's layers."""
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    alike = [modules for modules in lists if len({type(one) for one in modules}) == 1]
     if not lists:
         raise NotUnderstoodError("no list of layers")
-    return max((list(modules) for modules in lists), key=len)
+    return max(alike or lists, key=len)

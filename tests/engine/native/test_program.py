@@ -23,7 +23,7 @@ from djl_python.engine.quantization import Quantize
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
-from tests.checkpoints import ARCHITECTURES, NATIVE, VOCABULARY, build_checkpoint
+from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 
 BLOCK = 16
 LENGTH = 90
@@ -61,7 +61,7 @@ class Native:
         self.model = AutoModelForCausalLM.from_pretrained(
             build_checkpoint(path, architecture, dtype), dtype=dtype
         ).eval()
-        if architecture in ARCHITECTURES:
+        if architecture not in OWN_ATTENTION:
             self.model.set_attn_implementation(PAGED)
         self.program = Program(
             read_recipe(self.model, length),
@@ -69,11 +69,12 @@ class Native:
             quantize,
             blocks=length // BLOCK,
             block_size=BLOCK,
+            states=2,
             max_tokens=length,
             threads=threads,
         )
         self.runner = NativeModelRunner(self.program, BLOCK)
-        if architecture in ARCHITECTURES:
+        if architecture not in OWN_ATTENTION:
             self.model.set_attn_implementation("eager")
 
     @torch.inference_mode()
@@ -204,7 +205,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
     assert set(native.runner.operator_seconds().values()) == {0.0}
     native.runner.run([Chunk(sequence(prompt(5), [0, 1, 2, 3, 4, 5]), LENGTH)])
     spent = native.runner.operator_seconds()
-    # No weight is rounded, no token drawn, fp32 is as it is, there are no experts, nor what models on torch have.
+    # No weight is rounded, no token drawn, fp32 is as it is; there are no experts, no states, nothing that torch runs.
     nothing = {
         "quantize",
         "choose",
@@ -218,6 +219,9 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "convolve",
         "scan",
         "norm_rows",
+        "convolve_rows",
+        "decay",
+        "gate",
     }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing
     native.program.close()
@@ -225,7 +229,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
 
 def test_arrays_have_the_types_that_the_kernels_read() -> None:
     runner = NativeModelRunner.__new__(NativeModelRunner)
-    runner._block_size, runner._tile = BLOCK, 8
+    runner._block_size, runner._tile, runner._states = BLOCK, 8, None
     other = sequence(prompt(8, 40), [5, 6, 7], prompt_logprobs=0)
     other.computed = 30
     unfinished = Chunk(sequence(prompt(8, 40), [2, 4, 9]), 20)

@@ -12,30 +12,32 @@ from transformers import AutoModelForCausalLM
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe import Experts, NotUnderstoodError, Recipe
-from tests.checkpoints import ARCHITECTURES, NATIVE, build_checkpoint
+from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 
 def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Any:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(path, architecture, dtype), dtype=dtype).eval()
-    if architecture in ARCHITECTURES:
+    if architecture not in OWN_ATTENTION:
         model.set_attn_implementation(PAGED)
     return model
 
 
 def features(recipe: Recipe) -> dict[str, Any]:
-    """The properties in which architectures differ, of the first layer."""
+    """The properties in which architectures differ, of the first layer and the first attention."""
     layer = recipe.layers[0]
-    attention = layer.attention
+    attention = recipe.attentions[0]
     mlp = layer.mlp
-    norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
+    norms = (layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp)
     return {
+        "mixers": [type(one.mixer).__name__ for one in recipe.layers],
+        "gate": attention.gated,
         "kv_heads": attention.kv_heads,
         "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
         "head_norms": attention.query_norm is not None,
         "norms_across": attention.norms_across,
         "attention_bias": attention.projection.joined().bias is not None,
         "softcap": attention.softcap,
-        "windows": [one.attention.window for one in recipe.layers],
+        "windows": [each.window for each in recipe.attentions],
         "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
         "gated": mlp.gate is not None,
         "activation": mlp.activation,
@@ -53,6 +55,8 @@ def features(recipe: Recipe) -> dict[str, Any]:
 
 
 _LLAMA = {
+    "mixers": ["Attention"] * 3,
+    "gate": False,
     "kv_heads": 2,
     "rotated": 16,
     "head_norms": False,
@@ -76,7 +80,8 @@ _LLAMA = {
 }
 _PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
 _FALCON = _PLAIN | {"activation": "gelu"}
-_OWN = _FALCON | {"windows": [0, 0], "experts": [0, 0]}
+_OWN = _FALCON | {"mixers": ["Attention"] * 2, "windows": [0, 0], "experts": [0, 0]}
+_DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], "windows": [0], "head_norms": True}
 EXPECTED: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"attention_bias": True},
@@ -128,6 +133,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "falcon": _FALCON | {"kv_heads": 1, "attention_bias": False, "parallel": True},
     "falcon_rw": _FALCON | {"rotated": 0, "slopes": [2**-4, 2**-6, 2**-8, 2**-10]},
     "falcon_40b": _FALCON | {"kv_heads": 2, "attention_bias": False, "parallel": True},
+    "qwen3_5": _DELTA_NETS | {"gate": True, "rotated": 4},
+    "qwen3_next": _DELTA_NETS | {"gate": True, "rotated": 4, "experts": [4, 4, 4], "chosen": 2, "shared": True},
+    "olmo_hybrid": _DELTA_NETS | {"norms_across": True},
+    "lfm2": _LLAMA
+    | {"mixers": ["ShortConvolution", "Attention", "ShortConvolution"], "windows": [0], "head_norms": True},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

@@ -30,7 +30,7 @@ def biased(path: Path, bias: Callable[[Tensor], Tensor], monkeypatch: pytest.Mon
     attention = modeling_bloom.BloomAttention
     own = attention.forward
     monkeypatch.setattr(attention, "forward", lambda *given, alibi, **named: own(*given, alibi=bias(alibi), **named))
-    slopes = read_recipe(model, 64).layers[0].attention.slopes
+    slopes = read_recipe(model, 64).layers[0].mixer.slopes
     return None if slopes is None else slopes.tolist()
 
 
@@ -61,7 +61,7 @@ def test_other_biases_are_not_guessed(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"), [("gpt_neo", "with a window"), ("mamba", "does not run once in each layer")]
+    ("architecture", "reason"), [("gpt_neo", "with a window"), ("mamba", "no layer has attention")]
 )
 def test_other_models_are_not_guessed(architecture: str, reason: str, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, architecture)).eval()

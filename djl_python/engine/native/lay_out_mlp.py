@@ -1,0 +1,16 @@
+"""Lays an MLP out, but for its last linear. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from .layout import STORE, Layout
+from .pool import ACTIVATIONS
+from .recipe import Mlp
+
+
+def lay_out_mlp(layout: Layout, mlp: Mlp) -> int:
+    """Where `mlp.down` finds what it reads."""
+    inner = layout.buffer("inner", len(mlp.up.weight), layout.dtype)
+    packed = layout.pack(mlp.up) if mlp.gate is None else layout.pack(mlp.gate, mlp.up)
+    activation, gated = ACTIVATIONS[mlp.activation], int(mlp.gate is not None)
+    layout.add_linear(packed, layout.normed, inner, mode=STORE, activation=activation, gated=gated)
+    return inner

@@ -1,0 +1,84 @@
+"""What one watched layer did, for those who read it. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .parts import as_linear, as_norm
+from .recipe import Linear, Norm, NotUnderstoodError
+from .watch import Event, Watched
+
+
+@dataclass(frozen=True)
+class Projected:
+    """The linears before what mixes tokens, which read the same; and the one that takes what comes of it.
+
+    Args:
+        made: of all the first, (tokens, columns).
+        rest: the linears that follow the output.
+    """
+
+    given: Tensor
+    linears: list[Linear]
+    made: Tensor
+    output: Linear
+    output_event: Event
+    rest: list[tuple[Event, Linear]]
+
+
+class LayerReader:
+    """One layer's events."""
+
+    def __init__(self, seen: Watched, index: int) -> None:
+        span = seen.spans[index]
+        self.index = index
+        self.layer = span.layer
+        self.given, self.result = span.given, span.result
+        self.calls = seen.calls[span.calls]
+        self.called = seen.called[span.called]
+        self.events = seen.events[span.events]
+        events = [e for e in self.events if isinstance(e.result, Tensor)]
+        self.linears = [(e, linear) for e in events if (linear := as_linear(e.module)) is not None]
+        self.norms = [(e, norm) for e in events if (norm := as_norm(e)) is not None]
+
+    def norm_into(self, x: Tensor) -> tuple[Event, Norm] | None:
+        """The norm whose result is x."""
+        return next(((e, n) for e, n in self.norms if e.result.shape == x.shape and torch.equal(e.result, x)), None)
+
+    def norm_of(self, x: Tensor) -> tuple[Event, Norm] | None:
+        """The norm that x is the input of."""
+        return next(((e, n) for e, n in self.norms if e.x.shape == x.shape and torch.equal(e.x, x)), None)
+
+    def projected(self, takes: Callable[[Tensor, list[tuple[Event, Linear]]], bool]) -> Projected:
+        """The layer's linears, parted where one takes what comes of mixing tokens.
+
+        Args:
+            takes: whether this input, (1, tokens, columns), is that; it is told the linears before.
+
+        Raises:
+            NotUnderstoodError: none takes it, or those before read different things.
+        """
+        place = next((i for i in range(1, len(self.linears)) if takes(self.linears[i][0].x, self.linears[:i])), None)
+        if place is None:
+            raise NotUnderstoodError("no linear takes what comes of mixing tokens")
+        before, (event, output) = self.linears[:place], self.linears[place]
+        given = before[0][0].x
+        if others := sum(not torch.equal(each.x, given) for each, _ in before):
+            raise NotUnderstoodError(f"{others} linears before that read something else")
+        return Projected(
+            given=given,
+            linears=[linear for _, linear in before],
+            made=made_by(before),
+            output=output,
+            output_event=event,
+            rest=self.linears[place + 1 :],
+        )
+
+
+def made_by(linears: list[tuple[Event, Linear]]) -> Tensor:
+    """What linears made of the same, (tokens, columns)."""
+    return torch.cat([event.result[0] for event, _ in linears], -1)

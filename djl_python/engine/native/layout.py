@@ -1,0 +1,173 @@
+"""Operations in the order in which a step walks them, and the memory that they point to. Runs in the engine process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..quantization import Quantize
+from .mapped import let_go
+from .memory import Arena
+from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
+from .pool import NORMS, Kind, Op, Pool
+from .recipe import Linear, Norm
+
+STORE, ADD, STORE_FP32 = range(3)
+
+
+class Layout:
+    """What `lay_out` adds to, and `Program` runs.
+
+    Args:
+        memory: for weights and activations.
+        max_tokens: of a step.
+
+    Attributes:
+        hidden: the residual stream, fp32.
+        normed: what the next linears read.
+        branch: fp32, what goes through a norm before it is added to the stream.
+        late_from: operations from here on are only needed for logits.
+        weight_bytes: what a step reads of the matrices.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, quantize: Quantize | None, pool: Pool, memory: Arena, width: int, max_tokens: int
+    ) -> None:
+        self.dtype = dtype
+        self.ops: list[Op] = []
+        self.late_from = 0
+        self.weight_bytes = 0
+        self._quantize = quantize
+        self._memory = memory
+        self._packer = Packer(dtype, pool, memory)
+        self._max_tokens = max_tokens
+        self._late = False
+        self._kept: list[Any] = []  # what the operations point to
+        self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
+        self.width = width
+        self.hidden = self.buffer("hidden", width, torch.float32)
+        self.normed = self.buffer("normed", width, dtype)
+        self.branch = self.buffer("branch", width, torch.float32)
+
+    # -------------------------------------------------------------------------------- operations
+
+    def add(self, kind: int, **fields: Any) -> None:
+        self.ops.append(Op(kind=kind, late=int(self._late), **fields))
+
+    def add_linear(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
+        given = self.as_wanted(packed, given)
+        self.weight_bytes += packed.bytes
+        self.add_product(packed, given, out, **more)
+
+    def as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
+        """What a product with these weights reads: what is given, or that rounded to integers."""
+        if packed.weight_format not in (EIGHT, FOUR):
+            return given
+        rounded = self.buffer("codes", chosen * codes_bytes(packed.k), torch.int8)
+        self.add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, **more)
+        return rounded
+
+    def add_product(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
+        """Of what is given as the weights want it."""
+        bias = None if packed.bias is None else self.keep(packed.bias)
+        self.add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self.weights(packed), **more)
+
+    def weights(self, packed: Packed) -> dict[str, int | None]:
+        parts = {"weight": packed.weight, "weight2": packed.weight2, "weight3": packed.weight3}
+        kept = {name: None if part is None else self.keep(part) for name, part in parts.items()}
+        return {"format": packed.weight_format, **kept}
+
+    def add_norm(self, norm: Norm | None, given: int, out: int, **more: Any) -> None:
+        details: dict[str, Any] = {}
+        if norm is not None:
+            details = {"eps": norm.eps, "weight": self.keep(norm.weight.contiguous())}
+            if norm.bias is not None:
+                details["bias"] = self.keep(norm.bias.contiguous())
+        kind = None if norm is None else norm.kind
+        self.add(Kind.NORM, n=self.width, norm=NORMS[kind], in_=given, out=out, **details, **more)
+
+    def add_branch(self, linear: Linear, given: int, after: Norm | None, scale: float) -> None:
+        """hidden += scale * after(linear(given))"""
+        packed = self.pack(linear)
+        if after is None:
+            self.add_linear(packed, given, self.hidden, mode=ADD, scale=scale)
+        else:
+            self.add_linear(packed, given, self.branch, mode=STORE_FP32, scale=1.0)
+            self.add_norm(after, self.branch, self.hidden, mode=ADD, scale=scale)
+
+    def begin_late(self, *rows: tuple[str, int, torch.dtype, int]) -> list[int]:
+        """Go on with the rows whose logits are wanted, of the stream and of other buffers.
+
+        Args:
+            rows: (name, columns, dtype, address) of each buffer.
+
+        Returns:
+            Where the rows are now.
+        """
+        self.late_from = len(self.ops)
+        moved = [self._gathered(*each) for each in (("hidden", self.width, torch.float32, self.hidden), *rows)]
+        self._late = True
+        self.hidden = moved[0]
+        return moved[1:]
+
+    def _gathered(self, what: str, columns: int, dtype: torch.dtype, given: int) -> int:
+        gathered = self.buffer(f"wanted {what}", columns, dtype)
+        self.add(Kind.GATHER, n=columns * dtype.itemsize // 4, in_=given, out=gathered)
+        return gathered
+
+    # ------------------------------------------------------------------------------------ memory
+
+    def keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        return int(tensor.data_ptr())
+
+    def keep_once(self, tensor: Tensor) -> int:
+        """All layers turn by the same tables."""
+        for kept in self._kept:
+            if kept is tensor:
+                return int(tensor.data_ptr())
+        return self.keep(tensor)
+
+    def pack(self, *linears: Linear, of: Iterable[Linear] = ()) -> Packed:
+        """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
+        return self._pack(linears, self._quantize, of or linears)
+
+    def pack_head(self, head: Linear) -> Packed:
+        """The head has most of a small model's weights, and its rounding goes straight into the logits."""
+        return self._pack([head], None if self._quantize is None else "int8", [head])
+
+    def pack_exactly(self, linear: Linear) -> Packed:
+        """Pack weights that are few and decide much."""
+        return self._packer.pack([linear], None)
+
+    def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear]) -> Packed:
+        packed = self._packer.pack(list(linears), quantize)
+        let_go(linear.weight for linear in of)
+        return packed
+
+    def pack_experts(self, linears: list[Linear], chosen: int) -> Packed:
+        """Stacked weights, one or a gated pair, as one; its outputs are each expert's in turn, in panels of its own."""
+        experts, n, _ = linears[0].weight.shape
+        missing = -n % (PANEL // len(linears))
+        padded = [
+            Linear(
+                functional.pad(one.weight, (0, 0, 0, missing)).flatten(0, 1),
+                None if one.bias is None else functional.pad(one.bias, (0, missing)).flatten(),
+            )
+            for one in linears
+        ]
+        packed = replace(self._pack(padded, self._quantize, linears), n=n)
+        self.weight_bytes += packed.bytes * chosen // experts
+        return packed
+
+    def buffer(self, what: str, columns: int, dtype: torch.dtype) -> int:
+        """(max_tokens, columns), the same for every layer: what one reads is in the processor's cache."""
+        key = (what, columns, dtype)
+        if key not in self._buffers:
+            self._buffers[key] = self.keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
+        return self._buffers[key]

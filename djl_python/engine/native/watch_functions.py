@@ -1,0 +1,60 @@
+"""Watches functions that transformers' modules call by name. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+DELTA_RULE: Final = "torch_chunk_gated_delta_rule"
+CONVOLUTION: Final = "causal_conv1d_fn"
+
+# What they call their first arguments.
+_ARGUMENTS: Final = {
+    DELTA_RULE: ("query", "key", "value", "g", "beta"),
+    CONVOLUTION: ("hidden_states", "weight", "bias", "activation"),
+}
+
+
+@dataclass(frozen=True)
+class Called:
+    """One call: what the function was given, by name, and what it made."""
+
+    name: str
+    given: dict[str, Any]
+    made: Any
+
+
+def files_of(model: nn.Module) -> list[ModuleType]:
+    """Where the classes of a model's modules are."""
+    files = {id(file): file for module in model.modules() if (file := sys.modules.get(type(module).__module__))}
+    return list(files.values())
+
+
+@contextmanager
+def watch_functions(model: nn.Module, called: list[Called]) -> Iterator[None]:
+    """Within it the model runs; what it calls is added."""
+    with ExitStack() as stack:
+        for file in files_of(model):
+            for name in _ARGUMENTS:
+                if (own := getattr(file, name, None)) is not None:
+                    stack.callback(setattr, file, name, own)
+                    setattr(file, name, _noting(name, own, called))
+        yield
+
+
+def _noting(name: str, own: Callable[..., Any], called: list[Called]) -> Callable[..., Any]:
+    def noted(*given: Any, **named: Any) -> Any:
+        arguments = dict(zip(_ARGUMENTS[name], given, strict=False)) | named
+        # What comes next may be written where they lie.
+        kept = {key: value.clone() if isinstance(value, Tensor) else value for key, value in arguments.items()}
+        made = own(*given, **named)
+        called.append(Called(name, kept, made.clone() if isinstance(made, Tensor) else made))
+        return made
+
+    return noted

@@ -18,12 +18,15 @@ from transformers import (
     GPTNeoConfig,
     GPTNeoXConfig,
     GptOssConfig,
+    GraniteMoeHybridConfig,
     Lfm2Config,
     LlamaConfig,
+    Mamba2Config,
     MambaConfig,
     MistralConfig,
     MptConfig,
     NemotronConfig,
+    NemotronHConfig,
     Olmo2Config,
     OlmoConfig,
     OlmoHybridConfig,
@@ -137,7 +140,16 @@ _DELTA_NETS: dict[str, Any] = {
     "linear_value_head_dim": 32,
 }
 
-# Layers with a state beside those with attention.
+_STATE_SPACES: dict[str, Any] = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "mamba_expand": 2,
+}
+_OF_ATTENTION = {"num_attention_heads", "intermediate_size", "max_position_embeddings"}
+
+# Layers with a state, mostly beside those with attention.
 NATIVE_HYBRID: dict[str, Any] = {
     "qwen3_5": lambda: Qwen3_5TextConfig(**_COMMON, **_DELTA_NETS, head_dim=16),  # an attention with a gate
     "qwen3_next": lambda: Qwen3NextConfig(  # one projection, key head by key head; experts
@@ -153,6 +165,40 @@ NATIVE_HYBRID: dict[str, Any] = {
     "olmo_hybrid": lambda: OlmoHybridConfig(**_COMMON, **_DELTA_NETS, linear_allow_neg_eigval=True),
     "lfm2": lambda: Lfm2Config(  # short convolutions
         **_COMMON, num_key_value_heads=2, conv_bias=True, layer_types=["conv", "full_attention", "conv"]
+    ),
+    "granite_h": lambda: GraniteMoeHybridConfig(  # state spaces in groups, factors everywhere, no positions
+        **_COMMON,
+        **_STATE_SPACES,
+        num_key_value_heads=2,
+        layer_types=["mamba", "attention", "mamba"],
+        num_local_experts=0,
+        shared_intermediate_size=96,
+        position_embedding_type="nope",
+        residual_multiplier=0.5,
+        embedding_multiplier=3.0,
+        logits_scaling=2.0,
+        attention_multiplier=0.2,
+    ),
+    "nemotron_h": lambda: NemotronHConfig(  # layers that mix tokens or have experts
+        **(_COMMON | {"num_hidden_layers": None}),
+        num_key_value_heads=2,
+        head_dim=16,
+        mamba_num_heads=4,
+        mamba_head_dim=32,
+        ssm_state_size=16,
+        n_groups=2,
+        layers_block_type=["mamba", "moe", "attention", "mamba", "moe"],
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        moe_shared_expert_intermediate_size=48,
+    ),
+    "mamba2": lambda: Mamba2Config(  # no attention at all
+        **{name: _COMMON[name] for name in _COMMON.keys() - _OF_ATTENTION},
+        num_heads=8,
+        head_dim=16,
+        state_size=16,
+        n_groups=2,
     ),
 }
 HYBRID: dict[str, Any] = NATIVE_HYBRID | {

@@ -38,7 +38,8 @@ def size_cache(
     block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())
     states = settings.max_batch_size * state_bytes
     enough = settings.max_batch_size * -(-wanted // size)
-    blocks = settings.kv_blocks or min(enough, (_cache_bytes(settings, loaded.device) - states) // block_bytes)
+    room = _cache_bytes(settings, loaded.device) - states
+    blocks = settings.kv_blocks or min(enough, room // block_bytes if block_bytes else enough)
     length = min(wanted, blocks * size)
     if blocks < 2:
         raise ModelLoadError(

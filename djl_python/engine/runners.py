@@ -100,7 +100,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
     if advance is not None:
         advance.stop()
-    if opened := _open_native(settings, loaded, wanted, reference, recurrent, advance):
+    if opened := _open_native(settings, loaded, wanted, reference, advance):
         return opened
     if advance is not None:
         advance.give_back()
@@ -207,7 +207,6 @@ def _open_native(
     loaded: LoadedModel,
     wanted: int,
     reference: Tensor,
-    recurrent: RecurrentLayers | None,
     advance: Advance | None,
 ) -> OpenedRunner | None:
     """The model as a native program; None, with the reason in the log, where that can't be."""
@@ -224,8 +223,6 @@ def _open_native(
         recipe = read_recipe(loaded.model, wanted)
         shapes = {index: attention.shape for index, attention in enumerate(recipe.attentions)}
         state_bytes = recipe.state_bytes(loaded.dtype)
-        if (recurrent is not None) != (state_bytes > 0):
-            raise NotUnderstoodError("some layers keep a state of an unknown kind")
         size = size_cache(settings, loaded, shapes, wanted, state_bytes)
         program = Program(
             recipe,

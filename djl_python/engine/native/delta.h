@@ -107,7 +107,7 @@ void decay(Run& run, int index, const Op& op, const Step& step) {
             for (int h = 0; h < op.heads; ++h) {
                 const float x = F::to(((const T*)op.in)[t * op.stride + h]) + op.bias[h];
                 const float y = F::to(((const T*)op.keys)[t * op.stride + h]);
-                out[h] = ((const float*)op.weight)[h] * (fmaxf(x, 0) + log1pf(expf(-fabsf(x))));
+                out[h] = ((const float*)op.weight)[h] * softplus(x);
                 out[op.heads + h] = op.scale / (1 + expf(-y));
             }
         }

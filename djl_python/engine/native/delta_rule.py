@@ -6,14 +6,13 @@ both are one kernel, which reads and writes each state once, where it is.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from .places import Spans
+from .places import Spans, even_spans
 from .pool import FORMATS, Kind, Op, Pool, Step
 
 LANES: Final = 16
@@ -46,7 +45,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
             state = value.new_empty(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
         elif not output_final_state:  # else it is the caller's old one, which becomes the new one
             state = state.clone()
-        spans = _spans(*key.shape[:2], initial_state is None)
+        spans = even_spans(*key.shape[:2], initial_state is None)
         made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel, spans)
         return made, state if output_final_state else None
 
@@ -100,12 +99,6 @@ def _run(
     spans.tell(step)
     pool.run((Op * 1)(operation), 1, step, bf16=value.dtype == torch.bfloat16)
     return made
-
-
-@functools.lru_cache(maxsize=64)
-def _spans(sequences: int, tokens: int, begin: bool) -> Spans:
-    """Of a batch of sequences, each with its state in its place."""
-    return Spans.of([tokens] * sequences, range(sequences), [begin] * sequences)
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bool:

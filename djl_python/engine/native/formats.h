@@ -92,6 +92,8 @@ inline __m512 exp_ps(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
+inline float softplus(float x) { return fmaxf(x, 0) + log1pf(expf(-fabsf(x))); }
+
 // 2^x, good to 3e-7; exactly 0 where x is below -150, minus infinity too.
 inline __m512 exp2_ps(__m512 x) {
     x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));

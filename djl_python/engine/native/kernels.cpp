@@ -55,11 +55,12 @@ void operate(Run& run, int i) {
         case kDelta: delta_rule<F>(run, i, op, step); break;
         case kEmpty: empty<F>(run, i, step); break;
         case kConvolve: convolution<F>(run, i, op, step); break;
-        case kScan: scan<F>(run, i, op); break;
+        case kScan: scan<F>(run, i, op, step); break;
         case kNormRows: norm_rows<F>(run, i, op, step); break;
         case kConvolveRows: convolve_rows<F>(run, i, op, step); break;
         case kDecay: decay<F>(run, i, op, step); break;
         case kGate: gate<F>(run, i, op, step); break;
+        case kStepSizes: step_sizes<F>(run, i, op, step); break;
     }
 }
 

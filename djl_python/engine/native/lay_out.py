@@ -5,10 +5,10 @@ from __future__ import annotations
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts
 from .lay_out_mlp import lay_out_mlp
-from .lay_out_states import StatePlaces, lay_out_convolution, lay_out_delta_net
+from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import STORE_FP32, Layout
 from .pool import Kind
-from .recipe import Attention, DeltaNet, Experts, Layer, Recipe
+from .recipe import Attention, Experts, Layer, Recipe
 
 
 def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> None:
@@ -34,26 +34,28 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
     )
     if recipe.embedding_norm is not None:
         layout.add_norm(recipe.embedding_norm, embedded, layout.hidden, mode=STORE_FP32)
-    for layer in recipe.layers:
-        _lay_out_layer(layout, layer, cache, states, last=layer is recipe.layers[-1])
+    last = max(i for i, layer in enumerate(recipe.layers) if layer.mixer is not None)
+    for i, layer in enumerate(recipe.layers):
+        _lay_out_layer(layout, layer, cache, states, last=i == last)
     layout.add_norm(recipe.final_norm, layout.hidden, layout.normed)
     layout.add_linear(head, layout.normed, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:
-    layout.add_norm(layer.before_mixer, layout.hidden, layout.normed)
-    if isinstance(layer.mixer, Attention):
-        mixed = lay_out_attention(layout, layer.mixer, cache, last=last)
-    elif isinstance(layer.mixer, DeltaNet):
-        mixed = lay_out_delta_net(layout, layer.mixer, states, last=last)
-    else:
-        mixed = lay_out_convolution(layout, layer.mixer, states, last=last)
+    mixed = 0
+    if layer.mixer is not None:
+        layout.add_norm(layer.before_mixer, layout.hidden, layout.normed)
+        if isinstance(layer.mixer, Attention):
+            mixed = lay_out_attention(layout, layer.mixer, cache, last=last)
+        else:
+            mixed = lay_out_stateful(layout, layer.mixer, states, last=last)
     if layer.parallel:  # the MLP reads the stream as it was before the mixer's branch
         layout.add_norm(layer.before_mlp, layout.hidden, layout.normed)
-    layout.add_branch(layer.mixer.output, mixed, layer.after_mixer, layer.scale)
-    if not layer.parallel:
+    if layer.mixer is not None:
+        layout.add_branch(layer.mixer.output, mixed, layer.after_mixer, layer.scale)
+    if layer.mlp is not None and not layer.parallel:
         layout.add_norm(layer.before_mlp, layout.hidden, layout.normed)
     if isinstance(layer.mlp, Experts):
         lay_out_experts(layout, layer.mlp, layer.after_mlp, layer.scale)
-    else:
+    elif layer.mlp is not None:
         layout.add_branch(layer.mlp.down, lay_out_mlp(layout, layer.mlp), layer.after_mlp, layer.scale)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from .delta_rule import EPS
 from .layout import STORE, Layout
 from .pool import ACTIVATIONS, NORMS, Kind
-from .recipe import Convolution, DeltaNet, ShortConvolution
+from .recipe import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stacked, Stateful, StateSpace
 
 
 @dataclass
@@ -30,17 +29,30 @@ class StatePlaces:
         return begin
 
 
-def lay_out_delta_net(layout: Layout, net: DeltaNet, states: StatePlaces, *, last: bool) -> int:
-    """Where `net.output` finds what it reads."""
+def lay_out_stateful(layout: Layout, mixer: Stateful, states: StatePlaces, *, last: bool) -> int:
+    """Where `mixer.output` finds what it reads.
+
+    Args:
+        last: of tokens whose logits nobody wants, states are all that is needed.
+    """
+    if isinstance(mixer, DeltaNet):
+        mixed, columns = _delta_net(layout, mixer, states)
+    elif isinstance(mixer, StateSpace):
+        mixed, columns = _state_space(layout, mixer, states)
+    else:
+        mixed, columns = _short_convolution(layout, mixer, states)
+    if last:
+        (mixed,) = layout.begin_late(("mixed", columns, layout.dtype, mixed))
+    return mixed
+
+
+def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int, int]:
+    """(where the result is, its columns); this and the others."""
     item = layout.dtype.itemsize
     channels, inner = net.convolution.channels, net.heads * net.value_dim
-    columns = channels + inner
-    # Rounding what a state forgets by would add up over its tokens.
-    rates = layout.buffer("rates", 2 * net.heads, layout.dtype)
-    layout.add_linear(layout.pack_exactly(net.rates.joined()), layout.normed, rates, mode=STORE)
-    projected = _project(layout, net, columns)
-    convolved = layout.buffer("convolved", channels, layout.dtype)
-    _convolve(layout, net.convolution, projected, convolved, states, stride=columns)
+    rates = _project_exactly(layout, net.rates, 2 * net.heads)
+    projected = _project(layout, net.projection, channels + inner)
+    convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
     decay = layout.buffer("decay", 2 * net.heads, torch.float32)
     layout.add(
         Kind.DECAY, heads=net.heads, stride=2 * net.heads, scale=net.most_beta, in_=rates,
@@ -54,45 +66,72 @@ def lay_out_delta_net(layout: Layout, net: DeltaNet, states: StatePlaces, *, las
         keys=convolved + of_keys, values=convolved + 2 * of_keys, bias=decay, weight2=decay + 4 * net.heads,
         routed=states.take(net.matrix_bytes), out=answers,
     )  # fmt: skip
-    mixed = layout.buffer("mixed", inner, layout.dtype)
-    weight = layout.keep(net.norm.weight.repeat(net.heads))
+    return _norm(layout, net.norm, answers, inner, projected + channels * item, channels + inner), inner
+
+
+def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tuple[int, int]:
+    item = layout.dtype.itemsize
+    channels, inner = space.convolution.channels, space.heads * space.dim
+    rates = _project_exactly(layout, space.steps, space.heads)
+    projected = _project(layout, space.projection, channels + inner)
+    convolved = _convolve(layout, space.convolution, projected, channels + inner, states)
+    steps = layout.buffer("steps", space.heads, torch.float32)
     layout.add(
-        Kind.NORM_ROWS, n=inner, k=net.value_dim, norm=NORMS[net.norm.kind], eps=net.norm.eps, weight=weight,
-        in_=answers, keys=projected + channels * item, stride=columns, out=mixed,
+        Kind.STEP_SIZES, heads=space.heads, stride=space.heads, in_=rates, bias=layout.keep(space.step_bias),
+        eps=space.least_step, softcap=space.most_step, out=steps,
     )  # fmt: skip
-    return _wanted(layout, mixed, inner) if last else mixed
+    answers = layout.buffer("answers", inner, layout.dtype)
+    layout.add(
+        Kind.SCAN, heads=space.heads, kv_heads=space.groups, dim=space.dim, value_dim=space.size, mode=1,
+        stride=channels, n=channels, in_=convolved, keys=convolved + inner * item,
+        values=convolved + (inner + space.groups * space.size) * item, bias=steps, weight2=layout.keep(space.decay),
+        weight3=None if space.skipped is None else layout.keep(space.skipped),
+        routed=states.take(space.matrix_bytes), out=answers,
+    )  # fmt: skip
+    return _norm(layout, space.norm, answers, inner, projected + channels * item, channels + inner), inner
 
 
-def lay_out_convolution(layout: Layout, mixer: ShortConvolution, states: StatePlaces, *, last: bool) -> int:
-    """Where `mixer.output` finds what it reads."""
+def _short_convolution(layout: Layout, mixer: ShortConvolution, states: StatePlaces) -> tuple[int, int]:
     channels = mixer.convolution.channels
     row = channels * layout.dtype.itemsize
-    projected = _project(layout, mixer, 3 * channels)
-    mixed = layout.buffer("mixed", channels, layout.dtype)
-    _convolve(
-        layout, mixer.convolution, projected, mixed, states, stride=3 * channels, keys=projected + row,
-        values=projected + 2 * row,
-    )  # fmt: skip
-    return _wanted(layout, mixed, channels) if last else mixed
+    projected = _project(layout, mixer.projection, 3 * channels)
+    factors = {"keys": projected + row, "values": projected + 2 * row}
+    return _convolve(layout, mixer.convolution, projected, 3 * channels, states, **factors), channels
 
 
-def _project(layout: Layout, mixer: DeltaNet | ShortConvolution, columns: int) -> int:
+def _project(layout: Layout, projection: Stacked, columns: int) -> int:
     projected = layout.buffer("projected", columns, layout.dtype)
-    packed = layout.pack(mixer.projection.joined(), of=mixer.projection.parts)
-    layout.add_linear(packed, layout.normed, projected, mode=STORE)
+    packed = layout.pack(projection.joined(), of=projection.parts)
+    layout.add_linear(packed, layout.normed, projected, mode=STORE, scale=1.0)
     return projected
 
 
-def _convolve(layout: Layout, convolution: Convolution, given: int, out: int, states: StatePlaces, **more: Any) -> None:
+def _project_exactly(layout: Layout, rates: Stacked, columns: int) -> int:
+    """Rounding what a state forgets by would add up over its tokens."""
+    projected = layout.buffer("rates", columns, layout.dtype)
+    layout.add_linear(layout.pack_exactly(rates.joined()), layout.normed, projected, mode=STORE, scale=1.0)
+    return projected
+
+
+def _convolve(
+    layout: Layout, convolution: Convolution, given: int, stride: int, states: StatePlaces, **factors: int
+) -> int:
+    convolved = layout.buffer("convolved", convolution.channels, layout.dtype)
     layout.add(
-        Kind.CONVOLVE_ROWS, n=convolution.channels, dim=len(convolution.taps), in_=given, out=out,
+        Kind.CONVOLVE_ROWS, n=convolution.channels, dim=len(convolution.taps), stride=stride, in_=given, out=convolved,
         activation=ACTIVATIONS[convolution.activation], weight=layout.keep(convolution.taps),
         bias=None if convolution.bias is None else layout.keep(convolution.bias),
-        routed=states.take(convolution.state_bytes(layout.dtype)), **more,
+        routed=states.take(convolution.state_bytes(layout.dtype)), **factors,
     )  # fmt: skip
+    return convolved
 
 
-def _wanted(layout: Layout, mixed: int, columns: int) -> int:
-    """In the last layer, states are all that is needed of tokens whose logits nobody wants."""
-    (wanted,) = layout.begin_late(("mixed", columns, layout.dtype, mixed))
-    return wanted
+def _norm(layout: Layout, gated: GatedNorm, given: int, columns: int, gate: int, stride: int) -> int:
+    norm = gated.norm
+    mixed = layout.buffer("mixed", columns, layout.dtype)
+    layout.add(
+        Kind.NORM_ROWS, n=columns, k=gated.width, norm=NORMS[norm.kind], eps=norm.eps, mode=int(gated.gate_first),
+        weight=layout.keep(norm.weight.repeat(columns // len(norm.weight))), in_=given, keys=gate, stride=stride,
+        out=mixed,
+    )  # fmt: skip
+    return mixed

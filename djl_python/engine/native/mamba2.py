@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .places import even_spans
 from .pool import FORMATS, Kind, Op, Pool, Step
 
-_LANES: Final = 16
-_MOST_STATE: Final = 256
+LANES: Final = 16
+MOST_STATE: Final = 256
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -72,11 +73,11 @@ def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         state = initial_states
         if state is None:
             sequences, _, heads, size = hidden_states.shape
-            state = torch.zeros(sequences, heads, size, B.shape[3])
+            state = torch.empty(sequences, heads, size, B.shape[3])
         elif not return_final_states:  # else it is the caller's old one, which becomes the new one
             state = state.clone()
         steps = _steps(dt, dt_bias, dt_softplus).clamp(*dt_limit)
-        made = _run(pool, hidden_states, B, C, steps, A, D, state)
+        made = _run(pool, hidden_states, B, C, steps, A, D, state, begin=initial_states is None)
         return (made, state) if return_final_states else made
 
     return scan
@@ -85,7 +86,7 @@ def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 def tried_update(function: Callable[..., Any]) -> list[Tensor]:
     """What a `mamba2_selective_state_update` makes of two tokens."""
     x, dt, A, B, C, D, bias, state = _numbers(2)
-    expanded = A[:, None, None].expand(-1, 3, _LANES), D[:, None].expand(-1, 3), bias[:, None].expand(-1, 3)
+    expanded = A[:, None, None].expand(-1, 3, LANES), D[:, None].expand(-1, 3), bias[:, None].expand(-1, 3)
     answers = [
         function(
             state, x[:, t], dt[:, t, :, None].expand(-1, -1, 3), expanded[0], B[:, t], C[:, t], expanded[1], z=z,
@@ -117,8 +118,8 @@ def _numbers(tokens: int) -> tuple[Tensor, ...]:
         return torch.randn(*shape, generator=random)
 
     x, dt, A = numbers(2, tokens, 4, 3), numbers(2, tokens, 4), -numbers(4).abs()
-    B, C = numbers(2, tokens, 2, _LANES), numbers(2, tokens, 2, _LANES)
-    return x, dt, A, B, C, numbers(4), numbers(4), numbers(2, 4, 3, _LANES)
+    B, C = numbers(2, tokens, 2, LANES), numbers(2, tokens, 2, LANES)
+    return x, dt, A, B, C, numbers(4), numbers(4), numbers(2, 4, 3, LANES)
 
 
 def _steps(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
@@ -132,15 +133,23 @@ def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
     return (
         hidden.dtype in FORMATS
         and hidden.dtype == B.dtype == C.dtype
-        and B.shape[-1] % _LANES == 0
-        and B.shape[-1] <= _MOST_STATE
+        and B.shape[-1] % LANES == 0
+        and B.shape[-1] <= MOST_STATE
         and hidden.shape[-2] % B.shape[-2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )
 
 
 def _run(
-    pool: Pool, x: Tensor, B: Tensor, C: Tensor, steps: Tensor, A: Tensor, D: Tensor | None, state: Tensor
+    pool: Pool,
+    x: Tensor,
+    B: Tensor,
+    C: Tensor,
+    steps: Tensor,
+    A: Tensor,
+    D: Tensor | None,
+    state: Tensor,
+    begin: bool = False,
 ) -> Tensor:
     """(sequences, tokens, heads, dim) fp32; changes `state`."""
     x, B, C, steps = (each.contiguous() for each in (x, B, C, steps))
@@ -149,9 +158,11 @@ def _run(
     made = torch.empty(x.shape)
     sequences, tokens, heads, size = x.shape
     operation = Op(
-        kind=Kind.SCAN, n=sequences, k=tokens, heads=heads, kv_heads=B.shape[2], dim=size, value_dim=B.shape[3],
-        in_=x.data_ptr(), out=made.data_ptr(), bias=steps.data_ptr(), weight2=A.data_ptr(),
+        kind=Kind.SCAN, n=B.shape[2] * B.shape[3], stride=heads * size, heads=heads, kv_heads=B.shape[2], dim=size,
+        value_dim=B.shape[3], in_=x.data_ptr(), out=made.data_ptr(), bias=steps.data_ptr(), weight2=A.data_ptr(),
         weight3=None if D is None else D.data_ptr(), keys=B.data_ptr(), values=C.data_ptr(), routed=state.data_ptr(),
     )  # fmt: skip
-    pool.run((Op * 1)(operation), 1, Step(), bf16=x.dtype == torch.bfloat16)
+    step = Step(tokens=sequences * tokens)
+    even_spans(sequences, tokens, begin).tell(step)
+    pool.run((Op * 1)(operation), 1, step, bf16=x.dtype == torch.bfloat16)
     return made

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..images import MISFITS
 from .near import distance, rounds_to
 from .pool import NORMS, Kind, Op, Pool, Step
-from .recipe import Norm
+from .recipe import GatedNorm, Norm
 
 # With fewer numbers than this the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000
@@ -21,27 +21,25 @@ _GROUPS: Final = ("n_groups", "num_groups")
 
 
 class NativeNorm(nn.Module):
-    """The norm of each `width` columns by themselves. With a gate, its silu multiplies what the norm makes or is given.
+    """A norm, with a gate if it is given one.
 
     Args:
         own: the model's, which takes what the kernels don't.
-        gate_first: it multiplies what the norm is given.
         pools: one of all threads, one of the calling thread alone.
     """
 
-    def __init__(
-        self, own: nn.Module, norm: Norm, width: int, gate_first: bool, dtype: torch.dtype, pools: tuple[Pool, Pool]
-    ) -> None:
+    def __init__(self, own: nn.Module, gated: GatedNorm, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> None:
         super().__init__()
         self.own = own
         self._dtype = dtype
         self._pools = pools
+        norm = gated.norm
         self._columns = len(norm.weight)
         self._norm = norm
         self._ops = (Op * 1)(
             Op(
-                kind=Kind.NORM_ROWS, n=self._columns, k=width, stride=self._columns, norm=NORMS[norm.kind],
-                mode=int(gate_first), eps=norm.eps, weight=norm.weight.data_ptr(),
+                kind=Kind.NORM_ROWS, n=self._columns, k=gated.width, stride=self._columns, norm=NORMS[norm.kind],
+                mode=int(gated.gate_first), eps=norm.eps, weight=norm.weight.data_ptr(),
                 bias=None if norm.bias is None else norm.bias.data_ptr(),
             )
         )  # fmt: skip
@@ -72,7 +70,7 @@ class NativeNorm(nn.Module):
 
         wanted = torch.cat(expected)
         nearest = min(
-            (cls(own, *likely, dtype, pools) for likely in _likely(own)),
+            (cls(own, likely, dtype, pools) for likely in likely_norms(own)),
             key=lambda norm: distance(makes(norm), wanted),
         )
         return nearest if rounds_to(makes(nearest), wanted) else None
@@ -98,8 +96,8 @@ class NativeNorm(nn.Module):
         return self.own.weight
 
 
-def _likely(own: Any) -> Iterator[tuple[Norm, int, bool]]:
-    """What a module may be: norm, width, and whether a gate comes first."""
+def likely_norms(own: Any) -> Iterator[GatedNorm]:
+    """What a module with a `weight` may be."""
     weight = own.weight.data.float()
     bias = own.bias.data.float().contiguous() if isinstance(getattr(own, "bias", None), Tensor) else None
     eps = next((value for name in _EPSILONS if isinstance(value := getattr(own, name, None), float)), 1e-6)
@@ -110,4 +108,4 @@ def _likely(own: Any) -> Iterator[tuple[Norm, int, bool]]:
         for scale in (weight.contiguous(), weight + 1):
             for width in widths:
                 for gate_first in (False, True):
-                    yield Norm(kind, scale, bias, eps), width, gate_first
+                    yield GatedNorm(Norm(kind, scale, bias, eps), width, gate_first)

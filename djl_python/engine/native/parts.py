@@ -45,12 +45,8 @@ def _is_linear(module: nn.Linear) -> bool:
     return _linear[type(module)]
 
 
-def as_norm(event: Event, factor: Tensor | None = None) -> Norm | None:
-    """A norm, recognized by what it did to its input. It may have no weight, and no name for its epsilon.
-
-    Args:
-        factor: what multiplied its result.
-    """
+def as_norm(event: Event) -> Norm | None:
+    """A norm, recognized by what it did to its input. It may have no weight, and no name for its epsilon."""
     x, made, module = event.x, event.result, event.module
     if not isinstance(made, Tensor) or not isinstance(x, Tensor) or x.shape != made.shape or not x.is_floating_point():
         return None
@@ -70,8 +66,6 @@ def as_norm(event: Event, factor: Tensor | None = None) -> Norm | None:
         for kind, normal in (("rms", rms), ("layer", centred)):
             for scale in (weight.data.float(), weight.data.float() + 1):
                 result = normal * scale + (0 if shift is None else shift)
-                if factor is not None:
-                    result = result * factor
                 if same(result, made) and distance(result, made) < nearest:
                     found, nearest = Norm(kind, scale, shift, eps), distance(result, made)
     return found

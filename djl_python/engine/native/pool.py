@@ -48,6 +48,7 @@ class Kind(IntEnum):
     CONVOLVE_ROWS = 18
     DECAY = 19
     GATE = 20
+    STEP_SIZES = 21
 
 
 _INTS: Final = (

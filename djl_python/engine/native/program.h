@@ -12,9 +12,10 @@ constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
-    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate
+    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate,
+    kStepSizes
 };
-constexpr int kKinds = 21;
+constexpr int kKinds = 22;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };

@@ -74,7 +74,7 @@ class Program:
         self._block_size = block_size
         attentions = recipe.attentions
         self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in attentions)
-        size = blocks * self._block_bytes
+        size = max(1, blocks * self._block_bytes)
         self._cache = Growing(
             size,
             cache_ahead(size),
@@ -82,7 +82,7 @@ class Program:
         )
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
-        self.heads_per_kv_head = max(each.heads // each.kv_heads for each in attentions)
+        self.heads_per_kv_head = max((each.heads // each.kv_heads for each in attentions), default=1)
         self.states = states if recipe.state_bytes(dtype) else 0
         self._states = on_huge_pages(max(1, self.states * recipe.state_bytes(dtype)))
         memory = Arena(None if advance is None else as_tensor(advance.weights))
@@ -141,7 +141,7 @@ class Program:
     @property
     def blocks_at_hand(self) -> int:
         """Blocks of the cache, from the first on, whose memory has been taken."""
-        return self._cache.taken // self._block_bytes
+        return self._cache.taken // max(1, self._block_bytes)
 
     def close(self) -> None:
         """End the threads."""

@@ -18,24 +18,15 @@ from ..images import MISFITS
 from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
-from .read_attention import read_attention, rotaries
-from .read_experts import experts_event, read_experts, router_event
-from .read_mlp import FUNCTIONS, read_mlp
-from .read_states import read_states
+from .read_attention import rotaries
+from .read_layer import read_layer
 from .recipe import (
-    Attention,
-    DeltaNet,
-    Experts,
     Layer,
-    Linear,
-    Mlp,
-    Norm,
     NotUnderstoodError,
     Recipe,
     Rotary,
-    ShortConvolution,
 )
-from .watch import Event, Watched, watch
+from .watch import Watched, watch
 
 _WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
 
@@ -62,8 +53,6 @@ def _read(model: Any, max_positions: int) -> Recipe:
     if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
         raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
-    if not seen.calls:
-        raise NotUnderstoodError("no layer has attention")
     turns = rotaries(model, seen, max_positions)
     layers = [_read_layer(seen, index, turns) for index in range(len(seen.spans))]
     return _read_ends(model, seen, layers)
@@ -72,74 +61,9 @@ def _read(model: Any, max_positions: int) -> Recipe:
 def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
     reader = LayerReader(seen, index)
     try:
-        return _read_watched(reader, turns, seen.positions)
+        return read_layer(reader, turns, seen.positions)
     except NotUnderstoodError as reason:
         raise NotUnderstoodError(f"layer {index}: {reason}") from reason
-
-
-def _read_watched(reader: LayerReader, turns: list[Rotary], places: slice) -> Layer:
-    mixer: Attention | DeltaNet | ShortConvolution
-    if len(reader.calls) == 1 and not reader.called:
-        mixer, linears = read_attention(reader, turns, places)
-    else:
-        mixer, linears = read_states(reader)
-    mlp, mlp_input, mlp_output = _read_mlp_or_experts(reader, linears.rest)
-    into_mixer = reader.norm_into(linears.given)
-    if not same(linears.given if into_mixer is None else into_mixer[0].x, reader.given):
-        raise NotUnderstoodError("the first linears do not read the layer's input")
-    branch, after_mixer = _after(reader, linears.output_event.result)
-    mlp_branch, after_mlp = _after(reader, mlp_output)
-    into_mlp = reader.norm_into(mlp_input)
-    source = mlp_input if into_mlp is None else into_mlp[0].x
-    parallel = same(source, reader.given)
-    scale = rounded(
-        factor_of(branch, reader.result - reader.given - mlp_branch)
-        if parallel
-        else factor_of(branch, source - reader.given)
-    )
-    middle = reader.given.float() + scale * branch.float()
-    if not parallel and not same(middle, source):
-        raise NotUnderstoodError("the MLP reads something else than the residual stream")
-    if not same(middle + scale * mlp_branch.float(), reader.result):
-        raise NotUnderstoodError("its result is not the sum of its branches")
-    return Layer(
-        before_mixer=None if into_mixer is None else into_mixer[1],
-        mixer=mixer,
-        after_mixer=after_mixer,
-        before_mlp=None if into_mlp is None else into_mlp[1],
-        mlp=mlp,
-        after_mlp=after_mlp,
-        parallel=parallel,
-        scale=scale,
-    )
-
-
-def _after(reader: LayerReader, x: Tensor) -> tuple[Tensor, Norm | None]:
-    """A branch as it is added: through a norm of its own, or as it is."""
-    found = reader.norm_of(x)
-    return (x, None) if found is None else (found[0].result, found[1])
-
-
-def _read_mlp_or_experts(
-    reader: LayerReader, linears: list[tuple[Event, Linear]]
-) -> tuple[Mlp | Experts, Tensor, Tensor]:
-    """(the MLP, its input, its result)"""
-    if (called := experts_event(reader.events)) is None:
-        return read_mlp(linears)
-    router = router_event(reader.events, called)
-    experts, x, result = read_experts(called, router, FUNCTIONS)
-    x, result = x[None], result[None]
-    others = [(event, linear) for event, linear in linears if event.module is not router.module]
-    if not others:
-        return experts, x, result
-    gates = [pair for pair in others if len(pair[1].weight) == 1]
-    experts.shared, shared_input, shared_result = read_mlp([pair for pair in others if pair not in gates])
-    if not same(shared_input, x):
-        raise NotUnderstoodError("the shared expert reads something else than the others")
-    if gates:
-        ((event, experts.shared_gate),) = gates
-        shared_result = shared_result * event.result.sigmoid().reshape(1, -1, 1)
-    return experts, x, result + shared_result.reshape(result.shape)
 
 
 def _first_row(table: Tensor, looked_up: Tensor) -> int:
@@ -185,7 +109,7 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     hidden = end if final is None else final[0].result
     head_event = seen.events[-1]
     head = as_linear(head_event.module)
-    if head is None or not torch.equal(head_event.x, hidden):
+    if head is None or not torch.equal(head_event.x, hidden.to(head_event.x.dtype)):
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = head_event.result[0].float()
     head_scale = rounded(factor_of(made, seen.logits))

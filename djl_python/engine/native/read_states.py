@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Final
 
 import torch
@@ -10,27 +11,42 @@ from torch import Tensor, nn
 
 from .delta_rule import LANES, MOST_DIM
 from .layer_reader import LayerReader, Projected, made_by
-from .near import same
-from .parts import as_norm
+from .mamba2 import MOST_STATE
+from .near import distance, same
+from .norms import likely_norms
 from .pool import ACTIVATIONS
-from .recipe import Convolution, DeltaNet, Linear, Norm, NotUnderstoodError, ShortConvolution, Stacked
+from .recipe import (
+    Convolution,
+    DeltaNet,
+    GatedNorm,
+    Linear,
+    NotUnderstoodError,
+    ShortConvolution,
+    Stacked,
+    Stateful,
+    StateSpace,
+)
 from .watch import Event
-from .watch_functions import CONVOLUTION, DELTA_RULE, Called
+from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, Called
 
 MOST_TAPS: Final = 8  # kMostTaps of conv.h
 
 
-def read_states(reader: LayerReader) -> tuple[DeltaNet | ShortConvolution, Projected]:
+def read_states(reader: LayerReader) -> tuple[Stateful, Projected]:
     """The layer's mixer, and what its linears did.
 
     Raises:
         NotUnderstoodError: it is something else.
     """
-    convolved = [each for each in reader.called if each.name == CONVOLUTION]
-    ruled = [each for each in reader.called if each.name == DELTA_RULE]
-    if reader.calls or len(convolved) != 1 or len(ruled) > 1:
+    called = {each.name: each for each in reader.called}
+    convolved = called.pop(CONVOLUTION, None)
+    if reader.calls or convolved is None or len(called) > 1 or len(reader.called) != len(called) + 1:
         raise NotUnderstoodError("tokens are mixed in an unknown way")
-    return _delta_net(reader, convolved[0], ruled[0]) if ruled else _short_convolution(reader, convolved[0])
+    if DELTA_RULE in called:
+        return _delta_net(reader, convolved, called[DELTA_RULE])
+    if SCAN in called:
+        return _state_space(reader, convolved, called[SCAN])
+    return _short_convolution(reader, convolved)
 
 
 def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[DeltaNet, Projected]:
@@ -43,12 +59,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
         raise NotUnderstoodError("a delta rule of queries and keys of any length")
     norm, gate, mixed = _gated_norm(reader, ruled.made[0])
     linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
-    entering = convolved.given["hidden_states"][0].T
-    of_heads = torch.cat([given[name][0].flatten(1) for name in ("query", "key", "value")], -1)
-    channels = _columns(of_heads, convolved.made[0].T)
-    if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
-        raise NotUnderstoodError("queries, keys and values are not all that is convolved")
-    through = _columns(entering, linears.made)[channels]
+    convolution, through = _through(convolved, linears, [given[name] for name in ("query", "key", "value")])
     gates = _columns(gate.reshape(tokens, -1), linears.made)
     others = sorted(set(range(linears.made.shape[1])) - set(torch.cat([through, gates]).tolist()))
     putting, most_beta = _put_in(linears.made[:, others], given["beta"][0])
@@ -62,7 +73,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
         value_dim=value_dim,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
         rates=Stacked(linears.linears, torch.tensor(rates)),
-        convolution=_convolution(convolved, channels),
+        convolution=convolution,
         decay=decay,
         decay_bias=decay_bias,
         most_beta=most_beta,
@@ -72,15 +83,73 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     return net, linears
 
 
-def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[Norm, Tensor, Tensor]:
-    """(the norm that answers go through, the gate that multiplies its result, what comes of it)"""
+def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tuple[StateSpace, Projected]:
+    given = scanned.given
+    tokens, heads, dim = given["hidden_states"].shape[1:]
+    groups, size = given["B"].shape[2:]
+    if size % LANES or size > MOST_STATE or heads % groups:
+        raise NotUnderstoodError(f"a state space with heads of {dim} by {size}")
+    if not given.get("dt_softplus") or given.get("z") is not None:
+        raise NotUnderstoodError("a state space whose steps or result are changed in an unknown way")
+    norm, gate, mixed = _gated_norm(reader, scanned.made)
+    linears = reader.projected(lambda x, _: x.numel() == mixed.numel() and torch.equal(x, mixed.to(x.dtype)))
+    convolution, through = _through(convolved, linears, [given[name] for name in ("hidden_states", "B", "C")])
+    bias, skipped = given.get("dt_bias"), given.get("D")
+    least, most = given.get("dt_limit", (0.0, math.inf))
+    space = StateSpace(
+        heads=heads,
+        groups=groups,
+        dim=dim,
+        size=size,
+        projection=Stacked(linears.linears, torch.cat([through, _columns(gate.reshape(tokens, -1), linears.made)])),
+        steps=Stacked(linears.linears, _columns(given["dt"][0], linears.made)),
+        convolution=convolution,
+        decay=given["A"].float().contiguous(),
+        step_bias=torch.zeros(heads) if bias is None else bias.float().contiguous(),
+        skipped=None if skipped is None else skipped.float().contiguous(),
+        least_step=least,
+        most_step=most,
+        norm=norm,
+        output=linears.output,
+    )
+    return space, linears
+
+
+def _through(convolved: Called, linears: Projected, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
+    """(the convolution of channels in the order in which they are mixed, the columns that these are projected to)
+
+    Args:
+        mixed: what the convolution's channels are parted into, (1, tokens, heads, dim) each.
+    """
+    channels = _columns(torch.cat([each[0].flatten(1) for each in mixed], -1), convolved.made[0].T)
+    entering = convolved.given["hidden_states"][0].T
+    if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
+        raise NotUnderstoodError("something else is convolved")
+    return _convolution(convolved, channels), _columns(entering, linears.made)[channels]
+
+
+def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor]:
+    """(the norm that answers go through, its gate, what comes of it)"""
     for event in reader.events:
         given = [each for each in (*event.given, *event.keywords.values()) if isinstance(each, Tensor)]
-        if len(given) == 2 and torch.equal(given[0].reshape(-1), answers.reshape(-1)):
-            norm = as_norm(event, nn.functional.silu(given[1].float()))
-            if norm is not None and norm.bias is None:
-                return norm, given[1], event.result
-    raise NotUnderstoodError("no norm with a gate takes the delta rule's answers")
+        if len(given) != 2 or not torch.equal(given[0].reshape(-1), answers.reshape(-1)):
+            continue
+        x, gate = given[0].float(), nn.functional.silu(given[1].float())
+        made = [(likely, _normed(likely, x, gate)) for likely in likely_norms(event.module)]
+        nearest, result = min(made, key=lambda pair: distance(pair[1], event.result))
+        if same(result, event.result) and nearest.norm.bias is None:
+            return nearest, given[1], event.result
+    raise NotUnderstoodError("no norm with a gate takes what was mixed")
+
+
+def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
+    """x and the gate's silu, (..., columns) fp32."""
+    entering = (x * gate if likely.gate_first else x).reshape(*x.shape[:-1], -1, likely.width)
+    if likely.norm.kind == "layer":
+        entering = entering - entering.mean(-1, keepdim=True)
+    made: Tensor = entering * (entering.square().mean(-1, keepdim=True) + likely.norm.eps).rsqrt()
+    made = made.reshape(x.shape) * likely.norm.weight
+    return made if likely.gate_first else made * gate
 
 
 def _columns(wanted: Tensor, among: Tensor) -> Tensor:

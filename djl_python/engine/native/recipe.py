@@ -109,6 +109,15 @@ class Convolution:
 
 
 @dataclass
+class GatedNorm:
+    """The norm of each `width` columns by themselves; the gate's silu multiplies what it makes, or what it is given."""
+
+    norm: Norm
+    width: int
+    gate_first: bool
+
+
+@dataclass
 class DeltaNet:
     """A gated delta net (https://arxiv.org/abs/2412.06464), whose memory is a matrix for each head.
 
@@ -118,7 +127,7 @@ class DeltaNet:
         convolution: of queries, keys and values.
         decay, decay_bias: (heads,) fp32; g = decay * softplus(what is forgotten + decay_bias).
         most_beta: times a sigmoid, what is put in.
-        norm: of each head's result, before the gate's silu multiplies it.
+        norm: of each head's result.
     """
 
     heads: int
@@ -131,12 +140,50 @@ class DeltaNet:
     decay: Tensor
     decay_bias: Tensor
     most_beta: float
-    norm: Norm
+    norm: GatedNorm
     output: Linear
 
     @property
     def matrix_bytes(self) -> int:
         return 4 * self.heads * self.key_dim * self.value_dim
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Of a sequence."""
+        return self.matrix_bytes + self.convolution.state_bytes(dtype)
+
+
+@dataclass
+class StateSpace:
+    """Mamba 2's state space (https://arxiv.org/abs/2405.21060), whose memory is a matrix for each head.
+
+    Args:
+        size: of what each of a head's `dim` dimensions remembers.
+        projection: gives what comes in (x), head by head, then B and C, which heads of a group share, then the result's
+            gate.
+        steps: gives how far each head goes with a token, before `step_bias` is added and softplus taken.
+        convolution: of x, B and C.
+        decay, step_bias, skipped: (heads,) fp32: A, dt's bias and D.
+        least_step, most_step: limits of dt.
+    """
+
+    heads: int
+    groups: int
+    dim: int
+    size: int
+    projection: Stacked
+    steps: Stacked
+    convolution: Convolution
+    decay: Tensor
+    step_bias: Tensor
+    skipped: Tensor | None
+    least_step: float
+    most_step: float
+    norm: GatedNorm
+    output: Linear
+
+    @property
+    def matrix_bytes(self) -> int:
+        return 4 * self.heads * self.dim * self.size
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Of a sequence."""
@@ -154,6 +201,9 @@ class ShortConvolution:
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Of a sequence."""
         return self.convolution.state_bytes(dtype)
+
+
+Stateful = DeltaNet | StateSpace | ShortConvolution
 
 
 @dataclass
@@ -209,13 +259,13 @@ class Experts:
 
 @dataclass
 class Layer:
-    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`."""
+    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`. One may be missing."""
 
     before_mixer: Norm | None
-    mixer: Attention | DeltaNet | ShortConvolution
+    mixer: Attention | Stateful | None
     after_mixer: Norm | None
     before_mlp: Norm | None
-    mlp: Mlp | Experts
+    mlp: Mlp | Experts | None
     after_mlp: Norm | None
     parallel: bool
     scale: float
@@ -242,4 +292,5 @@ class Recipe:
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """What a sequence has beside keys and values."""
-        return sum(layer.mixer.state_bytes(dtype) for layer in self.layers if not isinstance(layer.mixer, Attention))
+        mixers = (layer.mixer for layer in self.layers)
+        return sum(mixer.state_bytes(dtype) for mixer in mixers if isinstance(mixer, Stateful))

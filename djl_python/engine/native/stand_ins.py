@@ -16,7 +16,7 @@ from torch import Tensor
 from ..images import MISFITS
 from . import causal_conv, delta_rule, mamba2
 from .pool import Pool
-from .watch_functions import CONVOLUTION, DELTA_RULE, files_of
+from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, files_of
 
 Function = Callable[..., Any]
 
@@ -26,7 +26,7 @@ _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
     CONVOLUTION: (causal_conv.native, causal_conv.tried),
     "causal_conv1d_update": (causal_conv.native_update, causal_conv.tried_update),
-    "mamba2_chunk_scan": (mamba2.native_scan, mamba2.tried),
+    SCAN: (mamba2.native_scan, mamba2.tried),
     "mamba2_selective_state_update": (mamba2.native_update, mamba2.tried_update),
 }
 # Relative: what rounding costs where a state adds up what came before. What is another function is not near.

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import Experts, NotUnderstoodError, Recipe
+from djl_python.engine.native.recipe import Attention, Experts, NotUnderstoodError, Recipe
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 
@@ -25,11 +25,29 @@ def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) ->
 def features(recipe: Recipe) -> dict[str, Any]:
     """The properties in which architectures differ, of the first layer and the first attention."""
     layer = recipe.layers[0]
-    attention = recipe.attentions[0]
-    mlp = layer.mlp
+    mlp = next((each.mlp for each in recipe.layers if each.mlp is not None), None)
     norms = (layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp)
     return {
         "mixers": [type(one.mixer).__name__ for one in recipe.layers],
+        **(of_attention(recipe.attentions[0]) if recipe.attentions else {}),
+        "windows": [each.window for each in recipe.attentions],
+        "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
+        "gated": mlp is not None and mlp.gate is not None,
+        "activation": mlp and mlp.activation,
+        "experts": [len(one.mlp.up.weight) if isinstance(one.mlp, Experts) else 0 for one in recipe.layers],
+        "chosen": mlp.router.chosen if isinstance(mlp, Experts) else 0,
+        "shared": isinstance(mlp, Experts) and mlp.shared is not None,
+        "parallel": layer.parallel,
+        "embedding_scale": round(recipe.embedding_scale, 6),
+        "learned_positions": recipe.positions is not None,
+        "embedding_norm": recipe.embedding_norm is not None,
+        "factors": (round(layer.scale, 6), round(recipe.head_scale, 6)),
+        "head_softcap": recipe.head_softcap,
+    }
+
+
+def of_attention(attention: Attention) -> dict[str, Any]:
+    return {
         "gate": attention.gated,
         "kv_heads": attention.kv_heads,
         "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
@@ -37,20 +55,8 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "norms_across": attention.norms_across,
         "attention_bias": attention.projection.joined().bias is not None,
         "softcap": attention.softcap,
-        "windows": [each.window for each in recipe.attentions],
-        "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
-        "gated": mlp.gate is not None,
-        "activation": mlp.activation,
-        "experts": [len(one.mlp.up.weight) if isinstance(one.mlp, Experts) else 0 for one in recipe.layers],
-        "chosen": mlp.router.chosen if isinstance(mlp, Experts) else 0,
-        "shared": isinstance(mlp, Experts) and mlp.shared is not None,
-        "parallel": layer.parallel,
-        "embedding_scale": recipe.embedding_scale,
-        "learned_positions": recipe.positions is not None,
-        "embedding_norm": recipe.embedding_norm is not None,
         "scale": round(attention.scale * attention.dim**0.5, 6),
         "slopes": None if attention.slopes is None else attention.slopes.tolist(),
-        "head_softcap": recipe.head_softcap,
     }
 
 
@@ -76,7 +82,19 @@ _LLAMA = {
     "embedding_norm": False,
     "scale": 1.0,
     "slopes": None,
+    "factors": (1.0, 1.0),
     "head_softcap": 0.0,
+}
+_OF_ATTENTION = {
+    "gate",
+    "kv_heads",
+    "rotated",
+    "head_norms",
+    "norms_across",
+    "attention_bias",
+    "softcap",
+    "scale",
+    "slopes",
 }
 _PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
 _FALCON = _PLAIN | {"activation": "gelu"}
@@ -138,6 +156,29 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "olmo_hybrid": _DELTA_NETS | {"norms_across": True},
     "lfm2": _LLAMA
     | {"mixers": ["ShortConvolution", "Attention", "ShortConvolution"], "windows": [0], "head_norms": True},
+    "granite_h": _LLAMA
+    | {
+        "mixers": ["StateSpace", "Attention", "StateSpace"],
+        "windows": [0],
+        "rotated": 0,
+        "embedding_scale": 3.0,
+        "factors": (0.5, 0.5),
+        "scale": 0.8,
+    },
+    "nemotron_h": _LLAMA
+    | {
+        "mixers": ["StateSpace", "NoneType", "Attention", "StateSpace", "NoneType"],
+        "windows": [0],
+        "rotated": 0,
+        "norms": "r---",
+        "gated": False,
+        "activation": "relu_squared",
+        "experts": [0, 4, 0, 0, 4],
+        "chosen": 2,
+        "shared": True,
+    },
+    "mamba2": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
+    | {"mixers": ["StateSpace"] * 3, "windows": [], "norms": "r---", "gated": False, "activation": None},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

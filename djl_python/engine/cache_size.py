@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -16,29 +17,42 @@ from .rolling_batch import EngineSettings
 log = logging.getLogger(__name__)
 
 
+# Of what there is for keys, values and states, at most this part is for saved states.
+_SAVED_SHARE: Final = 1 / 4
+
+
 @dataclass(frozen=True)
 class CacheSize:
     blocks: int
     length: int
+    saved_states: int
     description: str
 
 
 def size_cache(
-    settings: EngineSettings, loaded: LoadedModel, layers: dict[int, LayerShape], wanted: int, state_bytes: int = 0
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    layers: dict[int, LayerShape],
+    wanted: int,
+    state_bytes: int = 0,
+    saves: bool = False,
 ) -> CacheSize:
     """How many blocks there is room for, and how long a sequence may be with them.
 
     Args:
         state_bytes: of each sequence, beside its blocks.
+        saves: states are saved too, as many as a batch has if there is room.
 
     Raises:
         ModelLoadError: not even one block's worth.
     """
     size = settings.block_size
     block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())
-    states = settings.max_batch_size * state_bytes
     enough = settings.max_batch_size * -(-wanted // size)
-    room = _cache_bytes(settings, loaded.device) - states
+    room = _cache_bytes(settings, loaded.device)
+    saved = min(settings.max_batch_size, int(room * _SAVED_SHARE) // state_bytes) if saves and state_bytes else 0
+    states = (settings.max_batch_size + saved) * state_bytes
+    room -= states
     blocks = settings.kv_blocks or min(enough, room // block_bytes if block_bytes else enough)
     length = min(wanted, blocks * size)
     if blocks < 2:
@@ -50,8 +64,8 @@ def size_cache(
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
     memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
     if states:
-        memory += f" and states of {settings.max_batch_size} sequences ({states / 2**20:.0f} MiB)"
-    return CacheSize(blocks, length, f"context {length}, {memory}")
+        memory += f" and {settings.max_batch_size + saved} states ({states / 2**20:.0f} MiB)"
+    return CacheSize(blocks, length, saved, f"context {length}, {memory}")
 
 
 def _cache_bytes(settings: EngineSettings, device: torch.device) -> int:

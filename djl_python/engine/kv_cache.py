@@ -17,12 +17,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from .sequence import Content, Sequence
+from .state_slots import StateSlots
 
 _ROOT: Final = 0
 # So many blocks may come to rest in new memory before any of them has been asked for again, ...
 _ON_TRUST: Final = 448
 # ... and so many more for each that has.
 _FOR_EACH_ASKED: Final = 16
+# So many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
+_WORTH_SAVING: Final = 128
 # When so many blocks have come to rest, what was counted weighs half.
 _MEMORY: Final = 2048
 
@@ -37,14 +40,22 @@ class BlockManager:
     Args:
         share: whether content is found again.
         at_hand: how many blocks, from the first on, have their memory already; all of them if left out.
+        states: of a model with layers that keep a state: a prefix is only found where one was saved.
     """
 
     def __init__(
-        self, total: int, block_size: int, *, share: bool = True, at_hand: Callable[[], int] | None = None
+        self,
+        total: int,
+        block_size: int,
+        *,
+        share: bool = True,
+        at_hand: Callable[[], int] | None = None,
+        states: StateSlots | None = None,
     ) -> None:
         self.total = total
         self.block_size = block_size
         self._share = share
+        self._states = states
         # Lowest numbers first: memory that was never touched stays with the operating system.
         self._free = list(range(total))
         self._unused_sealed: OrderedDict[int, None] = OrderedDict()
@@ -79,16 +90,19 @@ class BlockManager:
 
         At least the last token is left to compute: its logits are wanted.
         """
-        shared = self._lookup(sequence)
+        known = self._lookup(sequence)
+        shared = known if self._states is None else self._with_state(self._states, sequence, known)
         resting = sum(1 for block in shared if self._users[block] == 0)
         if self.blocks_for(len(sequence.tokens)) - len(shared) > self.available - resting:
             return False
         self._asked += resting + self._count_evicted(sequence, shared)
         for block in shared:
             self._use(block)
-        sequence.blocks = shared
+        sequence.blocks = list(shared)
         sequence.sealed = len(shared)
         sequence.computed = len(shared) * self.block_size
+        if self._states is not None:
+            self._begin_with_state(self._states, sequence, len(known))
         return True
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
@@ -108,18 +122,30 @@ class BlockManager:
         full = min(sequence.computed, len(sequence.tokens)) // size
         while sequence.sealed < full:
             index = sequence.sealed
-            parent = self._serial_of[sequence.blocks[index - 1]] if index else _ROOT
-            key = (parent, sequence.content(index * size, (index + 1) * size))
+            key = (self._serial_before(sequence, index), sequence.content(index * size, (index + 1) * size))
             block = sequence.blocks[index]
             known = self._known.get(key)
             if known is None:
-                serial = self._evicted.pop(key)[0] if key in self._evicted else self._new_serial()
-                self._known[key] = (serial, block)
-                self._key_of[block] = key
-                self._serial_of[block] = serial
+                self._register(block, key)
             else:  # computed twice at the same time: this copy only lends its content's name to what follows
                 self._serial_of[block] = known[0]
             sequence.sealed += 1
+        if self._states is not None:
+            ends = self._states.saved(sequence)
+            self._states.name(sequence, [self._serial_of[sequence.blocks[end // size - 1]] for end in ends])
+
+    def retire(self, sequence: Sequence) -> None:
+        """Take an ended sequence's blocks back; who goes on from it, with a state, goes on from its last token."""
+        whole, rest = divmod(sequence.computed, self.block_size)
+        if self._states is not None and self._share and sequence.computed and whole == sequence.sealed:
+            parent = self._serial_before(sequence, whole)
+            key = (parent, sequence.content(whole * self.block_size, sequence.computed))
+            if not rest:
+                self._states.hand_over(sequence, parent)
+            elif key not in self._known:
+                self._register(sequence.blocks[whole], key)
+                self._states.hand_over(sequence, self._serial_of[sequence.blocks[whole]])
+        self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's blocks back; nothing of it is computed any more."""
@@ -137,6 +163,8 @@ class BlockManager:
         sequence.blocks = []
         sequence.sealed = 0
         sequence.computed = 0
+        if self._states is not None:
+            self._states.release(sequence)
         if self._rested > _MEMORY:
             self._rested //= 2
             self._asked //= 2
@@ -145,6 +173,8 @@ class BlockManager:
         """Drop all resting content (after the cache's tensors were lost or doubted)."""
         while self._unused_sealed:
             heapq.heappush(self._free, self._evict())
+        if self._states is not None:
+            self._states.forget()
 
     def _lookup(self, sequence: Sequence) -> list[int]:
         """The blocks of the longest prefix that is there."""
@@ -158,7 +188,7 @@ class BlockManager:
         self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
     ) -> list[int]:
         """The blocks that go on where `before` ends, for as long as `names` has their content."""
-        if not self._share or sequence.wants_prompt_logprobs:
+        if not self._findable(sequence):
             return []
         size, blocks = self.block_size, []
         parent = self._serial_of[before[-1]] if before else _ROOT
@@ -170,9 +200,50 @@ class BlockManager:
             blocks.append(block)
         return blocks
 
-    def _new_serial(self) -> int:
-        self._next_serial += 1
-        return self._next_serial - 1
+    def _with_state(self, states: StateSlots, sequence: Sequence, known: list[int]) -> list[int]:
+        """The longest part of what is known after which a state was saved, the last block maybe begun only."""
+        size, parent = self.block_size, self._serial_of[known[-1]] if known else _ROOT
+        first = len(known) * size
+        for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
+            found = self._known.get((parent, sequence.content(first, end)))
+            if found is not None and states.has(found[0]) and self._users[found[1]] == 0 and self._findable(sequence):
+                return [*known, found[1]]
+        return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
+
+    def _begin_with_state(self, states: StateSlots, sequence: Sequence, known: int) -> None:
+        """Of a sequence that shares blocks: the state after them; where others may part from it, or go on."""
+        size = self.block_size
+        whole = (len(sequence.tokens) - 1) // size
+        last = sequence.blocks[-1] if sequence.blocks else None
+        if last is None:
+            states.begin(sequence)
+        elif (begun := len(self._key_of[last][1])) < size:  # it will be written to: nobody else finds it any more
+            sequence.sealed -= 1
+            sequence.computed -= size - begun
+            states.take_over(sequence, self._serial_of.pop(last))
+            del self._known[self._key_of.pop(last)]
+        else:
+            states.begin_with(sequence, self._serial_of[last])
+        stops = sorted({known * size, whole * size})
+        sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + _WORTH_SAVING)
+
+    def _register(self, block: int, key: tuple[int, Content]) -> None:
+        """Make a block's content known."""
+        if key in self._evicted:
+            serial = self._evicted.pop(key)[0]
+        else:
+            serial, self._next_serial = self._next_serial, self._next_serial + 1
+        self._known[key] = (serial, block)
+        self._key_of[block] = key
+        self._serial_of[block] = serial
+
+    def _serial_before(self, sequence: Sequence, index: int) -> int:
+        """What a sequence's content before its block `index` is called."""
+        return self._serial_of[sequence.blocks[index - 1]] if index else _ROOT
+
+    def _findable(self, sequence: Sequence) -> bool:
+        """Whether the sequence may do without computing all of its prompt."""
+        return self._share and not sequence.wants_prompt_logprobs
 
     def _use(self, block: int) -> None:
         if self._users[block] == 0:

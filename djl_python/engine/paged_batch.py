@@ -55,6 +55,7 @@ class PagedRollingBatch(RollingBatch):
                 settings.block_size,
                 share=opened.share_prefixes,
                 at_hand=opened.blocks_at_hand,
+                states=opened.states,
             ),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,

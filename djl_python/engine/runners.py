@@ -48,6 +48,7 @@ from .rolling_batch import EngineSettings, Progress
 from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import MAX_ROWS
+from .state_slots import StateSlots
 from .torch_cache import TorchCache
 from .torch_chooser import TorchChooser
 
@@ -76,6 +77,7 @@ class OpenedRunner:
     takes_drafts: bool = False
     chooser: Chooser = field(default_factory=TorchChooser)
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
+    states: StateSlots | None = None  # of layers that keep one, where prefixes are shared
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -223,14 +225,17 @@ def _open_native(
         recipe = read_recipe(loaded.model, wanted)
         shapes = {index: attention.shape for index, attention in enumerate(recipe.attentions)}
         state_bytes = recipe.state_bytes(loaded.dtype)
-        size = size_cache(settings, loaded, shapes, wanted, state_bytes)
+        size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True)
+        states = None
+        if state_bytes:
+            states = StateSlots(settings.max_batch_size, size.saved_states)
         program = Program(
             recipe,
             loaded.dtype,
             quantize,
             blocks=size.blocks,
             block_size=settings.block_size,
-            states=settings.max_batch_size,
+            states=0 if states is None else states.count,
             max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS, MAX_ROWS),
             threads=torch.get_num_threads(),
             advance=advance,
@@ -240,7 +245,7 @@ def _open_native(
             raise ModelLoadError(f"option.kernels=native: {reason}") from reason
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
-    runner = NativeModelRunner(program, settings.block_size)
+    runner = NativeModelRunner(program, settings.block_size, states)
     if not _agrees(loaded, runner, reference, quantize=quantize):
         program.close()
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
@@ -257,8 +262,9 @@ def _open_native(
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
-        share_prefixes=not state_bytes,
-        takes_drafts=not state_bytes,
+        share_prefixes=True,
+        takes_drafts=states is None,
+        states=states,
         chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",

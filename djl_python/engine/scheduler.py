@@ -63,7 +63,7 @@ class Scheduler:
             self.running.remove(sequence)
         else:
             self.waiting.remove(sequence)
-        self.blocks.release(sequence)
+        self.blocks.retire(sequence)
         self._suspects.discard(sequence.id)
 
     def schedule(self) -> list[Chunk]:

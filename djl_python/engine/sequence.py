@@ -32,6 +32,7 @@ class Sequence:
         prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
         matcher: where it is in its grammar, if it has one.
         images: those of its prompt, if it has any.
+        stops: after how many tokens its state is worth saving, where layers keep one (`state_slots`).
     """
 
     id: int
@@ -45,6 +46,7 @@ class Sequence:
     prompt_entries: list[PromptEntry] = field(default_factory=list)
     matcher: Matcher | None = None
     images: Images | None = None
+    stops: tuple[int, ...] = ()
 
     @property
     def remaining(self) -> int:

@@ -49,7 +49,14 @@ def test_a_number_of_blocks_that_was_set_is_the_number(loaded: LoadedModel) -> N
 def test_states_take_their_part(loaded: LoadedModel) -> None:
     size = size_cache(settings(kv_cache_memory_mb=3), loaded, LAYERS, 1000, state_bytes=MIB // 2)
     assert size.blocks == 16
-    assert size.description == "context 256, KV cache 16 blocks of 16 tokens (1 MiB) and states of 4 sequences (2 MiB)"
+    assert size.description == "context 256, KV cache 16 blocks of 16 tokens (1 MiB) and 4 states (2 MiB)"
+
+
+def test_saved_states_take_a_quarter_at_most(loaded: LoadedModel) -> None:
+    size = size_cache(settings(kv_cache_memory_mb=8), loaded, LAYERS, 1000, state_bytes=MIB, saves=True)
+    assert size.saved_states == 2
+    assert size.description.endswith("and 6 states (6 MiB)")
+    assert size_cache(settings(kv_cache_memory_mb=80), loaded, LAYERS, 1000, MIB, saves=True).saved_states == 4
 
 
 def test_no_room_at_all_says_what_to_set(loaded: LoadedModel) -> None:

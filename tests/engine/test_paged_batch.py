@@ -15,7 +15,7 @@ from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
-from tests.checkpoints import ALL, ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
+from tests.checkpoints import ALL, ARCHITECTURES, HYBRID, NATIVE, NATIVE_HYBRID, VOCABULARY, build_checkpoint
 
 
 def native_kernels_run_here() -> bool:
@@ -98,7 +98,7 @@ def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> N
     assert "KV cache" in paged.description
     assert "transformers' own cache" in unpaged.description
     hybrid = open_batch(build_checkpoint(tmp_path / "qwen3_5", "qwen3_5"))
-    assert "and states of 8 sequences" in hybrid.description
+    assert "and 16 states" in hybrid.description
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_5"])
@@ -106,7 +106,9 @@ def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path)
     """Six sequences that need 6 x 8 blocks share 14."""
     path = build_checkpoint(tmp_path, architecture)
     roomy, tight = open_batch(path), open_batch(path, max_model_len=128, kv_cache_memory_mb=1)
-    tight.scheduler.blocks.__init__(14, 16, share=architecture not in HYBRID)  # type: ignore[misc]
+    states = tight.scheduler.blocks._states
+    share = architecture not in HYBRID or states is not None
+    tight.scheduler.blocks.__init__(14, 16, share=share, states=states)  # type: ignore[misc]
     for batch in (roomy, tight):
         for i in range(6):
             batch.add(i, [5 + i] * 20, SamplingParams(max_new_tokens=100, ignore_eos=True))
@@ -116,6 +118,34 @@ def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path)
         i: [e.token_id for e in v] for i, v in expected.items()
     }
     assert tight.stats.kv_blocks_used == 0
+
+
+@pytest.mark.parametrize("architecture", NATIVE_HYBRID)
+def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Path) -> None:
+    """What was computed of it isn't computed again, and what follows is what follows without that."""
+    if not native_kernels_run_here():
+        pytest.skip("no native kernels here")
+    path = build_checkpoint(tmp_path, architecture)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    batch = open_batch(path)
+    prompts = {0: [7 + i for i in range(53)], 1: [9 + 2 * i for i in range(40)]}
+    computed: dict[int, int] = {}
+    for turn in range(3):
+        ids = {turn * 2 + i: prompt for i, prompt in prompts.items()}
+        for number, prompt in ids.items():
+            batch.add(number, prompt, SamplingParams(max_new_tokens=20, ignore_eos=True))
+        got: dict[int, list[int]] = {number: [] for number in ids}
+        while not batch.idle:
+            for event in batch.step():
+                got[event.request_id].append(event.token_id)
+            for sequence in batch.scheduler.running:
+                computed.setdefault(sequence.id, sequence.computed)
+        for i, (number, prompt) in enumerate(ids.items()):
+            expected = generate(model, prompt, 20)
+            assert got[number][: len(expected)] == expected
+            prompts[i] = [*prompt, *got[number], 30 + i, 31 + turn]
+    # All but the last token of the turn before, and what one step adds.
+    assert [computed[number] >= least for number, least in ((2, 72), (3, 59), (4, 94), (5, 81))] == [True] * 4
 
 
 def test_a_long_prompt_never_stalls_the_others(llama: Path) -> None:

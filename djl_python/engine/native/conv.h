@@ -147,14 +147,16 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
     const int taps = K ? K : op.dim, before = taps - 1;
     const __mmask16 lanes = lanes_of(op.n - channel);
-    auto state_of = [&](int of) { return (T*)op.routed + (int64_t)step.span_slot[of] * before * op.n + channel; };
-    T* state = state_of(span);
-    if (span + 1 < step.spans)
-        for (int k = 0; k < before; ++k) __builtin_prefetch(state_of(span + 1) + (int64_t)k * op.n, 1);
+    auto state_of = [&](int slot) { return state_in<T>(op, step, slot) + channel; };
+    const int source = step.span_source[span], next = span + 1 < step.spans ? step.span_source[span + 1] : -1;
+    for (int k = 0; next >= 0 && k < before; ++k) __builtin_prefetch(state_of(next) + (int64_t)k * op.n, 1);
     __m512 weight[K ? K : kMostTaps], past[K ? K : kMostTaps];  // the oldest first
     for (int k = 0; k < taps; ++k) weight[k] = _mm512_maskz_loadu_ps(lanes, (const float*)op.weight + (int64_t)k * op.n + channel);
     for (int k = 0; k < before; ++k)
-        past[k] = step.span_begins[span] ? _mm512_setzero_ps() : F::load(state + (int64_t)k * op.n, lanes);
+        past[k] = source < 0 ? _mm512_setzero_ps() : F::load(state_of(source) + (int64_t)k * op.n, lanes);
+    auto save = [&](int slot) {
+        for (int k = 0; k < before; ++k) F::store(state_of(slot) + (int64_t)k * op.n, past[k], lanes);
+    };
     const __m512 bias = op.bias ? _mm512_maskz_loadu_ps(lanes, op.bias + channel) : _mm512_setzero_ps();
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     for (int64_t t = first; t < end; ++t) {
@@ -169,13 +171,14 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
         __m512 made = activate(sum, op.activation);
         if (op.values) made = _mm512_mul_ps(made, F::load((const T*)op.values + at, lanes));
         F::store((T*)op.out + t * op.n + channel, made, lanes);
+        save_states(step, span, t + 1 - first, save);
     }
-    for (int k = 0; k < before; ++k) F::store(state + (int64_t)k * op.n, past[k], lanes);
+    save(step.span_slot[span]);
 }
 
 // out (tokens, n channels) T; in: rows of (n,) T, `stride` apart, as are keys and values: null, or what multiplies what goes
-// in and what comes out; weight (dim taps, n) fp32, the last for the newest token; bias (n,) or null; routed: the states
-// (slots, dim - 1, n) T of what came last, changed.
+// in and what comes out; weight (dim taps, n) fp32, the last for the newest token; bias (n,) or null; routed: the first
+// slot's state (dim - 1, n) T of what came last, changed.
 template <class F>
 void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kManyChannels - 1) / kManyChannels;

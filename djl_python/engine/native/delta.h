@@ -40,9 +40,17 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
     using T = typename F::T;
     alignas(64) float held[kMostDim * V * 16], key[kMostDim], query[kMostDim];
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
-    float* state = (float*)op.routed + (((int64_t)step.span_slot[span] * op.heads + head) * op.dim) * op.value_dim + column;
-    if (step.span_begins[span]) memset(held, 0, (size_t)op.dim * V * 64);
-    else for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
+    const int64_t of_head = (int64_t)head * op.dim * op.value_dim + column;
+    auto save = [&](int slot) {
+        float* state = state_in<float>(op, step, slot) + of_head;
+        for (int i = 0; i < op.dim; ++i) memcpy(state + (int64_t)i * op.value_dim, held + i * V * 16, V * 64);
+    };
+    if (step.span_source[span] < 0) {
+        memset(held, 0, (size_t)op.dim * V * 64);
+    } else {
+        const float* state = state_in<float>(op, step, step.span_source[span]) + of_head;
+        for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
+    }
     const int key_head = head / (op.heads / op.kv_heads);
     for (int64_t t = first; t < end; ++t) {
         const int64_t of_key = t * op.stride + key_head * op.dim;
@@ -68,13 +76,14 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
             }
         for (int v = 0; v < V; ++v)
             F::store((T*)op.out + (t * op.heads + head) * op.value_dim + column + v * 16, answer[v]);
+        save_states(step, span, t + 1 - first, save);
     }
-    for (int i = 0; i < op.dim; ++i) memcpy(state + (int64_t)i * op.value_dim, held + i * V * 16, V * 64);
+    save(step.span_slot[span]);
 }
 
 // out (tokens, heads, value_dim) T; in, the queries, and keys: rows of (kv_heads, dim) T, `stride` apart; values: rows of
-// (heads, value_dim) T, n apart; bias: g, weight2: beta, rows of (heads,), k apart; routed: the states (slots, heads, dim,
-// value_dim), changed. Queries are multiplied by `scale`; with mode 1, they and keys are brought to length one before.
+// (heads, value_dim) T, n apart; bias: g, weight2: beta, rows of (heads,), k apart; routed: the first slot's states (heads,
+// dim, value_dim), changed. Queries are multiplied by `scale`; with mode 1, they and keys are brought to length one before.
 // Dimensions are multiples of 16.
 template <class F>
 void delta_rule(Run& run, int index, const Op& op, const Step& step) {

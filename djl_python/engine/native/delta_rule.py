@@ -96,7 +96,7 @@ def _run(
         values=value.data_ptr(), routed=state.data_ptr(),
     )  # fmt: skip
     step = Step(tokens=sequences * tokens)
-    spans.tell(step)
+    spans.tell(step, state[0].nbytes)
     pool.run((Op * 1)(operation), 1, step, bf16=value.dtype == torch.bfloat16)
     return made
 

@@ -14,18 +14,17 @@ from .recipe import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stacked,
 
 @dataclass
 class StatePlaces:
-    """Where the next layer's states lie, one for each slot.
+    """Where in a slot the next layer's state lies.
 
     Args:
-        next: address of the first.
+        next: address in the first slot.
     """
 
     next: int
-    slots: int
 
     def take(self, state_bytes: int) -> int:
         begin = self.next
-        self.next += self.slots * state_bytes
+        self.next += state_bytes
         return begin
 
 

@@ -163,6 +163,6 @@ def _run(
         weight3=None if D is None else D.data_ptr(), keys=B.data_ptr(), values=C.data_ptr(), routed=state.data_ptr(),
     )  # fmt: skip
     step = Step(tokens=sequences * tokens)
-    even_spans(sequences, tokens, begin).tell(step)
+    even_spans(sequences, tokens, begin).tell(step, state[0].nbytes)
     pool.run((Op * 1)(operation), 1, step, bf16=x.dtype == torch.bfloat16)
     return made

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from ..attention import LayerShape
 from ..scheduler import Chunk
 from ..sequence import Sequence
+from ..state_slots import StateSpan
 from .pool import Step
 
 KEYS: Final = 16  # of a cache group: block sizes are multiples of it
@@ -49,31 +49,47 @@ class Places:
 
 @dataclass(frozen=True)
 class Spans:
-    """Runs of one sequence's tokens, for layers that keep a state of each: which one, and whether it begins here."""
+    """Runs of one sequence's tokens, for layers that keep a state of each; `Step` of program.h has the fields."""
 
-    start: npt.NDArray[np.int32]
-    size: npt.NDArray[np.int32]
-    slot: npt.NDArray[np.int32]
-    begins: npt.NDArray[np.int32]
+    span_start: npt.NDArray[np.int32]
+    span_size: npt.NDArray[np.int32]
+    span_source: npt.NDArray[np.int32]
+    span_slot: npt.NDArray[np.int32]
+    span_saves: npt.NDArray[np.int32]
+    save_after: npt.NDArray[np.int32]
+    save_slot: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, sizes: Iterable[int], slots: Iterable[int], begins: Iterable[bool]) -> Spans:
+    def of(cls, sizes: list[int], states: list[StateSpan]) -> Spans:
         """Of tokens that lie one span after the other."""
-        size = np.fromiter(sizes, np.int32)
-        start = np.cumsum(size, dtype=np.int32) - size
-        return cls(start, size, np.fromiter(slots, np.int32), np.fromiter(begins, np.int32))
+        size = np.array(sizes, np.int32)
+        return cls(
+            span_start=np.cumsum(size, dtype=np.int32) - size,
+            span_size=size,
+            span_source=np.array([-1 if each.source is None else each.source for each in states], np.int32),
+            span_slot=np.array([each.slot for each in states], np.int32),
+            span_saves=np.cumsum([0, *(len(each.saves) for each in states)], dtype=np.int32),
+            save_after=np.array([after for each in states for after, _ in each.saves], np.int32),
+            save_slot=np.array([slot for each in states for _, slot in each.saves], np.int32),
+        )
 
-    def tell(self, step: Step) -> None:
+    @property
+    def last_slot(self) -> int:
+        """The highest that is written."""
+        return max(int(slots.max(initial=0)) for slots in (self.span_slot, self.save_slot))
+
+    def tell(self, step: Step, slot_bytes: int) -> None:
         """Have a step point to these arrays."""
-        step.spans = len(self.start)
-        for name in ("start", "size", "slot", "begins"):
-            setattr(step, f"span_{name}", getattr(self, name).ctypes.data)
+        step.spans, step.slot_bytes = len(self.span_start), slot_bytes
+        for each in fields(self):
+            setattr(step, each.name, getattr(self, each.name).ctypes.data)
 
 
 @functools.lru_cache(maxsize=64)
 def even_spans(sequences: int, tokens: int, begin: bool) -> Spans:
     """Of a batch of sequences, each with its state in its place."""
-    return Spans.of([tokens] * sequences, range(sequences), [begin] * sequences)
+    states = [StateSpan(None if begin else slot, slot, []) for slot in range(sequences)]
+    return Spans.of([tokens] * sequences, states)
 
 
 def heads_fit(shape: LayerShape) -> bool:

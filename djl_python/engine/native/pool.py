@@ -84,7 +84,9 @@ class Step(ctypes.Structure):
         ("block_count", ctypes.c_int32),
         ("block_bytes", ctypes.c_int64),
         ("spans", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("span_start", "span_size", "span_slot", "span_begins")),
+        *((name, ctypes.c_void_p) for name in ("span_start", "span_size", "span_source", "span_slot")),
+        *((name, ctypes.c_void_p) for name in ("span_saves", "save_after", "save_slot")),
+        ("slot_bytes", ctypes.c_int64),
     )
 
 

@@ -77,13 +77,30 @@ struct Step {
     int32_t spans;              // runs of tokens of one sequence, which has a state
     const int32_t* span_start;  // (spans,)
     const int32_t* span_size;   // (spans,)
-    const int32_t* span_slot;   // (spans,) which state
-    const int32_t* span_begins; // (spans,) 1: there was nothing before
+    const int32_t* span_source; // (spans,) slot of the state that it begins with; -1: there is none
+    const int32_t* span_slot;   // (spans,) where its state is left
+    const int32_t* span_saves;  // (spans + 1,) where in the next two its entries begin
+    const int32_t* save_after;  // after how many of a span's tokens, ascending, ...
+    const int32_t* save_slot;   // ... its state is left here too
+    int64_t slot_bytes;         // of all layers' states
 };
 
 }  // extern "C"
 
 namespace {
+
+// This layer's state in a slot.
+template <class T>
+inline T* state_in(const Op& op, const Step& step, int slot) {
+    return (T*)((char*)op.routed + slot * step.slot_bytes);
+}
+
+// Calls save with each slot in which a span's state is left after so many of its tokens.
+template <class Save>
+inline void save_states(const Step& step, int span, int64_t tokens, Save save) {
+    for (int i = step.span_saves[span]; i < step.span_saves[span + 1]; ++i)
+        if (step.save_after[i] == tokens) save(step.save_slot[i]);
+}
 
 inline int rows_of(const Op& op, const Step& step) {
     return op.of_experts ? step.tokens * op.chosen : step.tokens;

@@ -20,7 +20,7 @@ from .lay_out import lay_out
 from .lay_out_attention import CachePlaces
 from .lay_out_states import StatePlaces
 from .layout import Layout
-from .memory import Arena, Growing, as_tensor, on_huge_pages
+from .memory import Arena, Growing, as_tensor
 from .packing import PANEL
 from .places import Places, Spans
 from .pool import Op, Pool
@@ -51,7 +51,7 @@ class Program:
         dtype: bf16 or fp32, of weights, cache and the activations between matrix products.
         quantize: round the weights of all matrix products, and what they are multiplied with, to integers.
         blocks, block_size: of the cache.
-        states: how many sequences' states there is room for.
+        states: how many states of all layers there is room for.
         max_tokens: of a step.
         advance: room for weights and cache.
     """
@@ -83,8 +83,9 @@ class Program:
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in attentions), default=1)
-        self.states = states if recipe.state_bytes(dtype) else 0
-        self._states = on_huge_pages(max(1, self.states * recipe.state_bytes(dtype)))
+        self._state_bytes = recipe.state_bytes(dtype)
+        size = max(1, states * self._state_bytes)
+        self._states = Growing(size, cache_ahead(size))
         memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._layout = Layout(dtype, quantize, self.pool, memory, recipe.embedding.shape[1], max_tokens)
         try:
@@ -92,7 +93,7 @@ class Program:
                 self._layout,
                 recipe,
                 CachePlaces(self._cache.bytes.data_ptr(), block_size),
-                StatePlaces(self._states.data_ptr(), self.states),
+                StatePlaces(self._states.bytes.data_ptr()),
             )
         except NotUnderstoodError:
             self.close()
@@ -118,11 +119,13 @@ class Program:
         for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
         if step.spans is not None:
-            step.spans.tell(given)
+            step.spans.tell(given, self._state_bytes)
+            self._states.used_to((step.spans.last_slot + 1) * self._state_bytes)
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         operations = len(self._array) if wanted else self._layout.late_from
         self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
         self._cache.rest()
+        self._states.rest()
         self._made = logits[:wanted]
         return self._made
 
@@ -146,4 +149,5 @@ class Program:
     def close(self) -> None:
         """End the threads."""
         self._cache.close()
+        self._states.close()
         self.pool.close()

@@ -8,23 +8,23 @@ from torch import Tensor
 from ..model_runner import rows_of
 from ..scheduler import Chunk
 from ..sequence import Sequence
-from .places import Span, places_of, slots_of, span_of, tile_of
+from ..state_slots import StateSlots
+from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
-from .slots import StateSlots
 
 
 class NativeModelRunner:
     """A ModelRunner over a Program.
 
     Args:
-        program: with room for the states of as many sequences as are in a batch, if it has any.
+        states: of a program that has some.
     """
 
-    def __init__(self, program: Program, block_size: int) -> None:
+    def __init__(self, program: Program, block_size: int, states: StateSlots | None = None) -> None:
         self._program = program
         self._block_size = block_size
         self._tile = tile_of(program.heads_per_kv_head)
-        self._states = StateSlots(program.states) if program.states else None
+        self._states = states
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
@@ -34,7 +34,7 @@ class NativeModelRunner:
 
     def forget(self, sequence: Sequence) -> None:
         if self._states is not None:
-            self._states.forget(sequence)
+            self._states.release(sequence)
 
     def _arrays(self, chunks: list[Chunk]) -> StepArrays:
         ids: list[int] = []
@@ -57,5 +57,10 @@ class NativeModelRunner:
             rows=np.array(rows, np.int64),
             tokens=tokens,
             wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile),
-            spans=None if self._states is None else self._states.spans(chunks),
+            spans=self._spans(chunks),
         )
+
+    def _spans(self, chunks: list[Chunk]) -> Spans | None:
+        if self._states is None:
+            return None
+        return Spans.of([chunk.length for chunk in chunks], self._states.spans(chunks))

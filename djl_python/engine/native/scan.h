@@ -18,8 +18,10 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
     using T = typename F::T;
     alignas(64) float in[kMostState], out[kMostState], made[16];
     const int64_t first = step.span_start[span], end = first + step.span_size[span], size = (int64_t)op.dim * op.value_dim;
-    float* state = (float*)op.routed + ((int64_t)step.span_slot[span] * op.heads + head) * size;
-    if (step.span_begins[span]) memset(state, 0, size * sizeof(float));
+    float* state = state_in<float>(op, step, step.span_slot[span]) + head * size;
+    const int source = step.span_source[span];
+    if (source < 0) memset(state, 0, size * sizeof(float));
+    else if (source != step.span_slot[span]) memcpy(state, state_in<float>(op, step, source) + head * size, size * sizeof(float));
     const int group = head / (op.heads / op.kv_heads);
     const float skipped = op.weight3 ? op.weight3[head] : 0;
     for (int64_t t = first; t < end; ++t) {
@@ -47,12 +49,15 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
             if (op.mode) F::store((T*)op.out + to + p / 16 * 16, _mm512_load_ps(made), lanes);
             else _mm512_mask_storeu_ps((float*)op.out + to + p / 16 * 16, lanes, _mm512_load_ps(made));
         }
+        save_states(step, span, t + 1 - first, [&](int slot) {
+            memcpy(state_in<float>(op, step, slot) + head * size, state, size * sizeof(float));
+        });
     }
 }
 
 // out (tokens, heads, dim) fp32, with mode 1 T; in: rows of (heads, dim) T, `stride` apart; keys (B), values (C): rows of
 // (kv_heads, value_dim) T, n apart; bias: dt (tokens, heads); weight2: A, weight3: D or null, both (heads,); routed: the
-// states (slots, heads, dim, value_dim), changed. value_dim is a multiple of 16.
+// first slot's states (heads, dim, value_dim), changed. value_dim is a multiple of 16.
 template <class F>
 void scan(Run& run, int index, const Op& op, const Step& step) {
     run.share_in_order(index, step.spans * op.heads,

@@ -22,6 +22,7 @@ from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.quantization import Quantize
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
+from djl_python.engine.state_slots import StateSlots
 from djl_python.types import SamplingParams
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 
@@ -63,17 +64,19 @@ class Native:
         ).eval()
         if architecture not in OWN_ATTENTION:
             self.model.set_attn_implementation(PAGED)
+        recipe = read_recipe(self.model, length)
+        states = StateSlots(8, 0) if recipe.state_bytes(dtype) else None
         self.program = Program(
-            read_recipe(self.model, length),
+            recipe,
             dtype,
             quantize,
             blocks=length // BLOCK,
             block_size=BLOCK,
-            states=2,
+            states=8,
             max_tokens=length,
             threads=threads,
         )
-        self.runner = NativeModelRunner(self.program, BLOCK)
+        self.runner = NativeModelRunner(self.program, BLOCK, states)
         if architecture not in OWN_ATTENTION:
             self.model.set_attn_implementation("eager")
 

@@ -1,0 +1,161 @@
+"""Whose state is where, of models with layers that keep one for each sequence. Runs in the engine process; no tensors.
+
+A state, unlike keys and values, is only that of all tokens so far. To go on from a prefix that is known, one has to be
+there that was saved after just as many tokens; it is found by the name of the prefix's last block (`kv_cache`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .scheduler import Chunk
+
+
+@dataclass
+class _Place:
+    """Of a sequence.
+
+    Attributes:
+        slot: where its state is, once it has run.
+        source: where it begins instead.
+        tokens: after how many its state is.
+        saving: what its last step saved: after how many tokens, and where.
+    """
+
+    slot: int | None = None
+    source: int | None = None
+    tokens: int = 0
+    saving: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StateSpan:
+    """A chunk's states: it begins with that of `source` (nothing if None) and leaves its own in `slot`.
+
+    Attributes:
+        saves: (after how many of the chunk's tokens, where) its state is left too.
+    """
+
+    source: int | None
+    slot: int
+    saves: list[tuple[int, int]]
+
+
+class StateSlots:
+    """Slots for the sequences of a batch, and for states that were saved; the least recently used of these go first.
+
+    Args:
+        sequences: how many a batch has at most.
+        saved: how many states are kept at most.
+    """
+
+    def __init__(self, sequences: int, saved: int) -> None:
+        self.count = sequences + saved
+        self._most = saved
+        self._free = list(range(self.count - 1, -1, -1))  # the lowest first: its memory has been used
+        self._places: dict[int, _Place] = {}
+        self._saved: OrderedDict[int, int] = OrderedDict()  # slots by name
+
+    # -------------------------------------------------------------------------------- for the cache
+
+    def has(self, name: int) -> bool:
+        return name in self._saved
+
+    def begin(self, sequence: Sequence) -> None:
+        """The sequence begins with nothing."""
+        self._places[sequence.id] = _Place()
+
+    def begin_with(self, sequence: Sequence, name: int) -> None:
+        """The sequence begins with a saved state, which others may begin with too."""
+        self._places[sequence.id] = _Place(source=self._saved[name], tokens=sequence.computed)
+        self._saved.move_to_end(name)
+
+    def take_over(self, sequence: Sequence, name: int) -> None:
+        """The sequence goes on with a saved state, which nobody will find any more."""
+        self._places[sequence.id] = _Place(slot=self._saved.pop(name), tokens=sequence.computed)
+
+    def saved(self, sequence: Sequence) -> list[int]:
+        """After how many tokens the sequence's state was saved in the last step; `name` says what it is called."""
+        place = self._places.get(sequence.id)
+        return [] if place is None else [tokens for tokens, _ in place.saving]
+
+    def name(self, sequence: Sequence, names: list[int]) -> None:
+        """What was saved is found by these names from now on, until something else needs its room."""
+        place = self._places[sequence.id]
+        for (_, slot), name in zip(place.saving, names, strict=True):
+            self._keep(slot, name)
+        place.saving = []
+
+    def hand_over(self, sequence: Sequence, name: int) -> None:
+        """The sequence has ended; its state is found by this name. Not if a step failed, whose state may be any."""
+        place = self._places.get(sequence.id)
+        if place is not None and place.slot is not None and place.tokens == sequence.computed and self._make_room():
+            self._keep(place.slot, name)
+            place.slot = None
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended, or will begin again."""
+        place = self._places.pop(sequence.id, None)
+        if place is not None:
+            self._free += [slot for _, slot in place.saving]
+            if place.slot is not None:
+                self._free.append(place.slot)
+
+    def forget(self) -> None:
+        """Drop all that was saved."""
+        sources = self._sources
+        for name in [name for name, slot in self._saved.items() if slot not in sources]:
+            self._free.append(self._saved.pop(name))
+
+    # ------------------------------------------------------------------------------- for the runner
+
+    def spans(self, chunks: list[Chunk]) -> list[StateSpan]:
+        """Where the states of a step's sequences are."""
+        read = self._sources
+        places = [self._places.setdefault(chunk.sequence.id, _Place()) for chunk in chunks]
+        sources: list[int | None] = []
+        for chunk, place in zip(chunks, places, strict=True):
+            before = place.slot if place.source is None else place.source
+            sources.append(before if chunk.sequence.computed else None)
+            self._free += [slot for _, slot in place.saving]  # of a step that nobody has named
+            place.source, place.saving = None, []
+            place.tokens = chunk.sequence.computed + chunk.length
+            if place.slot is None:
+                place.slot = self._free.pop()
+        found = []
+        for chunk, place, source in zip(chunks, places, sources, strict=True):
+            first = chunk.sequence.computed
+            for stop in chunk.sequence.stops:
+                if first < stop <= place.tokens and self._make_room(read):
+                    place.saving.append((stop, self._free.pop()))
+            assert place.slot is not None
+            found.append(StateSpan(source, place.slot, [(stop - first, slot) for stop, slot in place.saving]))
+        return found
+
+    @property
+    def _sources(self) -> set[int | None]:
+        """What sequences will begin with."""
+        return {place.source for place in self._places.values()} - {None}
+
+    def _make_room(self, read: set[int | None] | None = None) -> bool:
+        """Whether there is room for one more saved state, beside those that are read."""
+        if len(self._saved) + sum(len(place.saving) for place in self._places.values()) < self._most:
+            return True
+        read = self._sources if read is None else read
+        oldest = next((name for name, slot in self._saved.items() if slot not in read), None)
+        if oldest is None:
+            return False
+        self._free.append(self._saved.pop(oldest))
+        return True
+
+    def _keep(self, slot: int, name: int) -> None:
+        if name in self._saved:
+            self._saved.move_to_end(name)
+            self._free.append(slot)
+        else:
+            self._saved[name] = slot

@@ -12,7 +12,7 @@ Most rows choose from the model's own logits, which are left as they are. Rows w
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ from .sequence import PromptEntry, Sequence
 from .torch_chooser import TorchChooser
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One row's draw, and the alternatives that were asked for."""
 
     token_id: int

@@ -48,14 +48,12 @@ class NativeChooser:
         if self._table is None or self._table.plan is not plan:
             self._table = _Table(plan, logits.shape[1])
         table = self._table
-        table.choices["position"] = positions
+        table.positions[:] = positions
         if occurred:
-            table.choices["occurrences"][plan.penalized] = [each.size for each in occurred]
-            table.choices["occurred"][plan.penalized] = [each.addresses[0] for each in occurred]
-            table.choices["counts"][plan.penalized] = [each.addresses[1] for each in occurred]
+            table.tell(occurred)
         if table.typical:
             table.choices["token"][table.typical] = table.draw_typical(logits, changed, occurred)
-        return self._run(logits, changed, table.choices)
+        return self._run(logits, changed, table.asked)
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
         choices = _choices(len(logits))
@@ -63,28 +61,46 @@ class NativeChooser:
         choices["tells"] = 1
         choices["token"] = token_ids
         choices["alternatives"] = min(alternatives, logits.shape[1])
-        return self._run(logits, None, choices)
+        return self._run(logits, None, _Asked(choices))
 
     def close(self) -> None:
         """End its own threads; the program's are the program's."""
         self._alone.close()
 
-    def _run(self, logits: Tensor, changed: Tensor | None, choices: npt.NDArray[Any]) -> Chosen:
-        most = int(choices["alternatives"].max())
-        values, ids = np.empty((len(choices), most), np.float32), np.empty((len(choices), most), np.int64)
+    def _run(self, logits: Tensor, changed: Tensor | None, asked: _Asked) -> Chosen:
+        rows, vocabulary = logits.shape
         operation = self._operations[0]
-        operation.n, operation.k = logits.shape[1], most
+        operation.n, operation.k = vocabulary, asked.most
         operation.in_, operation.maxima = logits.data_ptr(), self._maxima_of(logits)
         operation.weight = None if changed is None else changed.data_ptr()
-        operation.routed = choices.ctypes.data
-        operation.values, operation.keys = values.ctypes.data, ids.ctypes.data
-        pool = self._pool if len(choices) * logits.shape[1] >= _SHARED_FROM else self._alone
-        pool.run(self._operations, 1, Step(wanted=len(choices)))
-        tops: list[Top] = [()] * len(choices)
-        if most:
-            pairs = zip(ids.tolist(), values.tolist(), choices["alternatives"].tolist(), strict=True)
-            tops = [tuple(zip(row[:count], logprobs[:count], strict=True)) for row, logprobs, count in pairs]
-        return Chosen(choices["token"].tolist(), choices["logprob"].tolist(), tops)
+        operation.routed, operation.values, operation.keys = asked.addresses
+        pool = self._pool if rows * vocabulary >= _SHARED_FROM else self._alone
+        pool.run(self._operations, 1, Step(wanted=rows))
+        return Chosen(asked.tokens.tolist(), asked.logprobs.tolist(), asked.tops())
+
+
+class _Asked:
+    """Choices, as the kernels read them and fill them in, and room for their alternatives.
+
+    Called after every step, when nothing of it is in the processor's caches: what can be found before is.
+    """
+
+    def __init__(self, choices: npt.NDArray[Any]) -> None:
+        counts = choices["alternatives"]
+        self.most = int(counts.max())
+        self.tokens, self.logprobs = choices["token"], choices["logprob"]
+        self._values = np.empty((len(choices), self.most), np.float32)
+        self._ids = np.empty((len(choices), self.most), np.int64)
+        self._counts = [(row, count) for row, count in enumerate(counts.tolist()) if count]
+        self._none: list[Top] = [()] * len(choices)
+        self.addresses = choices.ctypes.data, self._values.ctypes.data, self._ids.ctypes.data
+
+    def tops(self) -> list[Top]:
+        """The alternatives of each row, best first."""
+        found = self._none.copy()
+        for row, count in self._counts:
+            found[row] = tuple(zip(self._ids[row, :count].tolist(), self._values[row, :count].tolist(), strict=True))
+        return found
 
 
 class _Table:
@@ -115,6 +131,18 @@ class _Table:
             1 / p.temperature if draws else 1 for p, draws in zip(params, drawn, strict=True)
         ]
         choices["repetition"], choices["presence"], choices["frequency"] = penalties_of(params)
+        self.positions = choices["position"]
+        self.asked = _Asked(choices)
+        self._occurred: list[tuple[int, int]] = []
+
+    def tell(self, occurred: list[Occurrences]) -> None:
+        """What has occurred, of the penalized rows."""
+        rows = self.plan.penalized
+        self.choices["occurrences"][rows] = [each.size for each in occurred]
+        addresses = [each.addresses for each in occurred]
+        if addresses != self._occurred:
+            self.choices["occurred"][rows], self.choices["counts"][rows] = np.array(addresses).T
+            self._occurred = addresses
 
     @functools.cached_property
     def _draws(self) -> Draws:

@@ -12,6 +12,7 @@ from transformers import (
     FalconConfig,
     FalconH1Config,
     Gemma2Config,
+    Gemma4TextConfig,
     Glm4MoeConfig,
     GPT2Config,
     GPTJConfig,
@@ -25,6 +26,7 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     MptConfig,
+    NanoChatConfig,
     NemotronConfig,
     NemotronHConfig,
     Olmo2Config,
@@ -86,6 +88,8 @@ ARCHITECTURES: dict[str, Any] = {
     ),
     "mistral": lambda: MistralConfig(**_COMMON, num_key_value_heads=2, sliding_window=20),  # sliding window
     "gpt2": _gpt2,  # learned positions
+    "nanochat": lambda: NanoChatConfig(**_COMMON, num_key_value_heads=2),  # turns the other way, norms without weights
+    "gemma4": lambda: _gemma4(),
     # learned positions that begin at 2, queries scaled before the attention
     "opt": lambda: OPTConfig(**_COMMON, ffn_dim=96, word_embed_proj_dim=64),
     "olmo": lambda: OlmoConfig(**_COMMON, num_key_value_heads=2),  # norms without weights
@@ -215,6 +219,24 @@ def _mpt() -> PretrainedConfig:
     )  # fmt: skip
     config.attn_config.softmax_scale = 0.5
     return config
+
+
+def _gemma4() -> PretrainedConfig:
+    """Heads of two sizes, values with norms; layers that read others' keys, and are given more than the stream."""
+    full = {"head_dim": 32}
+    return Gemma4TextConfig(
+        **(_COMMON | {"num_hidden_layers": 6}),
+        num_key_value_heads=2,
+        head_dim=16,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        per_layer_config={1: full, 3: full, 5: full},
+        sliding_window=24,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=VOCABULARY,
+        final_logit_softcapping=10.0,
+    )
 
 
 # An attention of the model's own, which torch can't page and the native kernels can.

@@ -223,7 +223,7 @@ def _open_native(
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         recipe = read_recipe(loaded.model, wanted)
-        shapes = {index: attention.shape for index, attention in enumerate(recipe.attentions)}
+        shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
         state_bytes = recipe.state_bytes(loaded.dtype)
         size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True)
         states = None

@@ -22,6 +22,9 @@ from transformers import AutoConfig
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 _EMBEDDINGS: Final = ("embed_tokens", "wte", "wpe", "word_embeddings", "embed_in", "embed_positions", "embeddings.")
 
+_OF_LAYERS: Final = "embed_tokens_per_layer"  # looked up, not multiplied
+_STATES: Final = ("linear", "conv", "mamba", "moe", "mlp")  # in the names of layers without attention
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -50,7 +53,7 @@ def read_shape(model: Path) -> Shape:
     share = _first(config, "num_experts_per_tok") / experts if experts else 1.0
     body, embedding, head = 0.0, 0, 0
     for name, shape in _tensors(model):
-        if len(shape) < 2:
+        if len(shape) < 2 or _OF_LAYERS in name:
             continue
         size = math.prod(shape)
         if any(part in name for part in _EMBEDDINGS):
@@ -59,10 +62,34 @@ def read_shape(model: Path) -> Shape:
             head = size
         else:
             body += size * (share if ".experts." in name else 1.0)
-    heads, layers = _first(config, "num_attention_heads"), config.num_hidden_layers
-    size = _first(config, "head_dim") or (config.hidden_size // heads if heads else 0)
-    kv_heads = _first(config, "num_key_value_heads", "num_kv_heads") or heads
-    return Shape(int(body), head or embedding, 2 * layers * kv_heads * size, 4 * layers * heads * size)
+    attending = _attending(config)
+    kinds = getattr(config, "layer_types", None) or []
+    kept = [layer for i, layer in enumerate(attending) if i < len(attending) - _shared(config, kinds)]
+    kv_values = sum(2 * _kv_heads(layer) * _head_size(layer) for layer in kept)
+    flop = sum(4 * _first(layer, "num_attention_heads") * _head_size(layer) for layer in attending)
+    return Shape(int(body), head or embedding, kv_values, flop)
+
+
+def _attending(config: Any) -> list[Any]:
+    """The configurations of the layers that have attention; most models have the same for all."""
+    kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
+    own = getattr(config, "per_layer_config", None)
+    return [own[i] if own else config for i, kind in enumerate(kinds) if not any(each in kind for each in _STATES)]
+
+
+def _shared(config: Any, kinds: list[str]) -> int:
+    """How many of the layers with attention, the last, read other layers' keys and values."""
+    shared = _first(config, "num_kv_shared_layers")
+    return sum(not any(each in kind for each in _STATES) for kind in kinds[len(kinds) - shared :])
+
+
+def _head_size(layer: Any) -> int:
+    heads = _first(layer, "num_attention_heads")
+    return _first(layer, "head_dim") or (layer.hidden_size // heads if heads else 0)
+
+
+def _kv_heads(layer: Any) -> int:
+    return _first(layer, "num_key_value_heads", "num_kv_heads") or _first(layer, "num_attention_heads")
 
 
 def _first(config: Any, *names: str) -> int:

@@ -152,7 +152,7 @@ def test_the_floor_counts_the_experts_that_are_used(tmp_path: Path) -> None:
 def test_the_floor_is_known_for_every_architecture(architecture: str, tmp_path: Path) -> None:
     shape = floor.read_shape(build_checkpoint(tmp_path, architecture))
     assert min(shape.body, shape.head) > 0
-    assert (shape.kv_values == 0) == (shape.attention_flop == 0) == (architecture == "mamba")
+    assert (shape.kv_values == 0) == (shape.attention_flop == 0) == (architecture in ("mamba", "mamba2"))
 
 
 def test_a_long_prompt_beside_streams_and_asked_again(echo_model: Path) -> None:

@@ -71,8 +71,8 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
-// in, rows of q, k and v columns fp32 `stride` apart: norms (each head, or with mode 1 all at once) and rotates queries (back into `in`)
-// and keys, stores keys and values.
+// in, rows of q, k and v columns fp32 `stride` apart: norms (each head, or with mode 1 all at once) and rotates queries, back
+// into `in`, and keys; norms values by `bias` if there is one; stores both. Without `keys` there are queries only.
 template <class F>
 void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
@@ -91,6 +91,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.positions[t];
         turn(row, op.heads, op.weight2, position);
+        if (!op.keys) return;
         turn(row + queries, op.kv_heads, op.weight3, position);
         const int64_t block = step.slots[t] / step.block_size;
         const int offset = (int)(step.slots[t] % step.block_size), group = offset / kKeys, lane = offset % kKeys;
@@ -104,7 +105,12 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
                 for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
                     memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
-            const float* value = row + queries + keys + h * op.value_dim;
+            float* value = row + queries + keys + h * op.value_dim;
+            if (op.bias) {
+                float mean, inverse;
+                normalize(value, op.value_dim, kRms, op.softcap, mean, inverse);
+                for (int i = 0; i < op.value_dim; ++i) value[i] *= inverse * op.bias[i];
+            }
             T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair;
             for (int i = 0; i < op.value_dim; i += 16)
                 F::store_in_pairs(into + i * F::pair, _mm512_loadu_ps(value + i), lane % F::pair);

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts
+from .lay_out_inputs import lay_out_branch, lay_out_inputs
 from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import STORE_FP32, Layout
-from .pool import Kind
+from .pool import NORMS, Kind
 from .recipe import Attention, Experts, Layer, Recipe
 
 
@@ -34,11 +37,27 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
     )
     if recipe.embedding_norm is not None:
         layout.add_norm(recipe.embedding_norm, embedded, layout.hidden, mode=STORE_FP32)
-    last = max(i for i, layer in enumerate(recipe.layers) if layer.mixer is not None)
+    if recipe.token_inputs is not None:
+        lay_out_inputs(layout, recipe.token_inputs, len(recipe.layers))
+    # From there on nobody reads what a token leaves behind but those whose logits are wanted.
+    last = max(i for i, layer in enumerate(recipe.layers) if _remembers(layer))
     for i, layer in enumerate(recipe.layers):
         _lay_out_layer(layout, layer, cache, states, last=i == last)
+        if layer.token_branch is not None:
+            lay_out_branch(layout, layer.token_branch, i)
+        if layer.factor != 1:
+            factors = layout.keep(torch.full((layout.width,), layer.factor))
+            layout.add(
+                Kind.NORM, n=layout.width, norm=NORMS[None], weight=factors, in_=layout.hidden, out=layout.hidden,
+                mode=STORE_FP32,
+            )  # fmt: skip
     layout.add_norm(recipe.final_norm, layout.hidden, layout.normed)
     layout.add_linear(head, layout.normed, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
+
+
+def _remembers(layer: Layer) -> bool:
+    """Whether later tokens read something that a token leaves there."""
+    return layer.mixer is not None and not (isinstance(layer.mixer, Attention) and layer.mixer.reads is not None)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,14 +15,25 @@ from .recipe import Attention, NotUnderstoodError
 
 @dataclass
 class CachePlaces:
-    """Where in a block of the cache the next layer's keys and values lie.
+    """Where in a block of the cache the layers' keys and values lie.
 
     Args:
-        next: address in the first block.
+        next: the next layer's address in the first block.
+        begins: of the attentions so far.
     """
 
     next: int
     block_size: int
+    begins: list[int] = field(default_factory=list)
+
+    def take(self, attention: Attention, dtype: torch.dtype) -> int:
+        """Where an attention's keys and values begin in the first block."""
+        if attention.reads is None:
+            self.begins.append(self.next)
+            self.next += attention.shape.block_bytes(self.block_size, dtype)
+        else:
+            self.begins.append(self.begins[attention.reads])
+        return self.begins[-1]
 
 
 def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, *, last: bool) -> int:
@@ -34,29 +45,40 @@ def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, 
     of_layer = attention.shape
     if not heads_fit(of_layer):
         raise NotUnderstoodError(f"heads of {attention.dim} and {attention.value_dim} dimensions")
-    of_heads = (attention.heads + attention.kv_heads) * attention.dim + attention.kv_heads * attention.value_dim
+    of_heads = attention.heads * attention.dim
+    if attention.reads is None:
+        of_heads += attention.kv_heads * (attention.dim + attention.value_dim)
     mixed_columns = attention.heads * attention.value_dim
     columns = of_heads + mixed_columns * attention.gated
     projected = layout.buffer("projected", columns, torch.float32)
     packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
     layout.add_linear(packed, layout.normed, projected, mode=STORE_FP32, scale=1.0)
-    shape = cache_fields(of_layer, cache.next, cache.block_size, layout.dtype) | {"stride": columns}
-    cache.next += of_layer.block_bytes(cache.block_size, layout.dtype)
+    begin = cache.take(attention, layout.dtype)
+    shape = cache_fields(of_layer, begin, cache.block_size, layout.dtype) | {"stride": columns}
     turn: dict[str, Any] = {}
     if attention.rotary is not None:
         turn = {
             "rotary": 2 * attention.rotary.cosines.shape[1],
             "interleaved": int(attention.rotary.interleaved),
-            "cosines": layout.keep_once(attention.rotary.cosines),
-            "sines": layout.keep_once(attention.rotary.sines),
+            "cosines": layout.keep_in_order(attention.rotary.cosines),
+            "sines": layout.keep_in_order(attention.rotary.sines),
         }
     norms = {
         name: layout.keep(norm.weight.contiguous())
-        for name, norm in (("weight2", attention.query_norm), ("weight3", attention.key_norm))
+        for name, norm in (
+            ("weight2", attention.query_norm),
+            ("weight3", attention.key_norm),
+            ("bias", attention.value_norm),
+        )
         if norm is not None
     }
     eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
-    layout.add(Kind.HEADS, mode=int(attention.norms_across), in_=projected, eps=eps, **shape, **turn, **norms)
+    of_values = 0.0 if attention.value_norm is None else attention.value_norm.eps
+    storing = shape if attention.reads is None else shape | {"keys": None, "values": None}
+    layout.add(
+        Kind.HEADS, mode=int(attention.norms_across), in_=projected, eps=eps, softcap=of_values, **storing, **turn,
+        **norms,
+    )  # fmt: skip
     if last:
         (projected,) = layout.begin_late(("projected", columns, torch.float32, projected))
     mixed = layout.buffer("mixed", mixed_columns, layout.dtype)

@@ -39,6 +39,7 @@ class LayerReader:
         self.layer = span.layer
         self.given, self.result = span.given, span.result
         self.calls = seen.calls[span.calls]
+        self.earlier = seen.calls[: span.calls.start]
         self.called = seen.called[span.called]
         self.events = seen.events[span.events]
         events = [e for e in self.events if isinstance(e.result, Tensor)]

@@ -31,6 +31,7 @@ class Layout:
         hidden: the residual stream, fp32.
         normed: what the next linears read.
         branch: fp32, what goes through a norm before it is added to the stream.
+        inputs: fp32, what layers are given beside it, if they are: address and columns.
         late_from: operations from here on are only needed for logits.
         weight_bytes: what a step reads of the matrices.
     """
@@ -48,11 +49,13 @@ class Layout:
         self._max_tokens = max_tokens
         self._late = False
         self._kept: list[Any] = []  # what the operations point to
+        self._tables: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: what was given, and what is kept of it
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
         self.width = width
         self.hidden = self.buffer("hidden", width, torch.float32)
         self.normed = self.buffer("normed", width, dtype)
         self.branch = self.buffer("branch", width, torch.float32)
+        self.inputs: tuple[int, int] | None = None
 
     # -------------------------------------------------------------------------------- operations
 
@@ -110,9 +113,13 @@ class Layout:
             Where the rows are now.
         """
         self.late_from = len(self.ops)
-        moved = [self._gathered(*each) for each in (("hidden", self.width, torch.float32, self.hidden), *rows)]
+        inputs = [] if self.inputs is None else [("inputs", self.inputs[1], torch.float32, self.inputs[0])]
+        everything = [("hidden", self.width, torch.float32, self.hidden), *rows, *inputs]
+        moved = [self._gathered(*each) for each in everything]
         self._late = True
         self.hidden = moved[0]
+        if self.inputs is not None:
+            self.inputs = moved.pop(), self.inputs[1]
         return moved[1:]
 
     def _gathered(self, what: str, columns: int, dtype: torch.dtype, given: int) -> int:
@@ -126,12 +133,11 @@ class Layout:
         self._kept.append(tensor)
         return int(tensor.data_ptr())
 
-    def keep_once(self, tensor: Tensor) -> int:
-        """All layers turn by the same tables."""
-        for kept in self._kept:
-            if kept is tensor:
-                return int(tensor.data_ptr())
-        return self.keep(tensor)
+    def keep_in_order(self, table: Tensor) -> int:
+        """Keep a table, which may be a part of another, row after row; once, though all layers turn by it."""
+        if id(table) not in self._tables:
+            self._tables[id(table)] = table, table.contiguous()
+        return int(self._tables[id(table)][1].data_ptr())
 
     def pack(self, *linears: Linear, of: Iterable[Linear] = ()) -> Packed:
         """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""

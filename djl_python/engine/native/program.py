@@ -72,8 +72,7 @@ class Program:
         self.pool = Pool(threads)
         self._bf16 = dtype == torch.bfloat16
         self._block_size = block_size
-        attentions = recipe.attentions
-        self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in attentions)
+        self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in recipe.caches)
         size = max(1, blocks * self._block_bytes)
         self._cache = Growing(
             size,
@@ -82,7 +81,7 @@ class Program:
         )
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
-        self.heads_per_kv_head = max((each.heads // each.kv_heads for each in attentions), default=1)
+        self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)
         self._states = Growing(size, cache_ahead(size))

@@ -19,6 +19,7 @@ from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_attention import rotaries
+from .read_inputs import SeenInputs, read_inputs
 from .read_layer import read_layer
 from .recipe import (
     Layer,
@@ -54,14 +55,17 @@ def _read(model: Any, max_positions: int) -> Recipe:
         raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
     turns = rotaries(model, seen, max_positions)
-    layers = [_read_layer(seen, index, turns) for index in range(len(seen.spans))]
-    return _read_ends(model, seen, layers)
+    inputs = read_inputs(model, seen)
+    layers = [_read_layer(seen, index, turns, inputs) for index in range(len(seen.spans))]
+    recipe = _read_ends(model, seen, layers)
+    recipe.token_inputs = None if inputs is None else inputs.inputs
+    return recipe
 
 
-def _read_layer(seen: Watched, index: int, turns: list[Rotary]) -> Layer:
+def _read_layer(seen: Watched, index: int, turns: list[Rotary], inputs: SeenInputs | None) -> Layer:
     reader = LayerReader(seen, index)
     try:
-        return read_layer(reader, turns, seen.positions)
+        return read_layer(reader, turns, seen.positions, inputs)
     except NotUnderstoodError as reason:
         raise NotUnderstoodError(f"layer {index}: {reason}") from reason
 

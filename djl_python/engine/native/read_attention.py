@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,10 @@ from .watch_attention import Call
 def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary]:
     """The rotations that the model's tables of cos and sin could mean, for all positions; layers share them."""
     found = []
-    for cos, sin in _tables(model, seen, max_positions):
+    tables = list(_tables(model, seen, max_positions))
+    for cos, sin in (*tables, *((cos, -sin) for cos, sin in tables)):  # some turn the other way
         half = cos.shape[-1] // 2
-        first = (cos[:, :half].contiguous(), sin[:, :half].contiguous())
-        alternate = (cos[:, 0::2].contiguous(), sin[:, 0::2].contiguous())
+        first, alternate = (cos[:, :half], sin[:, :half]), (cos[:, 0::2], sin[:, 0::2])
         found += [Rotary(*first, interleaved=False), Rotary(*first, interleaved=True)]
         found += [Rotary(*alternate, interleaved=True), Rotary(cos, sin, interleaved=False)]
     return found
@@ -85,20 +85,27 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         return gate is not None
 
     linears = reader.projected(takes)
-    projection, made = _projection(linears, call, gate)
-    columns = [heads * dim, kv_heads * dim, kv_heads * value_dim]
-    queries, keys, values = torch.split(made[:, : sum(columns)], columns, -1)
-    by_head = _by_head(values, kv_heads)
-    if not same(by_head, call.value[0]):
-        raise NotUnderstoodError("values are not a projection")
-    query_changes = _changes((_by_head(queries, heads), call.query[0]), reader.norms, turns, places)
-    key_changes = _changes((_by_head(keys, kv_heads), call.key[0]), reader.norms, turns, places)
-    of_queries, of_keys = next(
-        ((q, k) for q in query_changes for k in key_changes if q.turn is k.turn and q.fits(k)), (None, None)
+    reads = next((i for i, each in enumerate(reader.earlier) if _same_cache(each, call)), None)
+    gates = 0 if gate is None else len(gate)
+    if linears.made.shape[1] > heads * dim + gates:  # it makes them itself
+        reads = None
+    projection, made = _projection(linears, call, gate, reads is None)
+    of_queries = _changes((_by_head(made[:, : heads * dim], heads), call.query[0]), reader.norms, turns, places)
+    of_keys, of_values = [_UNCHANGED], [_UNCHANGED]
+    if reads is None:
+        _, keys, values, _ = torch.split(made, [heads * dim, kv_heads * dim, kv_heads * value_dim, gates], -1)
+        of_keys = _changes((_by_head(keys, kv_heads), call.key[0]), reader.norms, turns, places)
+        of_values = _changes((_by_head(values, kv_heads), call.value[0]), reader.norms, [], places)
+    query_change, key_change = next(
+        ((q, k) for q in of_queries for k in of_keys if reads is not None or (q.turn is k.turn and q.fits(k))),
+        (None, None),
     )
-    if of_queries is None or of_keys is None:
+    if query_change is None or key_change is None:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
-    scale = call.scale * of_queries.factor * of_keys.factor
+    value_change = next((each for each in of_values if each.factor == 1 and not each.across), None)
+    if value_change is None:
+        raise NotUnderstoodError("values are not a projection")
+    scale = call.scale * query_change.factor * key_change.factor
     attention = Attention(
         heads=heads,
         kv_heads=kv_heads,
@@ -110,14 +117,21 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         sinks=call.sinks,
         slopes=call.slopes,
         projection=projection,
-        query_norm=of_queries.norm,
-        key_norm=of_keys.norm,
-        norms_across=of_queries.across or of_keys.across,
-        rotary=of_queries.turn,
+        query_norm=query_change.norm,
+        key_norm=key_change.norm,
+        value_norm=value_change.norm,
+        norms_across=query_change.across or key_change.across,
+        rotary=query_change.turn,
         gated=gate is not None,
+        reads=reads,
         output=linears.output,
     )
     return attention, linears
+
+
+def _same_cache(one: Call, other: Call) -> bool:
+    """Whether two attentions read the same keys and values."""
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in ((one.key, other.key), (one.value, other.value)))
 
 
 def _by_head(columns: Tensor, heads: int) -> Tensor:
@@ -142,20 +156,21 @@ def _opens(gate: Tensor, result: Tensor, x: Tensor) -> bool:
     return gate.shape == result.shape[1:] and same(result[0].float() * gate.float().sigmoid(), x)
 
 
-def _projection(linears: Projected, call: Call, gate: Tensor | None) -> tuple[Stacked, Tensor]:
+def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: bool) -> tuple[Stacked, Tensor]:
     """Queries, keys, values and the gate as one linear, and its result (tokens, columns) fp32."""
     result, parts = linears.made.float(), linears.linears
     heads, dim = call.query.shape[1], call.query.shape[3]
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
     gates = 0 if gate is None else len(gate)
-    if result.shape[1] != (heads + kv_heads) * dim + kv_heads * value_dim + gates:
+    stored = kv_heads * (dim + value_dim) if stores else 0
+    if result.shape[1] != heads * dim + stored + gates:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
     if gate is not None:
         others = torch.ones(result.shape[1], dtype=torch.bool)
         others[gate] = False
         order = torch.cat([others.nonzero().flatten(), gate])
         return Stacked(parts, order), result[:, order]
-    if len(parts) == 1 and dim == value_dim:
+    if len(parts) == 1 and stores and dim == value_dim:
         value = call.value[0].transpose(0, 1).flatten(1)
         # key head by key head: its queries, the key and the value
         by_head = torch.arange(result.shape[1]).view(kv_heads, -1, dim)
@@ -178,6 +193,9 @@ class _Change:
     def fits(self, other: _Change) -> bool:
         """Whether both norms are of the same kind."""
         return self.norm is None or other.norm is None or self.across == other.across
+
+
+_UNCHANGED: Final = _Change(None, False, None, 1.0)
 
 
 def _changes(

@@ -10,6 +10,7 @@ from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
 from .read_attention import read_attention
 from .read_experts import experts_event, read_experts, router_event
+from .read_inputs import SeenInputs, read_branch
 from .read_mlp import FUNCTIONS, read_mlp
 from .read_states import read_states
 from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rotary, Stateful
@@ -37,14 +38,15 @@ class _Branch:
         )
 
 
-def read_layer(reader: LayerReader, turns: list[Rotary], places: slice) -> Layer:
-    """A layer that mixes tokens, or has an MLP, or both.
+def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: SeenInputs | None) -> Layer:
+    """A layer that mixes tokens, or has an MLP, or both; and a branch of what it is given of each token, if it is.
 
     Raises:
         NotUnderstoodError: says at what.
     """
     mixer, mixed, rest = _mixer(reader, turns, places)
-    mlp, through = _mlp(reader, rest)
+    beside = [] if inputs is None else rest[-2:]
+    mlp, through = _mlp(reader, rest[: len(rest) - len(beside)])
     first = mixed or through
     if first is None:
         raise NotUnderstoodError("nothing that is known")
@@ -64,7 +66,14 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice) -> Layer
         if not parallel and not same(stream, branch.source):
             raise NotUnderstoodError("the MLP reads something else than the residual stream")
         stream = stream + scale * branch.made.float()
-    if not same(stream, reader.result):
+    token_branch = None
+    if inputs is not None:
+        if not same(beside[0][0].x, stream):
+            raise NotUnderstoodError("what is given beside the stream is gated by something else")
+        token_branch, added = read_branch(reader, beside, inputs)
+        stream = stream + added.float()
+    factor = rounded(factor_of(stream, reader.result))
+    if not same(factor * stream, reader.result):
         raise NotUnderstoodError("its result is not the sum of its branches")
     return Layer(
         before_mixer=None if mixed is None else mixed.before,
@@ -75,6 +84,8 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice) -> Layer
         after_mlp=None if through is None else through.after,
         parallel=parallel,
         scale=scale,
+        token_branch=token_branch,
+        factor=factor,
     )
 
 

@@ -66,7 +66,8 @@ class Attention:
     """One layer's attention; `projection` gives queries, keys and values, head by head, in this order.
 
     If it is `gated`, the projection also gives a gate, as wide as the result, which that times its sigmoid goes on. The
-    norms are of each head, or, `norms_across`, of all heads together.
+    norms are of each head, or, `norms_across`, of all heads together. If it reads the keys and values of another, which
+    is that one's place among the attentions, the projection gives queries only.
     """
 
     heads: int
@@ -81,9 +82,11 @@ class Attention:
     projection: Stacked
     query_norm: Norm | None
     key_norm: Norm | None
+    value_norm: Norm | None
     norms_across: bool
     rotary: Rotary | None
     gated: bool
+    reads: int | None
     output: Linear
 
     @property
@@ -258,8 +261,41 @@ class Experts:
 
 
 @dataclass
+class TokenInputs:
+    """What each layer is given of each token, beside the stream: (norm(projection(x)) + table[id]) * scale, x embedded.
+
+    Args:
+        table: (vocabulary, layers * width), of which each layer has its own columns, as have projection and norm.
+        table_scale: multiplies what the table has.
+    """
+
+    table: Tensor
+    table_scale: float
+    projection: Linear
+    norm: Norm
+    scale: float
+
+    @property
+    def width(self) -> int:
+        return len(self.norm.weight)
+
+
+@dataclass
+class TokenBranch:
+    """x += after(down(activation(gate(x)) * the layer's part of `TokenInputs`))"""
+
+    gate: Linear
+    activation: str
+    down: Linear
+    after: Norm | None
+
+
+@dataclass
 class Layer:
-    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`. One may be missing."""
+    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`. One may be missing.
+
+    Then, maybe, a `token_branch`; at last x *= factor.
+    """
 
     before_mixer: Norm | None
     mixer: Attention | Stateful | None
@@ -269,6 +305,8 @@ class Layer:
     after_mlp: Norm | None
     parallel: bool
     scale: float
+    token_branch: TokenBranch | None = None
+    factor: float = 1.0
 
 
 @dataclass
@@ -285,6 +323,12 @@ class Recipe:
     head: Linear
     head_scale: float
     head_softcap: float
+    token_inputs: TokenInputs | None = None
+
+    @property
+    def caches(self) -> list[Attention]:
+        """Those with keys and values of their own."""
+        return [attention for attention in self.attentions if attention.reads is None]
 
     @property
     def attentions(self) -> list[Attention]:

@@ -17,7 +17,7 @@ template <class F>
 void empty_groups(const Run& run, const Step& step, int64_t slot) {
     if (slot % kKeys) return;
     for (const Op& op : run.ops) {
-        if (op.kind != kHeads) continue;
+        if (op.kind != kHeads || !op.keys) continue;
         const int group = (int)(slot % step.block_size) / kKeys;
         for (int h = 0; h < op.kv_heads; ++h)
             memset(value_group<F>(op, step, slot / step.block_size, h, group), 0,
@@ -127,7 +127,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (tokens, n) T *= sigmoid(in), rows of (n,) fp32 `stride` apart.
+// out (tokens, n) T *= sigmoid(in), with mode 1 in itself, rows of (n,) fp32 `stride` apart.
 template <class F>
 void gate(Run& run, int index, const Op& op, const Step& step) {
     const __m512 one = _mm512_set1_ps(1.0f);
@@ -136,8 +136,9 @@ void gate(Run& run, int index, const Op& op, const Step& step) {
         auto* out = (typename F::T*)op.out + (int64_t)t * op.n;
         for (int i = 0; i < op.n; i += 16) {
             const __mmask16 mask = lanes_of(op.n - i);
-            const __m512 x = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_maskz_loadu_ps(mask, from + i));
-            F::store(out + i, _mm512_div_ps(F::load(out + i, mask), _mm512_add_ps(one, exp_ps(x))), mask);
+            const __m512 x = _mm512_maskz_loadu_ps(mask, from + i), was = F::load(out + i, mask);
+            const __m512 opened = _mm512_add_ps(one, exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x)));
+            F::store(out + i, op.mode ? _mm512_mul_ps(was, x) : _mm512_div_ps(was, opened), mask);
         }
     });
 }

@@ -41,6 +41,8 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "embedding_scale": round(recipe.embedding_scale, 6),
         "learned_positions": recipe.positions is not None,
         "embedding_norm": recipe.embedding_norm is not None,
+        "reads": [each.reads for each in recipe.attentions],
+        "token_inputs": recipe.token_inputs is not None,
         "factors": (round(layer.scale, 6), round(recipe.head_scale, 6)),
         "head_softcap": recipe.head_softcap,
     }
@@ -82,6 +84,8 @@ _LLAMA = {
     "embedding_norm": False,
     "scale": 1.0,
     "slopes": None,
+    "reads": [None] * 3,
+    "token_inputs": False,
     "factors": (1.0, 1.0),
     "head_softcap": 0.0,
 }
@@ -96,10 +100,11 @@ _OF_ATTENTION = {
     "scale",
     "slopes",
 }
+_ONE = {"reads": [None], "windows": [0]}
 _PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
 _FALCON = _PLAIN | {"activation": "gelu"}
-_OWN = _FALCON | {"mixers": ["Attention"] * 2, "windows": [0, 0], "experts": [0, 0]}
-_DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], "windows": [0], "head_norms": True}
+_OWN = _FALCON | {"mixers": ["Attention"] * 2, "reads": [None] * 2, "windows": [0, 0], "experts": [0, 0]}
+_DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], **_ONE, "head_norms": True}
 EXPECTED: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"attention_bias": True},
@@ -119,6 +124,29 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "phi": _PLAIN | {"rotated": 8, "activation": "gelu_tanh", "parallel": True},
     "gpt2": _PLAIN | {"rotated": 0, "activation": "gelu_tanh", "learned_positions": True},
     "opt": _PLAIN | {"rotated": 0, "activation": "relu", "learned_positions": True},
+    "nanochat": _LLAMA
+    | {
+        "norms": "--r-",  # what the first layer reads is normed already
+        "head_norms": True,
+        "gated": False,
+        "activation": "relu_squared",
+        "embedding_norm": True,
+        "head_softcap": 15.0,
+    },
+    "gemma4": _LLAMA
+    | {
+        "mixers": ["Attention"] * 6,
+        "reads": [None, None, None, 1, 2, 1],
+        "windows": [24, 0, 24, 0, 24, 0],
+        "experts": [0] * 6,
+        "head_norms": True,
+        "scale": 4.0,  # of heads with 16 dimensions
+        "norms": "rrrr",
+        "activation": "gelu_tanh",
+        "embedding_scale": 8.0,
+        "head_softcap": 10.0,
+        "token_inputs": True,
+    },
     "olmo": _LLAMA | {"norms": "l-l-"},
     "olmo2": _LLAMA | {"head_norms": True, "norms_across": True, "norms": "-r-r"},
     "nemotron": _PLAIN | {"kv_heads": 2, "attention_bias": False, "rotated": 8, "activation": "relu_squared"},
@@ -154,12 +182,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "qwen3_5": _DELTA_NETS | {"gate": True, "rotated": 4},
     "qwen3_next": _DELTA_NETS | {"gate": True, "rotated": 4, "experts": [4, 4, 4], "chosen": 2, "shared": True},
     "olmo_hybrid": _DELTA_NETS | {"norms_across": True},
-    "lfm2": _LLAMA
-    | {"mixers": ["ShortConvolution", "Attention", "ShortConvolution"], "windows": [0], "head_norms": True},
+    "lfm2": _LLAMA | {"mixers": ["ShortConvolution", "Attention", "ShortConvolution"], **_ONE, "head_norms": True},
     "granite_h": _LLAMA
     | {
         "mixers": ["StateSpace", "Attention", "StateSpace"],
-        "windows": [0],
+        **_ONE,
         "rotated": 0,
         "embedding_scale": 3.0,
         "factors": (0.5, 0.5),
@@ -168,7 +195,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "nemotron_h": _LLAMA
     | {
         "mixers": ["StateSpace", "NoneType", "Attention", "StateSpace", "NoneType"],
-        "windows": [0],
+        **_ONE,
         "rotated": 0,
         "norms": "r---",
         "gated": False,
@@ -178,7 +205,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "shared": True,
     },
     "mamba2": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
-    | {"mixers": ["StateSpace"] * 3, "windows": [], "norms": "r---", "gated": False, "activation": None},
+    | {"mixers": ["StateSpace"] * 3, "windows": [], "reads": [], "norms": "r---", "gated": False, "activation": None},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

@@ -1,0 +1,38 @@
+"""Lays out what layers are given of each token beside the stream, and what they make of it. Engine process, once."""
+
+from __future__ import annotations
+
+import torch
+
+from .layout import ADD, STORE, STORE_FP32, Layout
+from .pool import ACTIVATIONS, NORMS, Kind
+from .recipe import TokenBranch, TokenInputs
+
+
+def lay_out_inputs(layout: Layout, inputs: TokenInputs, layers: int) -> None:
+    columns = layers * inputs.width
+    layout.add_norm(None, layout.hidden, layout.normed)
+    projected = layout.buffer("projected inputs", columns, torch.float32)
+    layout.add_linear(layout.pack(inputs.projection), layout.normed, projected, mode=STORE_FP32, scale=1.0)
+    looked_up = layout.buffer("inputs", columns, torch.float32)
+    layout.add(
+        Kind.EMBED, n=columns, scale=inputs.table_scale * inputs.scale, out=looked_up,
+        weight=layout.keep(inputs.table.to(layout.dtype).contiguous()),
+    )  # fmt: skip
+    layout.add(
+        Kind.NORM, of_experts=1, chosen=layers, n=inputs.width, norm=NORMS[inputs.norm.kind], eps=inputs.norm.eps,
+        weight=layout.keep(inputs.norm.weight.contiguous()), in_=projected, out=looked_up, mode=ADD, scale=inputs.scale,
+    )  # fmt: skip
+    layout.inputs = looked_up, columns
+
+
+def lay_out_branch(layout: Layout, branch: TokenBranch, index: int) -> None:
+    assert layout.inputs is not None
+    address, columns = layout.inputs
+    width = len(branch.gate.weight)
+    layout.add_norm(None, layout.hidden, layout.normed)
+    inner = layout.buffer("inner", width, layout.dtype)
+    activation = ACTIVATIONS[branch.activation]
+    layout.add_linear(layout.pack(branch.gate), layout.normed, inner, mode=STORE, activation=activation)
+    layout.add(Kind.GATE, mode=1, n=width, in_=address + 4 * index * width, out=inner, stride=columns)
+    layout.add_branch(branch.down, inner, branch.after, 1.0)

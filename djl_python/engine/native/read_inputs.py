@@ -1,0 +1,83 @@
+"""Reads what layers are given of each token beside the stream, and what they make of it. Engine process, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from .layer_reader import LayerReader
+from .near import distance, factor_of, rounded, same
+from .parts import as_linear, as_norm
+from .read_mlp import FUNCTIONS
+from .recipe import Linear, NotUnderstoodError, TokenBranch, TokenInputs
+from .watch import Event, Watched
+
+
+@dataclass
+class SeenInputs:
+    """What was seen of them: `given` (tokens, layers, width), up to a factor that the first layer shows."""
+
+    inputs: TokenInputs
+    given: Tensor
+    scaled: bool = False
+
+
+def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
+    """None if layers are given nothing but the stream."""
+    before = seen.events[: seen.spans[0].events.start]
+    stream, layers = seen.spans[0].given, len(seen.spans)
+    projections = [(e, linear) for e in before if (linear := as_linear(e.module)) is not None and same(e.x, stream)]
+    tables = [e for e in before if isinstance(e.module, nn.Embedding) and e.result.shape[-1] % layers == 0]
+    for projected, linear in projections:
+        normed = next(
+            ((e, n) for e in before if (n := as_norm(e)) is not None and e.x.numel() == projected.result.numel()), None
+        )
+        table = next((e for e in tables if e.result.numel() == projected.result.numel()), None)
+        if normed is None or table is None:
+            continue
+        event, norm = normed
+        tokens = stream.shape[1]
+        # The norm takes factors away, but for what they do to its epsilon.
+        norm.eps /= factor_of(projected.result, event.x) ** 2
+        inputs = TokenInputs(
+            table=table.module.weight.data,
+            table_scale=factor_of(nn.functional.embedding(table.x, table.module.weight), table.result),
+            projection=linear,
+            norm=norm,
+            scale=1.0,
+        )
+        given = event.result.reshape(tokens, layers, -1).float() + table.result.reshape(tokens, layers, -1).float()
+        return SeenInputs(inputs, given)
+    return None
+
+
+def read_branch(
+    reader: LayerReader, linears: list[tuple[Event, Linear]], seen: SeenInputs
+) -> tuple[TokenBranch, Tensor]:
+    """(the branch of a layer's last two linears, what it adds)
+
+    Raises:
+        NotUnderstoodError: they are something else.
+    """
+    if len(linears) == 2:
+        (gate_event, gate), (down_event, down) = linears
+        given = seen.given[:, reader.index]
+        made = {name: function(gate_event.result[0].float()) for name, function in FUNCTIONS.items()}
+        if gate_event.result[0].shape == given.shape == down_event.x[0].shape:
+            if not seen.scaled:
+                nearest = min(made, key=lambda name: _apart(made[name] * given, down_event.x[0]))
+                seen.inputs.scale = rounded(factor_of(made[nearest] * given, down_event.x[0]))
+                seen.scaled = True
+            wanted = {name: each * given * seen.inputs.scale for name, each in made.items()}
+            name = min(wanted, key=lambda name: distance(wanted[name], down_event.x[0]))
+            if same(wanted[name], down_event.x[0]):
+                after = reader.norm_of(down_event.result)
+                branch = TokenBranch(gate, name, down, None if after is None else after[1])
+                return branch, down_event.result if after is None else after[0].result
+    raise NotUnderstoodError("what is given beside the stream goes an unknown way")
+
+
+def _apart(part: Tensor, whole: Tensor) -> float:
+    """How far the nearest multiple of one is from the other."""
+    return distance(part * factor_of(part, whole), whole)

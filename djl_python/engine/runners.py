@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from ..errors import ModelLoadError
-from ..types import SamplingParams
-from .attention import PAGED, LayerShape, PagedCache, watching
+from .agreement import CHECK_TOKENS, Agreement, check_ids, run_once, tolerance
+from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
@@ -45,8 +44,6 @@ from .native.stand_ins import StandIns
 from .quantization import Quantize
 from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
-from .scheduler import Chunk
-from .sequence import Sequence
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
 from .torch_cache import TorchCache
@@ -54,11 +51,7 @@ from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
 
-_CHECK_TOKENS: Final = 12
 _CHECK_BLOCK: Final = 16
-# Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights, which amplify every error;
-# logits that have nothing to do with each other differ by 1.4.
-_ROUNDED_TOLERANCE: Final[dict[Quantize, float]] = {"int8": 0.25, "int4": 0.9}
 
 
 @dataclass(frozen=True)
@@ -96,28 +89,29 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         )
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
-    reference = _reference_logits(loaded)
+    agreement = Agreement(loaded, rounding(settings))
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     with in_passing(loaded.model):
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
     if advance is not None:
         advance.stop()
-    if opened := _open_native(settings, loaded, wanted, reference, advance):
+    if opened := _open_native(settings, loaded, wanted, agreement, advance):
         return opened
     if advance is not None:
         advance.give_back()
     linears = _native_linears(settings, loaded)
     quantize = rounding(settings)
     if linears is not None:
+        agreement.before_changes()
         replace_mlps_(loaded.model, linears, quantize)
         replace_norms_(loaded.model, linears)
     if linears is not None or quantize is not None:
         replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
     if linears is not None:
         with joined(loaded.model):
-            _run_once(loaded)
+            run_once(loaded)
     if quantize is not None:
-        reference = _reference_logits(loaded)
+        agreement.hold_against_torch()
     functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
         recurrent.functions = functions
@@ -125,7 +119,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
     if layers:
         paging = _Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
         with paging.trial(2) as runner:
-            agrees = _agrees(loaded, runner, reference, on_torch=True, quantize=quantize)
+            agrees = agreement.with_runner(runner)
         if agrees and (eyes is None or _sees_paged(paging, eyes)):
             return _with_native(_open_paged(settings, paging, wanted, eyes), linears)
     set_attention(loaded.model, own_attention)
@@ -159,7 +153,7 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
     model, example = loaded.model, settings.image_example
     current = model.config.get_text_config(decoder=True)._attn_implementation
     set_attention(model, own_attention)
-    check = ImageCheck(model, example, _check_ids(loaded)[0], _tolerance(loaded, None))
+    check = ImageCheck(model, example, check_ids(loaded)[0], tolerance(loaded, None))
     eyes = _Eyes(check, PagedImages.open(model, example))
     set_attention(model, current)
     return eyes
@@ -208,7 +202,7 @@ def _open_native(
     settings: EngineSettings,
     loaded: LoadedModel,
     wanted: int,
-    reference: Tensor,
+    agreement: Agreement,
     advance: Advance | None,
 ) -> OpenedRunner | None:
     """The model as a native program; None, with the reason in the log, where that can't be."""
@@ -236,7 +230,7 @@ def _open_native(
             blocks=size.blocks,
             block_size=settings.block_size,
             states=0 if states is None else states.count,
-            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, _CHECK_TOKENS, MAX_ROWS),
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, CHECK_TOKENS, MAX_ROWS),
             threads=torch.get_num_threads(),
             advance=advance,
         )
@@ -246,7 +240,7 @@ def _open_native(
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
     runner = NativeModelRunner(program, settings.block_size, states)
-    if not _agrees(loaded, runner, reference, quantize=quantize):
+    if not agreement.with_runner(runner):
         program.close()
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
@@ -317,8 +311,8 @@ def _open_cached(
         log.warning(
             "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
         )
-    tolerance = _tolerance(loaded, rounding(settings))
-    runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, _check_ids(loaded), tolerance)
+    allowed = tolerance(loaded, rounding(settings))
+    runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,
@@ -331,57 +325,3 @@ def _open_cached(
         description=f"{_name(loaded, rounding(settings))} on {loaded.device}, context {wanted}, {how}",
         takes_images=takes_images,
     )
-
-
-def _check_ids(loaded: LoadedModel) -> list[int]:
-    """A few different ids, the same at every start."""
-    return [(7 * i + 3) % loaded.vocabulary for i in range(_CHECK_TOKENS)]
-
-
-@torch.inference_mode()
-def _run_once(loaded: LoadedModel) -> None:
-    """A short prompt, with whatever attention the model has now."""
-    with watching(lambda *_: None):
-        loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
-
-
-@torch.inference_mode()
-def _reference_logits(loaded: LoadedModel) -> Tensor:
-    """The model's own logits after a short prompt, with an attention of its own."""
-    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
-    if configured == PAGED:
-        set_attention(loaded.model, "eager")
-    with in_passing(loaded.model):
-        output = loaded.model(input_ids=torch.tensor([_check_ids(loaded)], device=loaded.device), use_cache=False)
-    set_attention(loaded.model, configured)
-    logits: Tensor = output.logits[0, -1].float()
-    return logits
-
-
-def _agrees(
-    loaded: LoadedModel,
-    runner: ModelRunner,
-    reference: Tensor,
-    *,
-    quantize: Quantize | None,
-    on_torch: bool = False,
-) -> bool:
-    """Whether a runner, reading the prompt in pieces into its block 1, comes to the model's own logits.
-
-    Those of rounded weights are only near them, also where `on_torch` the model's own are rounded: what torch's kernels
-    round depends on how many rows there are. What was read wrongly is not near.
-    """
-    sequence = Sequence(0, _check_ids(loaded), _CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
-    for length in (_CHECK_TOKENS - 5, 4, 1):
-        logits = runner.run([Chunk(sequence, length)])
-        sequence.computed += length
-    runner.forget(sequence)
-    difference = logits[0].float() - reference
-    if quantize is not None and not on_torch:
-        return bool(difference.norm() <= _ROUNDED_TOLERANCE[quantize] * reference.norm())
-    return bool(difference.abs().max() <= _tolerance(loaded, quantize) * max(1.0, float(reference.abs().max())))
-
-
-def _tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
-    """By how much logits may differ that are computed otherwise, relative to the greatest of them."""
-    return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1

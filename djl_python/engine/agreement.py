@@ -1,0 +1,138 @@
+"""Whether a runner computes what its model computes, which every runner is asked. Runs in the engine process, once.
+
+What was read or replaced wrongly makes logits that have little to do with the model's own. Rounding makes them differ
+too: by little in a trained model, by much in one with random weights, which may amplify every error. So what is far
+from the model's own logits is asked whether it is as near as those are to what the model says in fp32.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ..types import SamplingParams
+from .attention import PAGED, watching
+from .free_memory import available_bytes
+from .loading import LoadedModel, set_attention
+from .model_runner import ModelRunner
+from .native.mapped import in_passing
+from .quantization import Quantize
+from .scheduler import Chunk
+from .sequence import Sequence
+
+CHECK_TOKENS: Final = 12
+# Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights; logits that have nothing to
+# do with each other differ by 1.4.
+_ROUNDED_TOLERANCE: Final[dict[Quantize, float]] = {"int8": 0.25, "int4": 0.9}
+# How much of the memory that is free the model's weights in fp32 may take.
+_EXACT_SHARE: Final = 0.5
+# What is computed in fp32 before it is known to be needed: so many bytes take a second.
+_EXACT_AT_ONCE: Final = 4 << 30
+# How much further than the model's own a runner's logits may be from those in fp32: chance plays a part in both.
+_AS_NEAR: Final = 2.0
+# How far either may be, relative to all logits, that it still tells something.
+_TELLS: Final = 1.0
+
+
+def check_ids(loaded: LoadedModel) -> list[int]:
+    """A few different ids, the same at every start."""
+    return [(7 * i + 3) % loaded.vocabulary for i in range(CHECK_TOKENS)]
+
+
+def tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
+    """By how much logits may differ that are computed otherwise, relative to the greatest of them."""
+    return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1
+
+
+@torch.inference_mode()
+def run_once(loaded: LoadedModel) -> None:
+    """A short prompt, with whatever attention the model has now."""
+    with watching(lambda *_: None):
+        loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
+
+
+class Agreement:
+    """The model's own logits after a short prompt, which a runner's are held against.
+
+    Args:
+        quantize: what a native program rounds its weights to.
+    """
+
+    def __init__(self, loaded: LoadedModel, quantize: Quantize | None) -> None:
+        self._loaded = loaded
+        self._quantize = quantize
+        self._on_torch = False
+        self._reference = _logits(loaded)
+
+    def before_changes(self) -> None:
+        """The model's modules are about to be replaced."""
+        size = 4 * sum(each.numel() for each in self._loaded.model.parameters())
+        self._exact = None if self._quantize is not None or size > _EXACT_AT_ONCE else self._exact
+
+    def hold_against_torch(self) -> None:
+        """The model's own weights have been rounded since."""
+        self._on_torch = True
+        self._reference = _logits(self._loaded)
+
+    def with_runner(self, runner: ModelRunner) -> bool:
+        """Whether a runner, reading the prompt in pieces into its block 1, comes to the same.
+
+        A program's logits of rounded weights are only near them, also where the model's own are rounded: what torch's
+        kernels round depends on how many rows there are.
+        """
+        loaded, reference = self._loaded, self._reference
+        sequence = Sequence(0, check_ids(loaded), CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
+        for length in (CHECK_TOKENS - 5, 4, 1):
+            logits = runner.run([Chunk(sequence, length)])
+            sequence.computed += length
+        runner.forget(sequence)
+        difference = logits[0].float() - reference
+        if self._quantize is not None and not self._on_torch:
+            return bool(difference.norm() <= _ROUNDED_TOLERANCE[self._quantize] * reference.norm())
+        allowed = tolerance(loaded, self._quantize) * max(1.0, float(reference.abs().max()))
+        return bool(difference.abs().max() <= allowed) or self._as_near(logits[0].float())
+
+    def _as_near(self, logits: Tensor) -> bool:
+        """Whether they are as near to the logits in fp32 as the model's own are."""
+        if self._quantize is not None or self._exact is None:
+            return False
+        own, theirs = (float((each - self._exact).norm()) for each in (self._reference, logits))
+        return max(own, theirs) <= _TELLS * float(self._exact.norm()) and theirs <= _AS_NEAR * own
+
+    @functools.cached_property
+    def _exact(self) -> Tensor | None:
+        """The model's own logits in fp32; None where they are that, or memory is short."""
+        loaded = self._loaded
+        tensors = [
+            each
+            for each in itertools.chain(loaded.model.parameters(), loaded.model.buffers())
+            if each.is_floating_point() and each.dtype != torch.float32
+        ]
+        size = 4 * sum(each.numel() for each in tensors)
+        if not tensors or loaded.device.type != "cpu" or size > available_bytes() * _EXACT_SHARE:
+            return None
+        rounded = [each.data for each in tensors]
+        try:
+            for each in tensors:
+                each.data = each.data.float()
+            return _logits(loaded)
+        finally:
+            for each, data in zip(tensors, rounded, strict=True):
+                each.data = data
+
+
+@torch.inference_mode()
+def _logits(loaded: LoadedModel) -> Tensor:
+    """With an attention of the model's own."""
+    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    if configured == PAGED:
+        set_attention(loaded.model, "eager")
+    with in_passing(loaded.model):
+        output = loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
+    set_attention(loaded.model, configured)
+    logits: Tensor = output.logits[0, -1].float()
+    return logits

@@ -20,6 +20,7 @@ from transformers import (
     GPTNeoXConfig,
     GptOssConfig,
     GraniteMoeHybridConfig,
+    JambaConfig,
     Lfm2Config,
     LlamaConfig,
     Mamba2Config,
@@ -197,7 +198,28 @@ NATIVE_HYBRID: dict[str, Any] = {
         moe_intermediate_size=32,
         moe_shared_expert_intermediate_size=48,
     ),
-    "mamba2": lambda: Mamba2Config(  # no attention at all
+    "jamba": lambda: JambaConfig(  # norms of what makes steps, B and C; layers of two classes, experts
+        **_COMMON,
+        num_key_value_heads=2,
+        attn_layer_period=3,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        num_experts=4,
+        num_experts_per_tok=2,
+        mamba_d_state=16,
+        mamba_dt_rank=8,
+    ),
+    "mamba": lambda: MambaConfig(  # no attention at all
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        state_size=8,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=0,
+    ),
+    "mamba2": lambda: Mamba2Config(
         **{name: _COMMON[name] for name in _COMMON.keys() - _OF_ATTENTION},
         num_heads=8,
         head_dim=16,
@@ -272,7 +294,7 @@ OWN_ATTENTION: dict[str, Any] = {
 
 NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | NATIVE_HYBRID
 
-# Can't be paged: a window in an attention of the model's own, a recurrent state.
+# Can't be paged: a window in an attention of the model's own.
 UNPAGED: dict[str, Any] = {
     "gpt_neo": lambda: GPTNeoConfig(
         vocab_size=VOCABULARY,
@@ -285,15 +307,6 @@ UNPAGED: dict[str, Any] = {
         bos_token_id=0,
         eos_token_id=1,
         initializer_range=0.2,
-    ),
-    "mamba": lambda: MambaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        num_hidden_layers=2,
-        state_size=8,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=0,
     ),
 }
 

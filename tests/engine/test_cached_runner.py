@@ -28,7 +28,7 @@ def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     assert {number: [e.token_id for e in events] for number, events in run_to_end(batch).items()} == expected
 
 
-@pytest.mark.parametrize("architecture", [*OWN_ATTENTION, *UNPAGED])
+@pytest.mark.parametrize("architecture", [*OWN_ATTENTION, *UNPAGED, "mamba"])
 def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, architecture), kernels="torch")
     calls: list[tuple[int, ...]] = []

@@ -61,6 +61,7 @@ void operate(Run& run, int i) {
         case kDecay: decay<F>(run, i, op, step); break;
         case kGate: gate<F>(run, i, op, step); break;
         case kStepSizes: step_sizes<F>(run, i, op, step); break;
+        case kSelect: select<F>(run, i, op, step); break;
     }
 }
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .delta_rule import EPS
-from .layout import STORE, Layout
+from .layout import STORE, STORE_FP32, Layout
 from .pool import ACTIVATIONS, NORMS, Kind
-from .recipe import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stacked, Stateful, StateSpace
+from .recipe import (
+    Convolution,
+    DeltaNet,
+    GatedNorm,
+    Norm,
+    SelectiveSpace,
+    ShortConvolution,
+    Stacked,
+    Stateful,
+    StateSpace,
+)
 
 
 @dataclass
@@ -38,6 +49,8 @@ def lay_out_stateful(layout: Layout, mixer: Stateful, states: StatePlaces, *, la
         mixed, columns = _delta_net(layout, mixer, states)
     elif isinstance(mixer, StateSpace):
         mixed, columns = _state_space(layout, mixer, states)
+    elif isinstance(mixer, SelectiveSpace):
+        mixed, columns = _selective_space(layout, mixer, states)
     else:
         mixed, columns = _short_convolution(layout, mixer, states)
     if last:
@@ -65,7 +78,7 @@ def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int,
         keys=convolved + of_keys, values=convolved + 2 * of_keys, bias=decay, weight2=decay + 4 * net.heads,
         routed=states.take(net.matrix_bytes), out=answers,
     )  # fmt: skip
-    return _norm(layout, net.norm, answers, inner, projected + channels * item, channels + inner), inner
+    return _gated(layout, net.norm, answers, inner, projected + channels * item, channels + inner), inner
 
 
 def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tuple[int, int]:
@@ -87,7 +100,27 @@ def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tupl
         weight3=None if space.skipped is None else layout.keep(space.skipped),
         routed=states.take(space.matrix_bytes), out=answers,
     )  # fmt: skip
-    return _norm(layout, space.norm, answers, inner, projected + channels * item, channels + inner), inner
+    return _gated(layout, space.norm, answers, inner, projected + channels * item, channels + inner), inner
+
+
+def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces) -> tuple[int, int]:
+    item = layout.dtype.itemsize
+    channels, size, narrow = space.convolution.channels, space.size, space.steps.weight.shape[1]
+    projected = _project(layout, space.projection, 2 * channels)
+    convolved = _convolve(layout, space.convolution, projected, 2 * channels, states)
+    of_steps = _project_normed(layout, convolved, "narrow", space.narrow, space.narrow_norm, narrow, narrow)
+    shared = _project_normed(layout, convolved, "shared", space.shared, space.shared_norm, 2 * size, size)
+    steps = layout.buffer("steps", channels, torch.float32)
+    layout.add_linear(layout.pack_exactly(space.steps), of_steps, steps, mode=STORE_FP32, scale=1.0)
+    answers = layout.buffer("answers", channels, layout.dtype)
+    layout.add(
+        Kind.SELECT, dim=channels, value_dim=size, n=2 * size, in_=convolved, bias=steps, keys=shared,
+        values=shared + size * item, weight=layout.keep(space.decay),
+        weight2=None if space.step_bias is None else layout.keep(space.step_bias),
+        weight3=None if space.skipped is None else layout.keep(space.skipped),
+        routed=states.take(space.matrix_bytes), out=answers,
+    )  # fmt: skip
+    return _gated(layout, None, answers, channels, projected + channels * item, 2 * channels), channels
 
 
 def _short_convolution(layout: Layout, mixer: ShortConvolution, states: StatePlaces) -> tuple[int, int]:
@@ -125,12 +158,28 @@ def _convolve(
     return convolved
 
 
-def _norm(layout: Layout, gated: GatedNorm, given: int, columns: int, gate: int, stride: int) -> int:
-    norm = gated.norm
+def _project_normed(
+    layout: Layout, given: int, what: str, stacked: Stacked, norm: Norm | None, columns: int, width: int
+) -> int:
+    """Each `width` columns through the norm, if there is one."""
+    made = layout.buffer(what, columns, layout.dtype)
+    layout.add_linear(layout.pack_exactly(stacked.joined()), given, made, mode=STORE, scale=1.0)
+    if norm is not None:
+        layout.add(
+            Kind.NORM_ROWS, n=columns, k=width, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
+            weight=layout.keep(norm.weight.contiguous()),
+        )  # fmt: skip
+    return made
+
+
+def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> int:
+    """Through a norm, if there is one, and times the gate's silu."""
     mixed = layout.buffer("mixed", columns, layout.dtype)
-    layout.add(
-        Kind.NORM_ROWS, n=columns, k=gated.width, norm=NORMS[norm.kind], eps=norm.eps, mode=int(gated.gate_first),
-        weight=layout.keep(norm.weight.repeat(columns // len(norm.weight))), in_=given, keys=gate, stride=stride,
-        out=mixed,
-    )  # fmt: skip
+    how: dict[str, Any] = {"k": columns, "norm": NORMS[None], "weight": layout.keep(torch.ones(columns))}
+    if gated is not None:
+        norm = gated.norm
+        weight = layout.keep(norm.weight.repeat(columns // len(norm.weight)))
+        how = {"k": gated.width, "norm": NORMS[norm.kind], "weight": weight, "eps": norm.eps}
+        how["mode"] = int(gated.gate_first)
+    layout.add(Kind.NORM_ROWS, n=columns, in_=given, keys=gate, stride=stride, out=mixed, **how)
     return mixed

@@ -19,15 +19,21 @@ class Projected:
 
     Args:
         made: of all the first, (tokens, columns).
+        within: linears in between, which read something else.
         rest: the linears that follow the output.
     """
 
     given: Tensor
     linears: list[Linear]
     made: Tensor
+    within: list[tuple[Event, Linear]]
     output: Linear
     output_event: Event
     rest: list[tuple[Event, Linear]]
+
+
+#: Whether an input, (1, tokens, columns), is what comes of mixing tokens, told the linears before.
+Takes = Callable[[Tensor, list[tuple[Event, Linear]]], bool]
 
 
 class LayerReader:
@@ -54,11 +60,12 @@ class LayerReader:
         """The norm that x is the input of."""
         return next(((e, n) for e, n in self.norms if e.x.shape == x.shape and torch.equal(e.x, x)), None)
 
-    def projected(self, takes: Callable[[Tensor, list[tuple[Event, Linear]]], bool]) -> Projected:
+    def projected(self, takes: Takes, *, inner: bool = False) -> Projected:
         """The layer's linears, parted where one takes what comes of mixing tokens.
 
         Args:
-            takes: whether this input, (1, tokens, columns), is that; it is told the linears before.
+            takes: knows the input of the one that takes it.
+            inner: linears in between may read something else than the first.
 
         Raises:
             NotUnderstoodError: none takes it, or those before read different things.
@@ -66,14 +73,16 @@ class LayerReader:
         place = next((i for i in range(1, len(self.linears)) if takes(self.linears[i][0].x, self.linears[:i])), None)
         if place is None:
             raise NotUnderstoodError("no linear takes what comes of mixing tokens")
-        before, (event, output) = self.linears[:place], self.linears[place]
-        given = before[0][0].x
-        if others := sum(not torch.equal(each.x, given) for each, _ in before):
-            raise NotUnderstoodError(f"{others} linears before that read something else")
+        given, (event, output) = self.linears[0][0].x, self.linears[place]
+        before = [pair for pair in self.linears[:place] if torch.equal(pair[0].x, given)]
+        within = [pair for pair in self.linears[:place] if not torch.equal(pair[0].x, given)]
+        if within and not inner:
+            raise NotUnderstoodError(f"{len(within)} linears before that read something else")
         return Projected(
             given=given,
             linears=[linear for _, linear in before],
             made=made_by(before),
+            within=within,
             output=output,
             output_event=event,
             rest=self.linears[place + 1 :],

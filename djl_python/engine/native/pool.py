@@ -49,6 +49,7 @@ class Kind(IntEnum):
     DECAY = 19
     GATE = 20
     STEP_SIZES = 21
+    SELECT = 22
 
 
 _INTS: Final = (

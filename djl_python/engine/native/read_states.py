@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,8 @@ from .layer_reader import LayerReader, Projected, made_by
 from .mamba2 import MOST_STATE
 from .near import distance, same
 from .norms import likely_norms
-from .pool import ACTIVATIONS
+from .read_columns import columns_of, read_convolution
+from .read_selective import read_selective_space
 from .recipe import (
     Convolution,
     DeltaNet,
@@ -27,9 +27,7 @@ from .recipe import (
     StateSpace,
 )
 from .watch import Event
-from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, Called
-
-MOST_TAPS: Final = 8  # kMostTaps of conv.h
+from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, SELECTIVE_SCAN, Called
 
 
 def read_states(reader: LayerReader) -> tuple[Stateful, Projected]:
@@ -46,6 +44,8 @@ def read_states(reader: LayerReader) -> tuple[Stateful, Projected]:
         return _delta_net(reader, convolved, called[DELTA_RULE])
     if SCAN in called:
         return _state_space(reader, convolved, called[SCAN])
+    if SELECTIVE_SCAN in called:
+        return read_selective_space(reader, convolved, called[SELECTIVE_SCAN])
     return _short_convolution(reader, convolved)
 
 
@@ -60,7 +60,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     norm, gate, mixed = _gated_norm(reader, ruled.made[0])
     linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
     convolution, through = _through(convolved, linears, [given[name] for name in ("query", "key", "value")])
-    gates = _columns(gate.reshape(tokens, -1), linears.made)
+    gates = columns_of(gate.reshape(tokens, -1), linears.made)
     others = sorted(set(range(linears.made.shape[1])) - set(torch.cat([through, gates]).tolist()))
     putting, most_beta = _put_in(linears.made[:, others], given["beta"][0])
     forgetting = [i for i in range(len(others)) if i not in putting]
@@ -101,8 +101,8 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
         groups=groups,
         dim=dim,
         size=size,
-        projection=Stacked(linears.linears, torch.cat([through, _columns(gate.reshape(tokens, -1), linears.made)])),
-        steps=Stacked(linears.linears, _columns(given["dt"][0], linears.made)),
+        projection=Stacked(linears.linears, torch.cat([through, columns_of(gate.reshape(tokens, -1), linears.made)])),
+        steps=Stacked(linears.linears, columns_of(given["dt"][0], linears.made)),
         convolution=convolution,
         decay=given["A"].float().contiguous(),
         step_bias=torch.zeros(heads) if bias is None else bias.float().contiguous(),
@@ -121,11 +121,11 @@ def _through(convolved: Called, linears: Projected, mixed: list[Tensor]) -> tupl
     Args:
         mixed: what the convolution's channels are parted into, (1, tokens, heads, dim) each.
     """
-    channels = _columns(torch.cat([each[0].flatten(1) for each in mixed], -1), convolved.made[0].T)
+    channels = columns_of(torch.cat([each[0].flatten(1) for each in mixed], -1), convolved.made[0].T)
     entering = convolved.given["hidden_states"][0].T
     if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
         raise NotUnderstoodError("something else is convolved")
-    return _convolution(convolved, channels), _columns(entering, linears.made)[channels]
+    return read_convolution(convolved, channels), columns_of(entering, linears.made)[channels]
 
 
 def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor]:
@@ -150,23 +150,6 @@ def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
     made: Tensor = entering * (entering.square().mean(-1, keepdim=True) + likely.norm.eps).rsqrt()
     made = made.reshape(x.shape) * likely.norm.weight
     return made if likely.gate_first else made * gate
-
-
-def _columns(wanted: Tensor, among: Tensor) -> Tensor:
-    """(columns,) which columns of one matrix of numbers, (tokens, ...), are those of another.
-
-    Raises:
-        NotUnderstoodError: some are not there.
-    """
-    places = {column.contiguous().numpy().tobytes(): i for i, column in enumerate(_bits(among).T)}
-    found = [places.get(column.contiguous().numpy().tobytes()) for column in _bits(wanted).T]
-    if None in found:
-        raise NotUnderstoodError("what mixes tokens is not what was projected")
-    return torch.tensor(found)
-
-
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
 
 
 def _put_in(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
@@ -210,21 +193,7 @@ def _short_convolution(reader: LayerReader, convolved: Called) -> tuple[ShortCon
     linears = reader.projected(takes)
     mixer = ShortConvolution(
         projection=Stacked(linears.linears, torch.cat(order)),
-        convolution=_convolution(convolved, torch.arange(channels)),
+        convolution=read_convolution(convolved, torch.arange(channels)),
         output=linears.output,
     )
     return mixer, linears
-
-
-def _convolution(convolved: Called, channels: Tensor) -> Convolution:
-    """Of these channels, in this order."""
-    weight, bias = convolved.given["weight"], convolved.given.get("bias")
-    activation = convolved.given.get("activation")
-    activation = "silu" if activation == "swish" else activation
-    if activation not in ACTIVATIONS or weight.shape[1] > MOST_TAPS:
-        raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
-    return Convolution(
-        taps=weight.float()[channels].T.contiguous(),
-        bias=None if bias is None else bias.float()[channels].contiguous(),
-        activation=activation,
-    )

@@ -194,6 +194,44 @@ class StateSpace:
 
 
 @dataclass
+class SelectiveSpace:
+    """Mamba's first state space (https://arxiv.org/abs/2312.00752): a channel forgets in as many ways as it remembers.
+
+    Args:
+        size: of what each channel remembers.
+        projection: gives what comes in (x), and the result's gate.
+        convolution: of x.
+        narrow: of the convolved x, from which `steps` makes how far each channel goes with a token, before `step_bias`
+            is added and softplus taken.
+        shared: of the convolved x: B and C, of all channels.
+        narrow_norm, shared_norm: what these go through, B and C each by itself.
+        decay: (size, channels) fp32: A.
+        step_bias, skipped: (channels,) fp32: dt's bias and D.
+    """
+
+    size: int
+    projection: Stacked
+    convolution: Convolution
+    narrow: Stacked
+    narrow_norm: Norm | None
+    shared: Stacked
+    shared_norm: Norm | None
+    steps: Linear
+    decay: Tensor
+    step_bias: Tensor | None
+    skipped: Tensor | None
+    output: Linear
+
+    @property
+    def matrix_bytes(self) -> int:
+        return 4 * self.size * self.convolution.channels
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Of a sequence."""
+        return self.matrix_bytes + self.convolution.state_bytes(dtype)
+
+
+@dataclass
 class ShortConvolution:
     """A convolution; `projection` gives what it reads, and what multiplies that before and after it."""
 
@@ -206,7 +244,7 @@ class ShortConvolution:
         return self.convolution.state_bytes(dtype)
 
 
-Stateful = DeltaNet | StateSpace | ShortConvolution
+Stateful = DeltaNet | StateSpace | SelectiveSpace | ShortConvolution
 
 
 @dataclass

@@ -75,4 +75,52 @@ void step_sizes(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
+// Mamba's first state space: sixteen channels of a span, token by token, each with a state of N numbers (or as many as there
+// are) and a decay for each: S = e^(A dt) S + (dt x) B; y = S C + D x.
+template <class F, int N>
+void select_channels(const Op& op, const Step& step, int span, int channel) {
+    using T = typename F::T;
+    const int size = N ? N : op.value_dim;
+    const __mmask16 lanes = lanes_of(op.dim - channel);
+    auto vector = [&](const float* from) { return _mm512_maskz_loadu_ps(lanes, from + channel); };
+    __m512 held[N ? N : kMostState];
+    const int source = step.span_source[span];
+    for (int n = 0; n < size; ++n)
+        held[n] = source < 0 ? _mm512_setzero_ps() : vector(state_in<float>(op, step, source) + (int64_t)n * op.dim);
+    auto save = [&](int slot) {
+        float* state = state_in<float>(op, step, slot) + channel;
+        for (int n = 0; n < size; ++n) _mm512_mask_storeu_ps(state + (int64_t)n * op.dim, lanes, held[n]);
+    };
+    const auto* decay = (const float*)op.weight;
+    const __m512 none = _mm512_setzero_ps();
+    const __m512 bias = op.weight2 ? vector(op.weight2) : none, skipped = op.weight3 ? vector(op.weight3) : none;
+    const int64_t first = step.span_start[span], end = first + step.span_size[span];
+    for (int64_t t = first; t < end; ++t) {
+        const __m512 x = F::load((const T*)op.in + t * op.dim + channel, lanes);
+        const __m512 dt = softplus_ps(_mm512_add_ps(vector(op.bias + t * op.dim), bias)), taken = _mm512_mul_ps(dt, x);
+        const T *in = (const T*)op.keys + t * op.n, *out = (const T*)op.values + t * op.n;
+        __m512 sum = _mm512_mul_ps(skipped, x);
+        for (int n = 0; n < size; ++n) {
+            const __m512 kept = exp_ps(_mm512_mul_ps(dt, vector(decay + (int64_t)n * op.dim)));
+            held[n] = _mm512_fmadd_ps(kept, held[n], _mm512_mul_ps(taken, _mm512_set1_ps(F::to(in[n]))));
+            sum = _mm512_fmadd_ps(held[n], _mm512_set1_ps(F::to(out[n])), sum);
+        }
+        F::store((T*)op.out + t * op.dim + channel, sum, lanes);
+        save_states(step, span, t + 1 - first, save);
+    }
+    save(step.span_slot[span]);
+}
+
+// out, in (tokens, dim channels) T; bias (tokens, dim): dt, before weight2 (dim,), its bias or null, is added and softplus
+// taken; keys (B), values (C): rows of (value_dim,) T, n apart; weight (value_dim, dim): A; weight3 (dim,): D or null; routed:
+// the first slot's state (value_dim, dim), changed.
+template <class F>
+void select(Run& run, int index, const Op& op, const Step& step) {
+    const int blocks = (op.dim + 15) / 16;
+    run.share_in_order(index, step.spans * blocks, [&](int task) {
+        if (op.value_dim == 16) select_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
+        else select_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
+    });
+}
+
 }  // namespace

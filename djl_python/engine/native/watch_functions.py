@@ -14,12 +14,14 @@ from torch import Tensor, nn
 DELTA_RULE: Final = "torch_chunk_gated_delta_rule"
 CONVOLUTION: Final = "causal_conv1d_fn"
 SCAN: Final = "mamba2_chunk_scan"
+SELECTIVE_SCAN: Final = "mamba_selective_scan"
 
 # What they call their first arguments.
 _ARGUMENTS: Final = {
     DELTA_RULE: ("query", "key", "value", "g", "beta"),
     CONVOLUTION: ("hidden_states", "weight", "bias", "activation"),
     SCAN: ("hidden_states", "dt", "A", "B", "C"),
+    SELECTIVE_SCAN: ("hidden_states", "dt", "A", "B", "C"),
 }
 
 

@@ -226,6 +226,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "decay",
         "gate",
         "step_sizes",
+        "select",
     }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing
     native.program.close()

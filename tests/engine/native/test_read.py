@@ -204,6 +204,23 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "chosen": 2,
         "shared": True,
     },
+    "jamba": _LLAMA
+    | _ONE
+    | {
+        "mixers": ["SelectiveSpace", "Attention", "SelectiveSpace"],
+        "rotated": 0,
+        "experts": [0, 4, 0],
+    },
+    "mamba": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
+    | {
+        "mixers": ["SelectiveSpace"] * 2,
+        "windows": [],
+        "reads": [],
+        "norms": "r---",
+        "gated": False,
+        "activation": None,
+        "experts": [0, 0],
+    },
     "mamba2": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
     | {"mixers": ["StateSpace"] * 3, "windows": [], "reads": [], "norms": "r---", "gated": False, "activation": None},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},

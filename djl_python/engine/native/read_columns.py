@@ -1,0 +1,45 @@
+"""Finds what was projected in what mixes tokens, by equality of the numbers. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from .pool import ACTIVATIONS
+from .recipe import Convolution, NotUnderstoodError
+from .watch_functions import Called
+
+_MOST_TAPS: Final = 8  # kMostTaps of conv.h
+
+
+def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
+    """(columns,) which columns of one matrix of numbers, (tokens, ...), are those of another.
+
+    Raises:
+        NotUnderstoodError: some are not there.
+    """
+    places = {column.contiguous().numpy().tobytes(): i for i, column in enumerate(_bits(among).T)}
+    found = [places.get(column.contiguous().numpy().tobytes()) for column in _bits(wanted).T]
+    if None in found:
+        raise NotUnderstoodError("what mixes tokens is not what was projected")
+    return torch.tensor(found)
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
+
+
+def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
+    """Of these channels, in this order."""
+    weight, bias = convolved.given["weight"], convolved.given.get("bias")
+    activation = convolved.given.get("activation")
+    activation = "silu" if activation == "swish" else activation
+    if activation not in ACTIVATIONS or weight.shape[1] > _MOST_TAPS:
+        raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
+    return Convolution(
+        taps=weight.float()[channels].T.contiguous(),
+        bias=None if bias is None else bias.float()[channels].contiguous(),
+        activation=activation,
+    )

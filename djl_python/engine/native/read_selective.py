@@ -1,0 +1,105 @@
+"""Reads Mamba's first state space. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from .layer_reader import LayerReader, Projected
+from .mamba2 import MOST_STATE
+from .near import same
+from .read_columns import columns_of, read_convolution
+from .recipe import Linear, Norm, NotUnderstoodError, SelectiveSpace, Stacked
+from .watch_functions import Called
+
+_EPSILONS: Final = (1e-6, 1e-5)
+
+
+def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called) -> tuple[SelectiveSpace, Projected]:
+    """The layer's mixer, and what its linears did.
+
+    Raises:
+        NotUnderstoodError: it is something else.
+    """
+    given = scanned.given
+    channels, size = given["hidden_states"].shape[1], given["B"].shape[1]
+    if size > MOST_STATE or not given.get("delta_softplus") or given.get("z") is None:
+        raise NotUnderstoodError("a selective state space that is large, has no softplus, or no gate")
+    if not torch.equal(given["hidden_states"], convolved.made):
+        raise NotUnderstoodError("a selective state space of something else than what is convolved")
+    mixed = scanned.made[0].T
+    linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.to(x.dtype).reshape(-1)), inner=True)
+    if len(linears.within) != 1 or not torch.equal(linears.within[0][0].x[0], convolved.made[0].T):
+        raise NotUnderstoodError("steps, B and C of a selective state space are not one linear of what is convolved")
+    ((event, inner),) = linears.within
+    made = event.result[0]
+    rank = made.shape[1] - 2 * size
+    narrow, *shared = made.split([rank, size, size], -1)
+    norms = [norm for _, norm in reader.norms]
+    of_shared = [_norm_between(part, given[name][0].T, norms) for part, name in zip(shared, "BC", strict=True)]
+    narrow_norm, steps = _steps(reader.layer, narrow, given["dt"][0].T, norms)
+    through = columns_of(convolved.given["hidden_states"][0].T, linears.made)
+    gates = columns_of(given["z"][0].T, linears.made)
+    bias, skipped = given.get("delta_bias"), given.get("D")
+    places = torch.arange(made.shape[1])
+    space = SelectiveSpace(
+        size=size,
+        projection=Stacked(linears.linears, torch.cat([through, gates])),
+        convolution=read_convolution(convolved, torch.arange(channels)),
+        narrow=Stacked([inner], places[:rank]),
+        narrow_norm=narrow_norm,
+        shared=Stacked([inner], places[rank:]),
+        shared_norm=_together(*of_shared),
+        steps=steps,
+        decay=given["A"].float().T.contiguous(),
+        step_bias=None if bias is None else bias.float().contiguous(),
+        skipped=None if skipped is None else skipped.float().contiguous(),
+        output=linears.output,
+    )
+    return space, linears
+
+
+def _steps(layer: nn.Module, narrow: Tensor, dt: Tensor, norms: list[Norm]) -> tuple[Norm | None, Linear]:
+    """(the norm that what is narrow goes through, the linear that then makes dt (tokens, channels))"""
+    weights = [each.data for each in layer.parameters() if each.shape == (dt.shape[1], narrow.shape[1])]
+    for norm in _candidates(narrow, norms):
+        normed = _through(narrow, norm)
+        for weight in weights:
+            if same(normed @ weight.float().T, dt):
+                return norm, Linear(weight, None)
+    raise NotUnderstoodError("steps of a selective state space that are not a product")
+
+
+def _norm_between(before: Tensor, after: Tensor, norms: list[Norm]) -> Norm | None:
+    """The norm that makes the one of the other, (tokens, columns); None if they are the same."""
+    if torch.equal(before, after):
+        return None
+    likely = (norm for norm in _candidates(before, norms) if norm is not None)
+    norm = next((norm for norm in likely if same(_through(before, norm), after)), None)
+    if norm is None:
+        raise NotUnderstoodError("B or C of a selective state space is changed in an unknown way")
+    return norm
+
+
+def _candidates(x: Tensor, norms: list[Norm]) -> list[Norm | None]:
+    """None, norms that were seen, and those that are no modules, without weights."""
+    width = x.shape[1]
+    fitting = [norm for norm in norms if norm.kind == "rms" and norm.bias is None and len(norm.weight) == width]
+    return [None, *fitting, *(Norm("rms", torch.ones(width), None, eps) for eps in _EPSILONS)]
+
+
+def _through(x: Tensor, norm: Norm | None) -> Tensor:
+    """(tokens, columns) fp32"""
+    x = x.float()
+    return x if norm is None else x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+
+
+def _together(one: Norm | None, other: Norm | None) -> Norm | None:
+    """Norms of two parts side by side."""
+    if one is None and other is None:
+        return None
+    if one is None or other is None or one.eps != other.eps:
+        raise NotUnderstoodError("B and C of a selective state space go through different norms")
+    return Norm("rms", torch.cat([one.weight, other.weight]), None, one.eps)

@@ -60,6 +60,9 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
             f"{opened.loaded.vocabulary}; expected the same"
         )
     if not draft.takes_drafts:
-        raise ModelLoadError(f"option.draft_model_id: drafts need a paged cache; it is {draft.description}")
+        raise ModelLoadError(
+            "option.draft_model_id: what a draft model computes must be taken back where it was wrong; states and "
+            f"transformers' own cache can't be: it is {draft.description}"
+        )
     log.info("drafts by %s", draft.description)
     return ModelDrafter(draft.runner, draft.max_model_len, draft.max_prefill_tokens, sampler)

@@ -187,6 +187,12 @@ def test_a_draft_model_with_another_vocabulary_is_refused(path: Path, tmp_path: 
         open_batch(path, speculative="draft", draft_model_path=str(small))
 
 
+def test_a_draft_model_with_states_is_refused(path: Path, tmp_path: Path) -> None:
+    hybrid = build_checkpoint(tmp_path, "lfm2")
+    with pytest.raises(ModelLoadError, match=r"option\.draft_model_id: .* must be taken back .* Lfm2ForCausalLM"):
+        open_batch(path, speculative="draft", draft_model_path=str(hybrid))
+
+
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
     assert batch._speculation is None

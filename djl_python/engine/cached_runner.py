@@ -39,10 +39,17 @@ class CachedModelRunner:
         functions: entered while the model runs.
         together: whether sequences that generate are a batch. Those with images never are, and none of a model that
             remembers something of its one batch beside the cache.
+        in_pieces: whether a prompt may be read in pieces. Some functions for prompts begin with a state of nothing,
+            whatever the cache has; a prompt that comes in pieces is then read again from its beginning.
     """
 
     def __init__(
-        self, model: Any, device: torch.device, functions: Functions = nullcontext, together: bool = False
+        self,
+        model: Any,
+        device: torch.device,
+        functions: Functions = nullcontext,
+        together: bool = False,
+        in_pieces: bool = True,
     ) -> None:
         self._model = model
         self._device = device
@@ -52,6 +59,7 @@ class CachedModelRunner:
         self._argument = next((name for name in _CACHE_ARGUMENTS if name in self._known), "")
         self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
         self._deltas: dict[int, Any] = {}
+        self.in_pieces = in_pieces
         self.together = together and bool(self._argument) and self._counter is None
         self._rows = CacheRows()  # of those whose caches are held together
 
@@ -65,13 +73,18 @@ class CachedModelRunner:
             ids: a prompt to try with; other prompts are its beginnings.
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
+
+        def agree(one: Tensor, other: Tensor) -> bool:
+            return float((one - other).abs().max()) <= tolerance * max(1.0, float(one.abs().max()))
+
+        runner = cls(model, device, functions)
+        in_pieces = agree(_read(runner, ids, len(ids)), _read(runner, ids, len(ids) // 2, len(ids) - len(ids) // 2))
         try:
             alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
         except MISFITS as misfit:
             log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
-            return cls(model, device, functions)
-        agree = float((alone - shared).abs().max()) <= tolerance * max(1.0, float(alone.abs().max()))
-        return cls(model, device, functions, together=agree)
+            return cls(model, device, functions, in_pieces=in_pieces)
+        return cls(model, device, functions, together=agree(alone, shared), in_pieces=in_pieces)
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -116,6 +129,9 @@ class CachedModelRunner:
     def _run_one(self, chunk: Chunk) -> Tensor:
         """Logits of (at least) the chunk's positions: (n, vocabulary)."""
         sequence, first = chunk.sequence, chunk.sequence.computed
+        end = first + chunk.length
+        if first and chunk.length > 1 and not self.in_pieces:
+            first = 0
         if not first:  # new, or preempted: it begins again
             self.forget(sequence)
         elif sequence.id in self._rows.ids:  # a piece of its prompt was one token
@@ -125,7 +141,7 @@ class CachedModelRunner:
         if sequence.images is not None and sequence.id not in self._caches:
             logits = self._begin_with_images(chunk)
         else:
-            logits = self._continue(sequence, first, first + chunk.length, rows_of(chunk))
+            logits = self._continue(sequence, first, end, rows_of(chunk))
         if self._counter is not None:
             self._deltas[sequence.id] = getattr(self._counter, _DELTAS)
         return logits
@@ -174,6 +190,16 @@ def _cache(layers: list[Any]) -> DynamicCache:
     cache = DynamicCache()
     cache.layers = layers
     return cache
+
+
+def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
+    """The last logits of a prompt that is read in pieces of these lengths."""
+    sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
+    for length in lengths:
+        logits = runner.run([Chunk(sequence, length)])
+        sequence.computed += length
+    runner.forget(sequence)
+    return logits
 
 
 def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djl_python.engine.cached_runner import CachedModelRunner
+from djl_python.engine.scheduler import Chunk
+from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
 from tests.checkpoints import OWN_ATTENTION, UNPAGED, build_checkpoint
 from tests.engine.test_paged_batch import generate, open_batch, run_to_end
@@ -26,6 +28,24 @@ def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     expected = {number: generate(model, prompt, 9) for number, prompt in enumerate(prompts)}
     assert {number: [e.token_id for e in events] for number, events in run_to_end(batch).items()} == expected
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "mamba", "jamba"])
+def test_a_prompt_that_comes_in_pieces_is_read_as_one(architecture: str, tmp_path: Path) -> None:
+    """Mamba's function for prompts begins with a state of nothing."""
+    path = build_checkpoint(tmp_path, architecture)
+    runner = open_batch(path, kernels="torch").runner
+    assert isinstance(runner, CachedModelRunner)
+    assert runner.in_pieces == (architecture == "bloom")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    sequence = Sequence(1, list(range(5, 45)), 40, SamplingParams(max_new_tokens=1, prompt_logprobs=0))
+    found = []
+    for length in (14, 3, 1, 21, 1):
+        found.append(runner.run([Chunk(sequence, length)]))
+        sequence.computed += length
+    with torch.no_grad():
+        expected = model(torch.tensor([sequence.tokens])).logits[0]
+    assert torch.allclose(torch.cat(found), expected, atol=1e-3 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("architecture", [*OWN_ATTENTION, *UNPAGED, "mamba"])

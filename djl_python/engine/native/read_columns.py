@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,15 +21,18 @@ def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
     Raises:
         NotUnderstoodError: some are not there.
     """
-    places = {column.contiguous().numpy().tobytes(): i for i, column in enumerate(_bits(among).T)}
-    found = [places.get(column.contiguous().numpy().tobytes()) for column in _bits(wanted).T]
+    places = {column: i for i, column in enumerate(_column_bytes(among))}
+    found = [places.get(column) for column in _column_bytes(wanted)]
     if None in found:
         raise NotUnderstoodError("what mixes tokens is not what was projected")
     return torch.tensor(found)
 
 
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
+def _column_bytes(x: Tensor) -> list[bytes]:
+    """Each column's numbers."""
+    bits = x.T.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32).numpy()
+    columns: Any = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
+    return list(columns.tolist())
 
 
 def read_convolution(convolved: Called, channels: Tensor) -> Convolution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -48,11 +48,24 @@ def tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
     return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1
 
 
+def near(found: Tensor, expected: Tensor, allowed: float) -> bool:
+    """Whether logits differ by at most so much, relative to the greatest of those expected, or to 1 if that is less."""
+    return bool((found - expected).abs().max() <= allowed * max(1.0, float(expected.abs().max())))
+
+
+def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
+    """A step of a runner on trial."""
+    logits = runner.run(list(chunks))
+    for chunk in chunks:
+        chunk.sequence.computed += chunk.length
+    return logits
+
+
 @torch.inference_mode()
-def run_once(loaded: LoadedModel) -> None:
-    """A short prompt, with whatever attention the model has now."""
+def run_once(loaded: LoadedModel) -> Any:
+    """A short prompt, with whatever attention the model has now; the model's output."""
     with watching(lambda *_: None):
-        loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
+        return loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
 
 
 class Agreement:
@@ -87,14 +100,12 @@ class Agreement:
         loaded, reference = self._loaded, self._reference
         sequence = Sequence(0, check_ids(loaded), CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
         for length in (CHECK_TOKENS - 5, 4, 1):
-            logits = runner.run([Chunk(sequence, length)])
-            sequence.computed += length
+            logits = step(runner, Chunk(sequence, length))
         runner.forget(sequence)
-        difference = logits[0].float() - reference
+        found = logits[0].float()
         if self._quantize is not None and not self._on_torch:
-            return bool(difference.norm() <= _ROUNDED_TOLERANCE[self._quantize] * reference.norm())
-        allowed = tolerance(loaded, self._quantize) * max(1.0, float(reference.abs().max()))
-        return bool(difference.abs().max() <= allowed) or self._as_near(logits[0].float())
+            return bool((found - reference).norm() <= _ROUNDED_TOLERANCE[self._quantize] * reference.norm())
+        return near(found, reference, tolerance(loaded, self._quantize)) or self._as_near(found)
 
     def _as_near(self, logits: Tensor) -> bool:
         """Whether they are as near to the logits in fp32 as the model's own are."""
@@ -132,7 +143,7 @@ def _logits(loaded: LoadedModel) -> Tensor:
     if configured == PAGED:
         set_attention(loaded.model, "eager")
     with in_passing(loaded.model):
-        output = loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
+        output = run_once(loaded)
     set_attention(loaded.model, configured)
     logits: Tensor = output.logits[0, -1].float()
     return logits

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ..types import SamplingParams
+from .agreement import near, step
 from .cache_rows import CacheRows
 from .images import MISFITS, model_inputs
 from .model_runner import rows_of
@@ -73,18 +74,14 @@ class CachedModelRunner:
             ids: a prompt to try with; other prompts are its beginnings.
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
-
-        def agree(one: Tensor, other: Tensor) -> bool:
-            return float((one - other).abs().max()) <= tolerance * max(1.0, float(one.abs().max()))
-
-        runner = cls(model, device, functions)
-        in_pieces = agree(_read(runner, ids, len(ids)), _read(runner, ids, len(ids) // 2, len(ids) - len(ids) // 2))
+        runner, half = cls(model, device, functions), len(ids) // 2
+        in_pieces = near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
         try:
             alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
         except MISFITS as misfit:
             log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
             return cls(model, device, functions, in_pieces=in_pieces)
-        return cls(model, device, functions, together=agree(alone, shared), in_pieces=in_pieces)
+        return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -196,8 +193,7 @@ def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
     """The last logits of a prompt that is read in pieces of these lengths."""
     sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
     for length in lengths:
-        logits = runner.run([Chunk(sequence, length)])
-        sequence.computed += length
+        logits = step(runner, Chunk(sequence, length))
     runner.forget(sequence)
     return logits
 
@@ -211,7 +207,5 @@ def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:
         if one not in read + generating:
             runner.forget(one)
         chunks = [Chunk(each, each.prompt_length - 3) for each in read] + [Chunk(each, 1) for each in generating]
-        found.append(runner.run(chunks))
-        for chunk in chunks:
-            chunk.sequence.computed += chunk.length
+        found.append(step(runner, *chunks))
     return torch.cat(found)

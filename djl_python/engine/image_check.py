@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..types import ImagePrompt, SamplingParams
+from .agreement import near, step
 from .images import MISFITS, model_inputs
 from .model_runner import ModelRunner
 from .scheduler import Chunk
@@ -53,8 +54,7 @@ class ImageCheck:
         except MISFITS as misfit:
             log.info("%s: %s", type(misfit).__name__, misfit)
             return False
-        allowed = self._tolerance * max(1.0, float(self._reference.abs().max()))
-        return bool((found - self._reference).abs().max() <= allowed)
+        return near(found, self._reference, self._tolerance)
 
     @torch.inference_mode()
     def _logits(self, model: Any) -> Tensor:
@@ -75,19 +75,12 @@ class ImageCheck:
         seeing = Sequence(0, list(ids), len(ids), sampling, images=images, blocks=list(range(1, last)))
         neighbour = Sequence(1, list(self._neighbour), _NEIGHBOUR_TOKENS, sampling, blocks=[last])
         first = len(ids) if whole else max(1, images.end - 2)
-        rows = _step(runner, Chunk(seeing, first), Chunk(neighbour, _NEIGHBOUR_TOKENS))
+        rows = step(runner, Chunk(seeing, first), Chunk(neighbour, _NEIGHBOUR_TOKENS))
         if not whole:
-            rows = torch.cat([_step(runner, Chunk(seeing, len(ids) - first)), rows])
+            rows = torch.cat([step(runner, Chunk(seeing, len(ids) - first)), rows])
         for sequence in (seeing, neighbour):
             sequence.tokens.append(self._next_id)
-        following = _step(runner, Chunk(seeing, 1), Chunk(neighbour, 1))
+        following = step(runner, Chunk(seeing, 1), Chunk(neighbour, 1))
         for sequence in (seeing, neighbour):
             runner.forget(sequence)
         return torch.stack([rows[0], following[0], rows[1], following[1]]).float()
-
-
-def _step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
-    logits = runner.run(list(chunks))
-    for chunk in chunks:
-        chunk.sequence.computed += chunk.length
-    return logits

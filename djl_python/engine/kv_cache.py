@@ -214,16 +214,15 @@ class BlockManager:
         """Of a sequence that shares blocks: the state after them; where others may part from it, or go on."""
         size = self.block_size
         whole = (len(sequence.tokens) - 1) // size
-        last = sequence.blocks[-1] if sequence.blocks else None
-        if last is None:
-            states.begin(sequence)
-        elif (begun := len(self._key_of[last][1])) < size:  # it will be written to: nobody else finds it any more
-            sequence.sealed -= 1
-            sequence.computed -= size - begun
-            states.take_over(sequence, self._serial_of.pop(last))
-            del self._known[self._key_of.pop(last)]
-        else:
-            states.begin_with(sequence, self._serial_of[last])
+        if sequence.blocks:
+            last = sequence.blocks[-1]
+            if (begun := len(self._key_of[last][1])) < size:  # it will be written to: nobody else finds it any more
+                sequence.sealed -= 1
+                sequence.computed -= size - begun
+                states.take_over(sequence, self._serial_of.pop(last))
+                del self._known[self._key_of.pop(last)]
+            else:
+                states.begin_with(sequence, self._serial_of[last])
         stops = sorted({known * size, whole * size})
         sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + _WORTH_SAVING)
 

@@ -100,17 +100,10 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
     if advance is not None:
         advance.give_back()
     linears = _native_linears(settings, loaded)
-    quantize = rounding(settings)
-    if linears is not None:
+    if layers and linears is not None:
         agreement.before_changes()
-        replace_mlps_(loaded.model, linears, quantize)
-        replace_norms_(loaded.model, linears)
-    if linears is not None or quantize is not None:
-        replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
-    if linears is not None:
-        with joined(loaded.model):
-            run_once(loaded)
-    if quantize is not None:
+    _replace_modules_(loaded, linears, rounding(settings))
+    if rounding(settings) is not None:
         agreement.hold_against_torch()
     functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
@@ -128,6 +121,18 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         type(loaded.model).__name__,
     )
     return _with_native(_open_cached(settings, loaded, wanted, eyes, functions), linears)
+
+
+def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
+    """Have the native kernels, where there are any, compute what they can; round weights, if they are to be."""
+    if linears is not None:
+        replace_mlps_(loaded.model, linears, quantize)
+        replace_norms_(loaded.model, linears)
+        replace_linears_(loaded.model, quantize, linears.make)
+        with joined(loaded.model):
+            run_once(loaded)
+    elif quantize is not None:
+        replace_linears_(loaded.model, quantize, on_torch)
 
 
 def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:

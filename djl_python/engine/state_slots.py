@@ -66,10 +66,6 @@ class StateSlots:
     def has(self, name: int) -> bool:
         return name in self._saved
 
-    def begin(self, sequence: Sequence) -> None:
-        """The sequence begins with nothing."""
-        self._places[sequence.id] = _Place()
-
     def begin_with(self, sequence: Sequence, name: int) -> None:
         """The sequence begins with a saved state, which others may begin with too."""
         self._places[sequence.id] = _Place(source=self._saved[name], tokens=sequence.computed)

@@ -63,24 +63,21 @@ def read_shape(model: Path) -> Shape:
         else:
             body += size * (share if ".experts." in name else 1.0)
     attending = _attending(config)
-    kinds = getattr(config, "layer_types", None) or []
-    kept = [layer for i, layer in enumerate(attending) if i < len(attending) - _shared(config, kinds)]
-    kv_values = sum(2 * _kv_heads(layer) * _head_size(layer) for layer in kept)
-    flop = sum(4 * _first(layer, "num_attention_heads") * _head_size(layer) for layer in attending)
+    kv_values = sum(2 * _kv_heads(layer) * _head_size(layer) for layer, own in attending if own)
+    flop = sum(4 * _first(layer, "num_attention_heads") * _head_size(layer) for layer, _ in attending)
     return Shape(int(body), head or embedding, kv_values, flop)
 
 
-def _attending(config: Any) -> list[Any]:
-    """The configurations of the layers that have attention; most models have the same for all."""
+def _attending(config: Any) -> list[tuple[Any, bool]]:
+    """(configuration, whether it has keys and values of its own) of each layer with attention."""
     kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
-    own = getattr(config, "per_layer_config", None)
-    return [own[i] if own else config for i, kind in enumerate(kinds) if not any(each in kind for each in _STATES)]
-
-
-def _shared(config: Any, kinds: list[str]) -> int:
-    """How many of the layers with attention, the last, read other layers' keys and values."""
-    shared = _first(config, "num_kv_shared_layers")
-    return sum(not any(each in kind for each in _STATES) for kind in kinds[len(kinds) - shared :])
+    of_layers = getattr(config, "per_layer_config", None)  # most models have the same for all
+    reading = len(kinds) - _first(config, "num_kv_shared_layers")
+    return [
+        (of_layers[i] if of_layers else config, i < reading)
+        for i, kind in enumerate(kinds)
+        if not any(each in kind for each in _STATES)
+    ]
 
 
 def _head_size(layer: Any) -> int:

@@ -113,11 +113,15 @@ void decay(Run& run, int index, const Op& op, const Step& step) {
     run.share_in_order(index, (step.tokens + kTogether - 1) / kTogether, [&](int task) {
         for (int64_t t = task * kTogether; t < std::min((task + 1) * kTogether, step.tokens); ++t) {
             float* out = (float*)op.out + t * 2 * op.heads;
-            for (int h = 0; h < op.heads; ++h) {
-                const float x = F::to(((const T*)op.in)[t * op.stride + h]) + op.bias[h];
-                const float y = F::to(((const T*)op.keys)[t * op.stride + h]);
-                out[h] = ((const float*)op.weight)[h] * softplus(x);
-                out[op.heads + h] = op.scale / (1 + expf(-y));
+            for (int h = 0; h < op.heads; h += 16) {
+                const __mmask16 mask = lanes_of(op.heads - h);
+                auto of_heads = [&](const void* from) { return _mm512_maskz_loadu_ps(mask, (const float*)from + h); };
+                auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
+                const __m512 forgets = softplus(_mm512_add_ps(given(op.in), of_heads(op.bias)));
+                const __m512 against = exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), given(op.keys)));
+                const __m512 puts_in = _mm512_div_ps(_mm512_set1_ps(op.scale), _mm512_add_ps(_mm512_set1_ps(1.0f), against));
+                _mm512_mask_storeu_ps(out + h, mask, _mm512_mul_ps(of_heads(op.weight), forgets));
+                _mm512_mask_storeu_ps(out + op.heads + h, mask, puts_in);
             }
         }
     });

@@ -93,15 +93,13 @@ inline __m512 exp_ps(__m512 x) {
 }
 
 // log(1 + e^x). With s = y / (2 + y), log(1 + y) is 2 (s + s^3/3 + ...), y being at most 1.
-inline __m512 softplus_ps(__m512 x) {
+inline __m512 softplus(__m512 x) {
     const __m512 y = exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(x)));
     const __m512 s = _mm512_div_ps(y, _mm512_add_ps(y, _mm512_set1_ps(2.0f))), square = _mm512_mul_ps(s, s);
     __m512 p = _mm512_set1_ps(2.0f / 11);
     for (int k = 9; k > 0; k -= 2) p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(2.0f / k));
     return _mm512_fmadd_ps(p, s, _mm512_max_ps(x, _mm512_setzero_ps()));
 }
-
-inline float softplus(float x) { return fmaxf(x, 0) + log1pf(expf(-fabsf(x))); }
 
 // 2^x, good to 3e-7; exactly 0 where x is below -150, minus infinity too.
 inline __m512 exp2_ps(__m512 x) {

@@ -1,6 +1,6 @@
 // A decoder's forward pass on the CPU: one call runs a list of operations over a flat batch of tokens.
 //
-// Built at first use by build.py and called through ctypes by program.py; no torch headers, plain pointers. The calling
+// Built at first use by build.py and called through ctypes by pool.py; no torch headers, plain pointers. The calling
 // thread and the pool's threads walk the list together: within an operation they take tasks from a shared counter, so
 // that a core lent to another process only slows its own task down (pool.h).
 //

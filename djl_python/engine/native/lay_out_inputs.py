@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .layout import ADD, STORE, STORE_FP32, Layout
-from .pool import ACTIVATIONS, NORMS, Kind
+from .lay_out_mlp import lay_out_mlp
+from .layout import ADD, STORE_FP32, Layout
+from .pool import NORMS, Kind
 from .recipe import TokenBranch, TokenInputs
 
 
@@ -29,10 +30,7 @@ def lay_out_inputs(layout: Layout, inputs: TokenInputs, layers: int) -> None:
 def lay_out_branch(layout: Layout, branch: TokenBranch, index: int) -> None:
     assert layout.inputs is not None
     address, columns = layout.inputs
-    width = len(branch.gate.weight)
     layout.add_norm(None, layout.hidden, layout.normed)
-    inner = layout.buffer("inner", width, layout.dtype)
-    activation = ACTIVATIONS[branch.activation]
-    layout.add_linear(layout.pack(branch.gate), layout.normed, inner, mode=STORE, activation=activation)
+    inner, width = lay_out_mlp(layout, branch.mlp), len(branch.mlp.up.weight)
     layout.add(Kind.GATE, mode=1, n=width, in_=address + 4 * index * width, out=inner, stride=columns)
-    layout.add_branch(branch.down, inner, branch.after, 1.0)
+    layout.add_branch(branch.mlp.down, inner, branch.after, 1.0)

@@ -62,7 +62,7 @@ def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int,
     """(where the result is, its columns); this and the others."""
     item = layout.dtype.itemsize
     channels, inner = net.convolution.channels, net.heads * net.value_dim
-    rates = _project_exactly(layout, net.rates, 2 * net.heads)
+    rates = _project_exactly(layout, layout.normed, "rates", net.rates)
     projected = _project(layout, net.projection, channels + inner)
     convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
     decay = layout.buffer("decay", 2 * net.heads, torch.float32)
@@ -84,7 +84,7 @@ def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int,
 def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tuple[int, int]:
     item = layout.dtype.itemsize
     channels, inner = space.convolution.channels, space.heads * space.dim
-    rates = _project_exactly(layout, space.steps, space.heads)
+    rates = _project_exactly(layout, layout.normed, "rates", space.steps)
     projected = _project(layout, space.projection, channels + inner)
     convolved = _convolve(layout, space.convolution, projected, channels + inner, states)
     steps = layout.buffer("steps", space.heads, torch.float32)
@@ -105,11 +105,11 @@ def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tupl
 
 def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces) -> tuple[int, int]:
     item = layout.dtype.itemsize
-    channels, size, narrow = space.convolution.channels, space.size, space.steps.weight.shape[1]
+    channels, size = space.convolution.channels, space.size
     projected = _project(layout, space.projection, 2 * channels)
     convolved = _convolve(layout, space.convolution, projected, 2 * channels, states)
-    of_steps = _project_normed(layout, convolved, "narrow", space.narrow, space.narrow_norm, narrow, narrow)
-    shared = _project_normed(layout, convolved, "shared", space.shared, space.shared_norm, 2 * size, size)
+    of_steps = _project_exactly(layout, convolved, "narrow", space.narrow, space.narrow_norm, 1)
+    shared = _project_exactly(layout, convolved, "shared", space.shared, space.shared_norm, 2)
     steps = layout.buffer("steps", channels, torch.float32)
     layout.add_linear(layout.pack_exactly(space.steps), of_steps, steps, mode=STORE_FP32, scale=1.0)
     answers = layout.buffer("answers", channels, layout.dtype)
@@ -138,11 +138,23 @@ def _project(layout: Layout, projection: Stacked, columns: int) -> int:
     return projected
 
 
-def _project_exactly(layout: Layout, rates: Stacked, columns: int) -> int:
-    """Rounding what a state forgets by would add up over its tokens."""
-    projected = layout.buffer("rates", columns, layout.dtype)
-    layout.add_linear(layout.pack_exactly(rates.joined()), layout.normed, projected, mode=STORE, scale=1.0)
-    return projected
+def _project_exactly(
+    layout: Layout, given: int, what: str, stacked: Stacked, norm: Norm | None = None, parts: int = 1
+) -> int:
+    """What says how much is forgotten: rounding that would add up over a state's tokens.
+
+    Args:
+        norm: through which each of so many `parts` goes.
+    """
+    packed = layout.pack_exactly(stacked.joined())
+    made = layout.buffer(what, packed.n, layout.dtype)
+    layout.add_linear(packed, given, made, mode=STORE, scale=1.0)
+    if norm is not None:
+        layout.add(
+            Kind.NORM_ROWS, n=packed.n, k=packed.n // parts, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
+            weight=layout.keep(norm.weight.contiguous()),
+        )  # fmt: skip
+    return made
 
 
 def _convolve(
@@ -156,20 +168,6 @@ def _convolve(
         routed=states.take(convolution.state_bytes(layout.dtype)), **factors,
     )  # fmt: skip
     return convolved
-
-
-def _project_normed(
-    layout: Layout, given: int, what: str, stacked: Stacked, norm: Norm | None, columns: int, width: int
-) -> int:
-    """Each `width` columns through the norm, if there is one."""
-    made = layout.buffer(what, columns, layout.dtype)
-    layout.add_linear(layout.pack_exactly(stacked.joined()), given, made, mode=STORE, scale=1.0)
-    if norm is not None:
-        layout.add(
-            Kind.NORM_ROWS, n=columns, k=width, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
-            weight=layout.keep(norm.weight.contiguous()),
-        )  # fmt: skip
-    return made
 
 
 def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> int:

@@ -45,6 +45,11 @@ def _is_linear(module: nn.Linear) -> bool:
     return _linear[type(module)]
 
 
+def rms(x: Tensor, norm: Norm) -> Tensor:
+    """x (..., columns) fp32 through a norm of the kind "rms" without a bias."""
+    return x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+
+
 def as_norm(event: Event) -> Norm | None:
     """A norm, recognized by what it did to its input. It may have no weight, and no name for its epsilon."""
     x, made, module = event.x, event.result, event.module
@@ -61,9 +66,9 @@ def as_norm(event: Event) -> Norm | None:
     found: Norm | None = None
     nearest = math.inf
     for eps in named[:1] or _USUAL_EPSILONS:
-        rms = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+        scaled = x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
         centred = nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
-        for kind, normal in (("rms", rms), ("layer", centred)):
+        for kind, normal in (("rms", scaled), ("layer", centred)):
             for scale in (weight.data.float(), weight.data.float() + 1):
                 result = normal * scale + (0 if shift is None else shift)
                 if same(result, made) and distance(result, made) < nearest:

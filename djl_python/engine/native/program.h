@@ -25,7 +25,7 @@ enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the fo
 
 extern "C" {
 
-// One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in program.py.
+// One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in pool.py.
 struct Op {
     int32_t kind;
     int32_t late;       // 1: of the rows whose logits are wanted only, which a kGather has put together

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .layer_reader import LayerReader, Projected, made_by
 from .near import factor_of, rounded, same
+from .parts import rms
 from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import TOKENS, Event, Watched
 from .watch_attention import Call
@@ -85,10 +86,10 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         return gate is not None
 
     linears = reader.projected(takes)
-    reads = next((i for i, each in enumerate(reader.earlier) if _same_cache(each, call)), None)
     gates = 0 if gate is None else len(gate)
-    if linears.made.shape[1] > heads * dim + gates:  # it makes them itself
-        reads = None
+    reads = None
+    if linears.made.shape[1] == heads * dim + gates:  # it makes queries only
+        reads = next((i for i, each in enumerate(reader.earlier) if _same_cache(each, call)), None)
     projection, made = _projection(linears, call, gate, reads is None)
     of_queries = _changes((_by_head(made[:, : heads * dim], heads), call.query[0]), reader.norms, turns, places)
     of_keys, of_values = [_UNCHANGED], [_UNCHANGED]
@@ -210,9 +211,9 @@ def _changes(
         if norm.kind != "rms" or norm.bias is not None:
             continue
         if len(norm.weight) == dim and event.x.dim() == 4:
-            normed.append((norm, False, _rms(before, norm)))
+            normed.append((norm, False, rms(before, norm)))
         elif len(norm.weight) == heads * dim and same(event.x, flat):
-            normed.append((norm, True, _by_head(_rms(flat, norm), heads)))
+            normed.append((norm, True, _by_head(rms(flat, norm), heads)))
     found = []
     for turn in (None, *turns):
         for norm_of, across, x in normed:
@@ -224,7 +225,3 @@ def _changes(
             if same(x * factor, after):
                 found.append(_Change(norm_of, across, turn, factor))
     return found
-
-
-def _rms(x: Tensor, norm: Norm) -> Tensor:
-    return x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .causal_conv import MOST_TAPS
 from .pool import ACTIVATIONS
 from .recipe import Convolution, NotUnderstoodError
 from .watch_functions import Called
-
-_MOST_TAPS: Final = 8  # kMostTaps of conv.h
 
 
 def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
     activation = "silu" if activation == "swish" else activation
-    if activation not in ACTIVATIONS or weight.shape[1] > _MOST_TAPS:
+    if activation not in ACTIVATIONS or weight.shape[1] > MOST_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
         taps=weight.float()[channels].T.contiguous(),

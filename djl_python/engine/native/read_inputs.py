@@ -10,7 +10,7 @@ from .layer_reader import LayerReader
 from .near import distance, factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_mlp import FUNCTIONS
-from .recipe import Linear, NotUnderstoodError, TokenBranch, TokenInputs
+from .recipe import Linear, Mlp, NotUnderstoodError, TokenBranch, TokenInputs
 from .watch import Event, Watched
 
 
@@ -73,7 +73,7 @@ def read_branch(
             name = min(wanted, key=lambda name: distance(wanted[name], down_event.x[0]))
             if same(wanted[name], down_event.x[0]):
                 after = reader.norm_of(down_event.result)
-                branch = TokenBranch(gate, name, down, None if after is None else after[1])
+                branch = TokenBranch(Mlp(None, gate, name, down), None if after is None else after[1])
                 return branch, down_event.result if after is None else after[0].result
     raise NotUnderstoodError("what is given beside the stream goes an unknown way")
 

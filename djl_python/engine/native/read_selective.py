@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .layer_reader import LayerReader, Projected
 from .mamba2 import MOST_STATE
 from .near import same
+from .parts import rms
 from .read_columns import columns_of, read_convolution
 from .recipe import Linear, Norm, NotUnderstoodError, SelectiveSpace, Stacked
 from .watch_functions import Called
@@ -92,8 +93,7 @@ def _candidates(x: Tensor, norms: list[Norm]) -> list[Norm | None]:
 
 def _through(x: Tensor, norm: Norm | None) -> Tensor:
     """(tokens, columns) fp32"""
-    x = x.float()
-    return x if norm is None else x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+    return x.float() if norm is None else rms(x.float(), norm)
 
 
 def _together(one: Norm | None, other: Norm | None) -> Norm | None:

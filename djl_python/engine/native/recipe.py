@@ -111,6 +111,20 @@ class Convolution:
         return (len(self.taps) - 1) * self.channels * dtype.itemsize
 
 
+class _WithState:
+    """What keeps a state: a convolution's last tokens, and a matrix, if it has one."""
+
+    convolution: Convolution
+
+    @property
+    def matrix_bytes(self) -> int:
+        return 0
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Of a sequence."""
+        return self.matrix_bytes + self.convolution.state_bytes(dtype)
+
+
 @dataclass
 class GatedNorm:
     """The norm of each `width` columns by themselves; the gate's silu multiplies what it makes, or what it is given."""
@@ -121,7 +135,7 @@ class GatedNorm:
 
 
 @dataclass
-class DeltaNet:
+class DeltaNet(_WithState):
     """A gated delta net (https://arxiv.org/abs/2412.06464), whose memory is a matrix for each head.
 
     Args:
@@ -150,13 +164,9 @@ class DeltaNet:
     def matrix_bytes(self) -> int:
         return 4 * self.heads * self.key_dim * self.value_dim
 
-    def state_bytes(self, dtype: torch.dtype) -> int:
-        """Of a sequence."""
-        return self.matrix_bytes + self.convolution.state_bytes(dtype)
-
 
 @dataclass
-class StateSpace:
+class StateSpace(_WithState):
     """Mamba 2's state space (https://arxiv.org/abs/2405.21060), whose memory is a matrix for each head.
 
     Args:
@@ -188,13 +198,9 @@ class StateSpace:
     def matrix_bytes(self) -> int:
         return 4 * self.heads * self.dim * self.size
 
-    def state_bytes(self, dtype: torch.dtype) -> int:
-        """Of a sequence."""
-        return self.matrix_bytes + self.convolution.state_bytes(dtype)
-
 
 @dataclass
-class SelectiveSpace:
+class SelectiveSpace(_WithState):
     """Mamba's first state space (https://arxiv.org/abs/2312.00752): a channel forgets in as many ways as it remembers.
 
     Args:
@@ -226,22 +232,14 @@ class SelectiveSpace:
     def matrix_bytes(self) -> int:
         return 4 * self.size * self.convolution.channels
 
-    def state_bytes(self, dtype: torch.dtype) -> int:
-        """Of a sequence."""
-        return self.matrix_bytes + self.convolution.state_bytes(dtype)
-
 
 @dataclass
-class ShortConvolution:
+class ShortConvolution(_WithState):
     """A convolution; `projection` gives what it reads, and what multiplies that before and after it."""
 
     projection: Stacked
     convolution: Convolution
     output: Linear
-
-    def state_bytes(self, dtype: torch.dtype) -> int:
-        """Of a sequence."""
-        return self.convolution.state_bytes(dtype)
 
 
 Stateful = DeltaNet | StateSpace | SelectiveSpace | ShortConvolution
@@ -320,11 +318,9 @@ class TokenInputs:
 
 @dataclass
 class TokenBranch:
-    """x += after(down(activation(gate(x)) * the layer's part of `TokenInputs`))"""
+    """x += after(mlp(x)), which multiplies by the layer's part of `TokenInputs` before it goes down."""
 
-    gate: Linear
-    activation: str
-    down: Linear
+    mlp: Mlp
     after: Norm | None
 
 

@@ -70,8 +70,13 @@ template <class F>
 void step_sizes(Run& run, int index, const Op& op, const Step& step) {
     run.share_in_order(index, step.tokens, [&](int t) {
         const auto* in = (const typename F::T*)op.in + (int64_t)t * op.stride;
-        for (int h = 0; h < op.heads; ++h)
-            ((float*)op.out)[(int64_t)t * op.heads + h] = fminf(fmaxf(softplus(F::to(in[h]) + op.bias[h]), op.eps), op.softcap);
+        auto* out = (float*)op.out + (int64_t)t * op.heads;
+        for (int h = 0; h < op.heads; h += 16) {
+            const __mmask16 mask = lanes_of(op.heads - h);
+            const __m512 made = softplus(_mm512_add_ps(F::load(in + h, mask), _mm512_maskz_loadu_ps(mask, op.bias + h)));
+            const __m512 least = _mm512_max_ps(made, _mm512_set1_ps(op.eps));
+            _mm512_mask_storeu_ps(out + h, mask, _mm512_min_ps(least, _mm512_set1_ps(op.softcap)));
+        }
     });
 }
 
@@ -97,7 +102,7 @@ void select_channels(const Op& op, const Step& step, int span, int channel) {
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     for (int64_t t = first; t < end; ++t) {
         const __m512 x = F::load((const T*)op.in + t * op.dim + channel, lanes);
-        const __m512 dt = softplus_ps(_mm512_add_ps(vector(op.bias + t * op.dim), bias)), taken = _mm512_mul_ps(dt, x);
+        const __m512 dt = softplus(_mm512_add_ps(vector(op.bias + t * op.dim), bias)), taken = _mm512_mul_ps(dt, x);
         const T *in = (const T*)op.keys + t * op.n, *out = (const T*)op.values + t * op.n;
         __m512 sum = _mm512_mul_ps(skipped, x);
         for (int n = 0; n < size; ++n) {

@@ -74,8 +74,7 @@ class CachedModelRunner:
             ids: a prompt to try with; other prompts are its beginnings.
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
-        runner, half = cls(model, device, functions), len(ids) // 2
-        in_pieces = near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
+        in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
         try:
             alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
         except MISFITS as misfit:
@@ -187,6 +186,15 @@ def _cache(layers: list[Any]) -> DynamicCache:
     cache = DynamicCache()
     cache.layers = layers
     return cache
+
+
+def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float) -> bool:
+    """Whether a prompt comes to the same in two pieces, the second of several tokens, as it does whole."""
+    half = len(ids) // 2
+    try:
+        return near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
+    except MISFITS:
+        return False
 
 
 def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:

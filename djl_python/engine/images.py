@@ -27,7 +27,7 @@ _AXES: Final = 3
 #: What a language model may be given.
 _KNOWN: Final = ("inputs_embeds", "position_ids")
 #: What a model's code raises when it is called in a way that it was not written for.
-MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
+MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,16 @@ def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
     assert calls == [(1, 4), (1, 7), (1, 10), (3, 1), (3, 1), (3, 1)]
 
 
-class Counting(torch.nn.Module):
-    """A model that remembers something of its batch that nobody knows of."""
+class Around(torch.nn.Module):
+    """A model within another."""
 
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
         self.inner = inner
+
+
+class Counting(Around):
+    """A model that remembers something of its batch that nobody knows of."""
 
     def forward(
         self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False, **named: Any
@@ -82,12 +86,32 @@ def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
     assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
 
 
-class Stubborn(torch.nn.Module):
-    """A model that takes one sequence at a time."""
+class Impatient(Around):
+    """A model that goes on with one token at a time, and says so as some do."""
 
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
+    def forward(
+        self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False, **named: Any
+    ) -> Any:
+        assert past_key_values is None or input_ids.shape[1] == 1
+        return self.inner(input_ids, past_key_values=past_key_values, use_cache=use_cache, **named)
+
+
+def test_a_model_that_refuses_pieces_is_given_the_whole(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
+    ids = list(range(3, 15))
+    runner = CachedModelRunner.tried(Impatient(model), torch.device("cpu"), nullcontext, ids, 1e-3)
+    assert not runner.in_pieces
+    sequence = Sequence(1, ids, len(ids), SamplingParams(max_new_tokens=1))
+    for length in (5, 7):
+        logits = runner.run([Chunk(sequence, length)])
+        sequence.computed += length
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0, -1:]
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+class Stubborn(Around):
+    """A model that takes one sequence at a time."""
 
     def forward(self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False) -> Any:
         if len(input_ids) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from ..errors import OverloadedError, PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
@@ -229,7 +229,7 @@ class Pool:
             return
         now = self._loop.time()
         place.heard_at, place.silences = now, 0
-        touched: list[Flight] = []
+        touched: dict[int, Flight] = {}
         others: list[AnyMessage] = []
         flights = place.flights
         for message in messages:
@@ -237,9 +237,8 @@ class Pool:
                 flight = flights.get(message.id)
                 if flight is None:
                     continue  # crossed with its cancellation
-                if flight.heard_at != now:
-                    flight.heard_at = now
-                    touched.append(flight)
+                flight.heard_at = now
+                touched[message.id] = flight
                 if isinstance(message, Chunk):
                     flight.pieces.append(message.data)
                     flight.last = message.last
@@ -249,7 +248,7 @@ class Pool:
                 self._metrics.apply(worker.name, message)
             else:
                 others.append(message)
-        self._pass_on(touched, worker)
+        self._pass_on(touched.values(), worker)
         for message in others:
             worker.said(message)
         if place.suspect:
@@ -257,7 +256,7 @@ class Pool:
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _pass_on(self, flights: Sequence[Flight], worker: Worker) -> None:
+    def _pass_on(self, flights: Collection[Flight], worker: Worker) -> None:
         """Write what has come for these. Whoever waits goes to the worker before: it works meanwhile."""
         ended = [flight for flight in flights if flight.last]
         for flight in ended:

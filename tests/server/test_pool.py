@@ -120,6 +120,18 @@ async def test_the_pieces_of_one_read_are_written_at_once():
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
 
 
+async def test_two_reads_may_come_at_one_time(monkeypatch):
+    """An event loop's clock may stand still while it handles what came together."""
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Chunk(id, b"b", True)])
+    assert client.got == [200, (b"a", False), (b"b", True)]
+
+
 async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker():
     worker = Worker()
     shared = pool(worker)

@@ -7,18 +7,18 @@ Runs in the front end's event loop; `serve` is what the command line calls. Exit
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from tornado.httpserver import HTTPServer
 
+from .. import event_loop
 from ..config import ModelConfig, ModelSpec, ServerConfig
 from ..dialects import all_dialects
 from ..errors import ConfigError
@@ -43,8 +43,7 @@ def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[M
     Raises:
         ConfigError: the address can't be listened on, or default_model names no model.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run(config, models, broken or {}))
+    return event_loop.run(_run(config, models, broken or {}))
 
 
 async def _run(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str]) -> int:
@@ -100,6 +99,7 @@ class Server:
                 model.start()
             if not await self._load():
                 return 0 if self._stop.is_set() else 1
+            event_loop.settle()
             open_port()
             address = bound_address(sockets, self._config.inference_address)
             ready = [model.config for model in self._models if model.ready]
@@ -183,12 +183,3 @@ class Server:
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)
         self._stop.set()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    uvloop: Any = importlib.import_module("uvloop")
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -6,12 +6,12 @@ Runs in the worker's main thread. Started by the front end's supervisor.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import socket
 import sys
 
+from .. import event_loop
 from ..processes import configure_child
 from . import EXIT_STOPPED
 from .service import Service
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the front end")
     arguments = parser.parse_args()
     configure_child("worker")
-    asyncio.run(_serve(socket.socket(fileno=arguments.fd)))
+    event_loop.run(_serve(socket.socket(fileno=arguments.fd)))
 
 
 if __name__ == "__main__":

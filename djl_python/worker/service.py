@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from .. import event_loop
 from ..channel import Channel
 from ..config import ModelConfig
 from ..dialects import dialect
@@ -153,6 +154,7 @@ class Service:
         except (Exception, SystemExit) as exc:  # the user's code may raise anything while it loads
             self._fail_load(f"Model {name} did not load: {one_line(exc)}\n{user_traceback(exc)}")
         else:
+            event_loop.settle()
             self._handler = handler
             self._channel.send(Status("ready", capacity=handler.capacity))
 

@@ -21,7 +21,7 @@ _unsent: Final[list[Channel]] = []
 
 
 class Channel(asyncio.BufferedProtocol):
-    """Messages out with `send`, messages in by callback, the peer's death by callback.
+    """Messages out with `send`, messages in by callback, the peer's death by callback; once it is attached to a socket.
 
     Callbacks run in the event loop: `on_messages` once per read with everything it completed, `on_closed` exactly
     once, also when the peer was killed.
@@ -37,19 +37,12 @@ class Channel(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.closed = False
 
-    @classmethod
-    async def connect(
-        cls,
-        sock: socket.socket,
-        on_messages: Callable[[list[AnyMessage]], None],
-        on_closed: Callable[[], None],
-    ) -> Channel:
-        """Take over a connected socket."""
+    async def attach(self, sock: socket.socket) -> None:
+        """Take over a connected socket. What has come already may be handed over before this returns."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         sock.setblocking(False)
-        _, channel = await asyncio.get_running_loop().create_connection(lambda: cls(on_messages, on_closed), sock=sock)
-        return channel
+        await self._loop.create_connection(lambda: self, sock=sock)
 
     def send(self, message: AnyMessage) -> None:
         """Queue a message for the next frame; see the module. Dropped once closed."""

@@ -11,6 +11,7 @@ from djl_python.handler import Metrics
 from djl_python.types import Finish, Images, SamplingParams, Timings, TokenEvent
 
 from .answer import Answer
+from .step_metrics import StepMetrics
 
 
 class Call:
@@ -20,10 +21,13 @@ class Call:
         arrived_s: when it came, by time.perf_counter. It is prepared when this is made.
     """
 
-    def __init__(self, engine: EngineClient, answer: Answer, metrics: Metrics, arrived_s: float) -> None:
+    def __init__(
+        self, engine: EngineClient, answer: Answer, metrics: Metrics, steps: StepMetrics, arrived_s: float
+    ) -> None:
         self.answer = answer
         self._engine = engine
         self._metrics = metrics
+        self._steps = steps
         self._arrived_s = arrived_s
         self._prepared_s = time.perf_counter()
         self._ids: list[int] = []
@@ -65,12 +69,10 @@ class Call:
             The time, by time.perf_counter.
         """
         now_s = time.perf_counter()
-        if previous_s is not None:
-            self._metrics.observe("inter_token_latency_seconds", now_s - previous_s)
-        elif not self._has_token:
+        self._steps.token(None if previous_s is None else now_s - previous_s)
+        if not self._has_token:
             self._has_token = True
             self._metrics.observe("time_to_first_token_seconds", now_s - self._arrived_s)
-        self._metrics.count("generated_tokens")
         return now_s
 
     def began_s(self, submitted_s: float, first_token_s: float) -> float:

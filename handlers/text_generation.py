@@ -26,7 +26,6 @@ from djl_python.inputs import Input
 from djl_python.output_formatter import FORMATTERS
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import EngineStats
 
 from .answer import Answer
 from .call import Call
@@ -34,6 +33,7 @@ from .generation import generate
 from .image_processor import ImageProcessor
 from .model_view import ModelView
 from .preparation import LONG_PROMPT_CHARS, Preparation
+from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class TextGenerationHandler(Handler):
 
     def __init__(self, open_engine: Callable[..., Awaitable[EngineClient]] = EngineClient.open) -> None:
         self._open_engine = open_engine
-        self._preemptions = 0
+        self._steps: StepMetrics
         self._context: Context
         self._engine: EngineClient
         self._tokenizer: Tokenizer
@@ -76,6 +76,7 @@ class TextGenerationHandler(Handler):
             ModelLoadError, ConfigError: the checkpoint or a setting is wrong.
         """
         self._context = context
+        self._steps = StepMetrics(context.metrics)
         config, option = context.config, context.config.option
         if option.output_formatter is not None and option.output_formatter not in FORMATTERS:
             raise ModelLoadError(
@@ -97,7 +98,7 @@ class TextGenerationHandler(Handler):
                 draft_path=draft,
                 image_example=None if self._images is None else self._images.example,
                 progress=context.progress,
-                on_stats=self._report,
+                on_stats=self._steps.report,
                 on_death=context.fail,
             )
         )
@@ -137,7 +138,7 @@ class TextGenerationHandler(Handler):
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
         answer = Answer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
         try:
-            await generate(Call(self._engine, answer, metrics, arrived_s), prompts)
+            await generate(Call(self._engine, answer, metrics, self._steps, arrived_s), prompts)
         except asyncio.CancelledError:
             metrics.count("aborted_requests")
             raise
@@ -159,23 +160,6 @@ class TextGenerationHandler(Handler):
         if self._images is not None:
             await self._images.close()
         await self._engine.close()
-
-    # -------------------------------------------------------------------------------------------- the engine's news
-
-    def _report(self, stats: EngineStats) -> None:
-        metrics = self._context.metrics
-        metrics.gauge("running_requests", stats.running)
-        metrics.gauge("waiting_requests", stats.waiting)
-        metrics.gauge("kv_cache_blocks_used", stats.kv_blocks_used)
-        metrics.gauge("kv_cache_blocks_total", stats.kv_blocks_total)
-        if stats.kv_blocks_total:
-            metrics.gauge("kv_cache_usage_ratio", stats.kv_blocks_used / stats.kv_blocks_total)
-        if stats.step_s:
-            metrics.observe("engine_step_seconds", stats.step_s)
-            metrics.observe("batch_size", stats.running)
-        if stats.preemptions > self._preemptions:
-            metrics.count("preemptions", stats.preemptions - self._preemptions)
-            self._preemptions = stats.preemptions
 
 
 async def _abandon(opening: asyncio.Future[EngineClient]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .. import event_loop
 from .dialects import DIALECTS, Dialect, lines_of
 from .http import Connection, Endpoint, Reply, request_bytes
 
@@ -223,7 +224,7 @@ def _cpu_s() -> float:
 def run(load: Load) -> Result:
     """Drive the load to its end and measure it."""
     start_s, start_cpu_s = time.perf_counter(), _cpu_s()
-    records = asyncio.run(drive(load))
+    records = event_loop.run(drive(load))
     wall_s, client_cpu_s = time.perf_counter() - start_s, _cpu_s() - start_cpu_s
     return summarize(load, records, wall_s, client_cpu_s)
 

@@ -233,7 +233,7 @@ class Pool:
         others: list[AnyMessage] = []
         flights = place.flights
         for message in messages:
-            if isinstance(message, Chunk | Start):
+            if isinstance(message, (Chunk, Start)):
                 flight = flights.get(message.id)
                 if flight is None:
                     continue  # crossed with its cancellation

@@ -168,7 +168,8 @@ class Replica:
         if self._stopping.is_set():
             self.kill()  # `stop` came too early for this process
         self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
-        self._channel = await Channel.connect(ours, self._on_messages, self._on_closed)
+        self._channel = Channel(self._on_messages, self._on_closed)
+        await self._channel.attach(ours)
         self._channel.send(Load(msgspec.msgpack.encode(self._config)))
         exited = asyncio.create_task(process.wait())
         try:

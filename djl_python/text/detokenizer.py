@@ -42,27 +42,36 @@ def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOp
 
 
 class ByteDetokenizer(Detokenizer):
-    """For tokenizers whose tokens are bytes: a look-up and an incremental UTF-8 decoder."""
+    """For tokenizers whose tokens are bytes: a look-up, and an incremental UTF-8 decoder for parts of characters."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> None:
         assert tokenizer.token_bytes is not None
         self._bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unfinished = False  # whether it holds the beginning of a character
         # Only a text's very beginning loses spaces, and that is the prompt's unless it has nothing visible.
         self._strip = self._bytes.strip if all(i in self._skipped for i in prompt_ids) else 0
         for token_id in _visible_tail(prompt_ids, self._skipped):
-            self._decoder.decode(self._bytes[token_id])
+            self._decode(token_id)
 
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
-        text = self._decoder.decode(self._bytes[token_id])
+        text = None if self._unfinished else self._bytes.texts[token_id]
+        if text is None:
+            text = self._decode(token_id)
         return self._stripped(text) if self._strip else text
 
     def flush(self) -> str:
         self._decoder.reset()
+        self._unfinished = False
         return ""
+
+    def _decode(self, token_id: int) -> str:
+        text = self._decoder.decode(self._bytes[token_id])
+        self._unfinished = bool(self._decoder.getstate()[0])
+        return text
 
     def _stripped(self, text: str) -> str:
         while self._strip and text.startswith(" "):

@@ -61,8 +61,11 @@ class TextStream:
         if event.logprob is not None:
             self.cumulative_logprob += event.logprob
         text, special = self._text_of(event)
-        token = Token(event.token_id, text, event.logprob, special, self._top(event.top))
-        tokens, stopped = self._match(token, event.finish is not None)
+        token = Token(event.token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
+        if self._matcher is None:
+            self._texts.append(text)
+            return [token], None if event.finish is None else self._finish(event.finish)
+        tokens, stopped = self._match(self._matcher, token, event.finish is not None)
         reason = FinishReason.STOP if stopped else event.finish
         self._texts += [token.text for token in tokens]
         return tokens, None if reason is None else self._finish(reason)
@@ -78,12 +81,10 @@ class TextStream:
             text += self._detokenizer.flush()
         return text, event.token_id in self._tokenizer.special_ids
 
-    def _match(self, token: Token, last: bool) -> tuple[list[Token], bool]:
+    def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], bool]:
         """Hold, release or cut; (tokens that may leave, whether a stop sequence matched)."""
-        if self._matcher is None:
-            return [token], False
         self._held.append(token)
-        found = self._matcher.feed(token.text, honoured=self._count >= self._sampling.min_new_tokens)
+        found = matcher.feed(token.text, honoured=self._count >= self._sampling.min_new_tokens)
         if found is not None:
             start, end = found
             # From the piece's coordinates to how much of what is held stays.
@@ -91,7 +92,7 @@ class TextStream:
             return self._release(_cut(self._held, drop)), True
         if last:
             return self._release(self._held), False
-        return self._release_before(self._matcher.held), False
+        return self._release_before(matcher.held), False
 
     def _release(self, tokens: list[Token]) -> list[Token]:
         self._held = []
@@ -119,8 +120,6 @@ class TextStream:
         )
 
     def _top(self, pairs: Sequence[tuple[int, float]]) -> tuple[TopToken, ...]:
-        if not pairs:
-            return ()
         tokenizer = self._tokenizer
         return tuple(
             TopToken(

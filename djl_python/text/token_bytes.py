@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -19,6 +20,7 @@ class TokenBytes(dict[int, bytes]):
 
     Attributes:
         strip: how many spaces the decoder takes from the beginning of a whole text.
+        texts: the same as text, where that is whole characters.
     """
 
     def __init__(self, id_to_token: Callable[[int], str | None], to_bytes: Callable[[str], bytes], strip: int) -> None:
@@ -26,10 +28,26 @@ class TokenBytes(dict[int, bytes]):
         self._id_to_token = id_to_token
         self._to_bytes = to_bytes
         self.strip = strip
+        self.texts = _Texts(self)
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._id_to_token(token_id)
         found = self[token_id] = b"" if token is None else self._to_bytes(token)
+        return found
+
+
+class _Texts(dict[int, str | None]):
+    """id -> what its bytes are in UTF-8; None where they are only parts of characters."""
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        super().__init__()
+        self._bytes = token_bytes
+
+    def __missing__(self, token_id: int) -> str | None:
+        found: str | None = None
+        with suppress(UnicodeDecodeError):
+            found = self._bytes[token_id].decode()
+        self[token_id] = found
         return found
 
 

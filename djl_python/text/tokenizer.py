@@ -12,7 +12,7 @@ import copy
 import json
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -162,8 +162,10 @@ class Tokenizer:
             return found
         return None
 
-    def bad_words(self, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    def bad_words(self, words: Collection[str]) -> tuple[tuple[int, ...], ...]:
         """Every way in which one of `words` may be spelled in ids: first in a text, after a space, within a word."""
+        if not words:
+            return ()
         found: dict[tuple[int, ...], None] = {}
         before = self.encode(_MID_TEXT, add_special_tokens=False)
         for word in words:
@@ -185,7 +187,9 @@ class FastBackend:
         self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Without the characters that each token covers, which nobody asked for: a fifth less time.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
         encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)

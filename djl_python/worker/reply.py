@@ -99,10 +99,10 @@ class ChannelMetrics:
             self._gauges[name] = value
             self._schedule()
 
-    def observe(self, name: str, value: float) -> None:
-        """Add an observation to a histogram."""
+    def observe(self, name: str, *values: float) -> None:
+        """Add observations to a histogram."""
         with self._lock:
-            self._observations.setdefault(name, []).append(value)
+            self._observations.setdefault(name, []).extend(values)
             self._schedule()
 
     def flush(self) -> None:

@@ -72,8 +72,9 @@ class Service:
 
     async def run(self, sock: socket.socket) -> int:
         """Serve the front end at the other end of `sock`; the process's exit status (see the package)."""
-        self._channel = await Channel.connect(sock, self._on_messages, self._on_closed)
+        self._channel = Channel(self._on_messages, self._on_closed)
         self._metrics = ChannelMetrics(self._channel)
+        await self._channel.attach(sock)
         status = await self._exit
         self._metrics.flush()
         try:

@@ -23,6 +23,7 @@ from djl_python.protocol import Call, Opened
 from djl_python.types import (
     Chat,
     Delta,
+    EngineStats,
     FinishReason,
     GenerateRequest,
     Images,
@@ -109,6 +110,7 @@ class FakeEngine:
                 del self.sequences[request_id]
             logprob = self.logprob_of(request_id) if sampling.logprobs else None
             on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish))
+        self.callbacks["on_stats"](EngineStats())
 
     def fail(self, message: str, kind: str = "generation") -> None:
         sequences, self.sequences = self.sequences, {}
@@ -171,8 +173,8 @@ class FakeMetrics:
     def gauge(self, name: str, value: float) -> None:
         self.gauges[name] = value
 
-    def observe(self, name: str, value: float) -> None:
-        self.observations[name].append(value)
+    def observe(self, name: str, *values: float) -> None:
+        self.observations[name].extend(values)
 
 
 class Served:

@@ -32,7 +32,8 @@ class FakeWorker:
         self.channel: Channel
 
     async def run(self, fd: int) -> None:
-        self.channel = await Channel.connect(socket.socket(fileno=fd), self.on_messages, self.done.set)
+        self.channel = Channel(self.on_messages, self.done.set)
+        await self.channel.attach(socket.socket(fileno=fd))
         await self.done.wait()
 
     def on_messages(self, messages: list[AnyMessage]) -> None:

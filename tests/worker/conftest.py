@@ -65,7 +65,8 @@ class Front:
 
     async def start(self) -> None:
         self.process, sock = await spawn("djl_python.worker", cwd=self.config.path, new_session=True)
-        self.channel = await Channel.connect(sock, self._on_messages, lambda: None)
+        self.channel = Channel(self._on_messages, lambda: None)
+        await self.channel.attach(sock)
         self.channel.send(Load(msgspec.msgpack.encode(self.config)))
 
     async def load(self) -> Status:

@@ -19,8 +19,10 @@ class Ends:
 
     async def open(self) -> Channel:
         ours, theirs = socket.socketpair()
-        self.theirs = await Channel.connect(theirs, self._on_messages, lambda: None)
-        self.ours = await Channel.connect(ours, lambda _: None, lambda: None)
+        self.theirs = Channel(self._on_messages, lambda: None)
+        await self.theirs.attach(theirs)
+        self.ours = Channel(lambda _: None, lambda: None)
+        await self.ours.attach(ours)
         return self.ours
 
     async def frame(self) -> list[AnyMessage]:
@@ -114,8 +116,10 @@ async def test_what_is_sent_while_a_frame_is_handled_leaves_at_once() -> None:
         asyncio.get_running_loop().call_soon(lambda: out.send(Chunk(9, b"a turn later", True)))
 
     ours, theirs = socket.socketpair()
-    source = await Channel.connect(theirs, lambda _: None, lambda: None)
-    sink = await Channel.connect(ours, relay, lambda: None)
+    source = Channel(lambda _: None, lambda: None)
+    await source.attach(theirs)
+    sink = Channel(relay, lambda: None)
+    await sink.attach(ours)
     source.send(Chunk(1, b"x", False))
     source.send(Chunk(2, b"y", False))
     while sum(map(len, right.frames)) < 3:

@@ -404,7 +404,8 @@ from djl_python.protocol import Load
 
 async def main():
     process, sock = await spawn("djl_python.worker", new_session=True)
-    channel = await Channel.connect(sock, lambda m: None, lambda: None)
+    channel = Channel(lambda m: None, lambda: None)
+    await channel.attach(sock)
     channel.send(Load(msgspec.msgpack.encode(ModelConfig(name="demo", path={str(tmp_path)!r}))))
     await asyncio.Event().wait()
 

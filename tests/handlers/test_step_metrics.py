@@ -1,0 +1,49 @@
+from djl_python.handlers.step_metrics import StepMetrics
+from djl_python.types import EngineStats
+
+from .harness import FakeMetrics
+
+
+class Counted(FakeMetrics):
+    """Remembers how often something was said, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def count(self, name: str, amount: float = 1) -> None:
+        self.said.append(name)
+        super().count(name, amount)
+
+    def observe(self, name: str, *values: float) -> None:
+        self.said.append(name)
+        super().observe(name, *values)
+
+
+def test_the_tokens_of_a_step_are_said_once() -> None:
+    metrics = Counted()
+    steps = StepMetrics(metrics)
+    for gap_s in (None, 0.5, 0.25):
+        steps.token(gap_s)
+    steps.report(EngineStats(running=3, step_s=0.01))
+    assert metrics.counts["generated_tokens"] == 3
+    assert metrics.observations["inter_token_latency_seconds"] == [0.5, 0.25]
+    assert len(metrics.said) == len(set(metrics.said))
+
+
+def test_a_step_without_tokens_says_nothing_of_them() -> None:
+    metrics = Counted()
+    steps = StepMetrics(metrics)
+    steps.token(None)
+    steps.report(EngineStats(step_s=0.01))
+    metrics.said.clear()
+    steps.report(EngineStats(step_s=0.01))
+    assert not {"generated_tokens", "inter_token_latency_seconds"} & set(metrics.said)
+
+
+def test_preemptions_are_counted_since_the_last_step() -> None:
+    metrics = Counted()
+    steps = StepMetrics(metrics)
+    for preemptions in (0, 2, 2, 3):
+        steps.report(EngineStats(preemptions=preemptions))
+    assert metrics.counts["preemptions"] == 3

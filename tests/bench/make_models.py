@@ -134,7 +134,8 @@ def build(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> int:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():
         # Rows of zeros give logits of zero: with thousands of real rows beside them, greedy never takes one.
-        model.get_input_embeddings().weight[len(tokenizer) :] = 0
+        for table in (model.get_input_embeddings(), model.get_output_embeddings()):  # often one and the same
+            table.weight[len(tokenizer) :] = 0
     model.generation_config = GenerationConfig(pad_token_id=PAD_ID, bos_token_id=START_ID, eos_token_id=END_ID)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -1,0 +1,88 @@
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from djl_python import event_loop
+from djl_python.channel import Channel
+from djl_python.protocol import AnyMessage, Cancel, encode_frame
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.run, event_loop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Both kinds of loop: they differ in when a protocol hears of what."""
+    found: Run = request.param
+    return found
+
+
+class End:
+    """One end, and what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[AnyMessage] = []
+        self.reads = 0
+        self.came = asyncio.Event()
+        self.closings = 0
+        self.closed = asyncio.Event()
+        self.channel = Channel(self._on_messages, self._on_closed)
+
+    def _on_messages(self, messages: list[AnyMessage]) -> None:
+        self.reads += 1
+        self.heard += messages
+        self.came.set()
+
+    def _on_closed(self) -> None:
+        self.closings += 1
+        self.closed.set()
+
+
+async def pair() -> tuple[End, End]:
+    one, other = End(), End()
+    for end, sock in zip((one, other), socket.socketpair(), strict=True):
+        await end.channel.attach(sock)
+    return one, other
+
+
+def test_what_came_before_is_handed_over(run: Run) -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(encode_frame([Cancel(1)]))
+        end = End()
+        await end.channel.attach(ours)
+        await asyncio.wait_for(end.came.wait(), 5)
+        assert end.heard == [Cancel(1)]
+        theirs.close()
+        await asyncio.wait_for(end.closed.wait(), 5)
+
+    run(scene())
+
+
+def test_what_is_sent_in_one_turn_is_one_frame(run: Run) -> None:
+    async def scene() -> None:
+        one, other = await pair()
+        one.channel.send(Cancel(1))
+        one.channel.send(Cancel(2))
+        await asyncio.wait_for(other.came.wait(), 5)
+        assert (other.heard, other.reads) == ([Cancel(1), Cancel(2)], 1)
+        one.channel.close()
+        await asyncio.wait_for(other.closed.wait(), 5)
+
+    run(scene())
+
+
+def test_the_end_is_heard_once_and_nothing_is_sent_after_it(run: Run) -> None:
+    async def scene() -> None:
+        one, other = await pair()
+        one.channel.close()
+        await asyncio.wait_for(asyncio.gather(one.closed.wait(), other.closed.wait()), 5)
+        other.channel.send(Cancel(1))
+        other.channel.close()
+        await asyncio.sleep(0)
+        assert (one.closings, other.closings) == (1, 1)
+        assert not one.heard
+
+    run(scene())

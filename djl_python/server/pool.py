@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
@@ -65,7 +66,7 @@ class Flight:
     """One call, from its admission to its end."""
 
     __slots__ = (
-        "accepted_at",
+        "accepted_s",
         "call",
         "client",
         "dispatched_at",
@@ -81,7 +82,8 @@ class Flight:
         self.id = call.id
         self.call: Call | None = call  # given up once sent: the body may be large
         self.client = client
-        self.accepted_at = self.dispatched_at = self.heard_at = now
+        self.accepted_s = time.monotonic()  # an event loop's own clock may stand still for a turn
+        self.dispatched_at = self.heard_at = now
         self.worker: Place | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.pieces: list[bytes] = []
@@ -286,7 +288,7 @@ class Pool:
         place.worker.send(flight.call)
         flight.call = None
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
-        self._metrics.queue_seconds.observe(now - flight.accepted_at)
+        self._metrics.queue_seconds.observe(time.monotonic() - flight.accepted_s)
 
     def _release(self, flight: Flight, *, refill: bool = True) -> None:
         """Give a call's place back, and to the next in the queue."""

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
-#: Objects made before the youngest are looked through for cycles: what some dozens of requests leave behind. Python's
-#: own 700 are what one request makes.
+#: Objects made before the youngest are looked through for cycles. Python's own 700 are six or eight requests' worth.
 _YOUNG_OBJECTS: Final = 20_000
 
 

@@ -62,11 +62,10 @@ class TextStream:
             self.cumulative_logprob += event.logprob
         text, special = self._text_of(event)
         token = Token(event.token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
-        if self._matcher is None:
-            self._texts.append(text)
-            return [token], None if event.finish is None else self._finish(event.finish)
-        tokens, stopped = self._match(self._matcher, token, event.finish is not None)
-        reason = FinishReason.STOP if stopped else event.finish
+        tokens, reason = [token], event.finish
+        if self._matcher is not None:
+            tokens, stopped = self._match(self._matcher, token, event.finish is not None)
+            reason = FinishReason.STOP if stopped else event.finish
         self._texts += [token.text for token in tokens]
         return tokens, None if reason is None else self._finish(reason)
 

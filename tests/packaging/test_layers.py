@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Every module and package of ours, lowest layer first. "" is djl_python/__init__.py. Imports point down, or sideways
 #: within a layer except where APART says no.
 LAYERS = (
-    {"errors", "types", "protocol", "config", "sources", "registry", "channel", "event_loop", "processes"} | {"logs"},
+    {"errors", "types", "protocol", "config", "sources", "registry", "logs"} | {"channel", "event_loop", "processes"},
     {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
     | {"forms", "json_schema", "np_util", "pair_list", "user_module"},
     {"handler", "batching", "dialects", "text", "engine"},

@@ -45,7 +45,7 @@ inline void score(const int32_t* queries, int pairs, const typename F::T* const*
             _mm_prefetch((const char*)keys[G + g] + p * 64, _MM_HINT_T0);
         }
         for (int r = 0; r < R; ++r)
-            for (int g = 0; g < G; ++g) sum[r][g] = F::fma(sum[r][g], key[g], queries[r * pairs + p]);
+            for (int g = 0; g < G; ++g) sum[r][g] = F::fma(sum[r][g], key[g], _mm512_set1_epi32(queries[r * pairs + p]));
     }
     for (int r = 0; r < R; ++r)
         for (int g = 0; g < G; ++g) _mm512_storeu_ps(out + r * kChunkKeys + g * kKeys, sum[r][g]);
@@ -76,7 +76,7 @@ inline void mix(const int32_t* weights, const typename F::T* const* values, int 
             for (int v = 0; v < V; ++v) {
                 const __m512i value = _mm512_loadu_si512(base + v);
                 for (int r = 0; r < R; ++r)
-                    sum[r][v] = F::fma(sum[r][v], value, weights[r * (kChunkKeys / F::pair) + g * steps + s]);
+                    sum[r][v] = F::fma(sum[r][v], value, _mm512_set1_epi32(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
             }
             if (A)
                 for (int line = lines * s / steps; line < lines * (s + 1) / steps; ++line)

@@ -13,16 +13,16 @@ namespace {
 constexpr float kLog2e = 1.44269504f;
 
 #ifdef __AVX512BF16__
-inline __m512 add_pairs(__m512 sum, __m512i b, int32_t a) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_epi32(a));
+inline __m512 add_pairs(__m512 sum, __m512i b, __m512i a) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a);
 }
 inline __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 #else  // the same in fp32: bf16 is its upper half
-inline __m512 add_pairs(__m512 sum, __m512i b, int32_t a) {
+inline __m512 add_pairs(__m512 sum, __m512i b, __m512i a) {
     const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000);
-    const __m512 first = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), second = _mm512_castsi512_ps(_mm512_and_si512(b, upper));
-    sum = _mm512_fmadd_ps(first, _mm512_castsi512_ps(_mm512_set1_epi32(a << 16)), sum);
-    return _mm512_fmadd_ps(second, _mm512_castsi512_ps(_mm512_set1_epi32(a & (int32_t)0xffff0000)), sum);
+    auto first = [](__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); };
+    auto second = [&](__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, upper)); };
+    return _mm512_fmadd_ps(second(b), second(a), _mm512_fmadd_ps(first(b), first(a), sum));
 }
 inline __m256i to_bf16(__m512 x) {  // to the nearest, ties to even; what is no number stays none
     const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -36,7 +36,7 @@ inline __m256i to_bf16(__m512 x) {  // to the nearest, ties to even; what is no 
 struct BF16 {
     using T = uint16_t;
     static constexpr int pair = 2;
-    static __m512 fma(__m512 sum, __m512i b, int32_t a) { return add_pairs(sum, b, a); }
+    static __m512 fma(__m512 sum, __m512i b, __m512i a) { return add_pairs(sum, b, a); }
     static float to(T x) {
         uint32_t bits = (uint32_t)x << 16;
         float out;
@@ -61,8 +61,8 @@ struct BF16 {
 struct F32 {
     using T = float;
     static constexpr int pair = 1;
-    static __m512 fma(__m512 sum, __m512i b, int32_t a) {
-        return _mm512_fmadd_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(_mm512_set1_epi32(a)), sum);
+    static __m512 fma(__m512 sum, __m512i b, __m512i a) {
+        return _mm512_fmadd_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(a), sum);
     }
     static float to(T x) { return x; }
     static __m512 load(const T* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
@@ -134,5 +134,35 @@ inline __m512 erf_ps(__m512 x) {
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(  // with the sign of x
         _mm512_castps_si512(made), _mm512_castps_si512(x), _mm512_set1_epi32((int32_t)0x80000000), 0xd8));
 }
+
+// 32 bits of each of R rows, which are `stride` bytes apart. Their addresses are five registers, of which compilers make
+// a dozen if they aren't kept from it: more than there are.
+template <int R>
+struct Rows {
+    static_assert(R <= 12);
+    const char *low, *high;  // the first row, and the seventh
+    int64_t stride, three, five;
+
+    Rows(const void* first, int64_t stride)
+        : low((const char*)first), high(low + (R > 6 ? 6 * stride : 0)), stride(stride), three(3 * stride), five(5 * stride) {
+        asm("" : "+r"(high), "+r"(this->stride), "+r"(three), "+r"(five));
+    }
+
+    __m512i spread(int row) const {
+        int32_t x;
+        memcpy(&x, (row < 6 ? low : high) + offset(row % 6), 4);
+        return _mm512_set1_epi32(x);
+    }
+
+    void advance() {
+        low += 4;
+        high += 4;
+    }
+
+private:
+    int64_t offset(int row) const {
+        return row == 3 ? three : row == 5 ? five : row * stride;
+    }
+};
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "choose.h"
 #include "conv.h"
 #include "delta.h"
+#include "floats.h"
 #include "formats.h"
 #include "heads.h"
 #include "linear.h"
@@ -24,6 +25,7 @@
 #include "routing.h"
 #include "rows.h"
 #include "scan.h"
+#include "twelve.h"
 
 namespace {
 
@@ -36,10 +38,10 @@ void operate(Run& run, int i) {
         case kNorm: norm<F>(run, i, op, step); break;
         case kLinear:
             switch (op.format) {
-                case kEight: integer_linear<F, Eight>(run, i, op, step); break;
-                case kFour: integer_linear<F, Four>(run, i, op, step); break;
-                case kTwelve: linear<BF16, TwelvePanel>(run, i, op, step); break;
-                default: linear<F, PlainPanel<F>>(run, i, op, step);
+                case kEight: linear<IntegerPanel<F, Eight>>(run, i, op, step); break;
+                case kFour: linear<IntegerPanel<F, Four>>(run, i, op, step); break;
+                case kTwelve: linear<FloatPanel<BF16, TwelveWeights>>(run, i, op, step); break;
+                default: linear<FloatPanel<F, PlainWeights>>(run, i, op, step);
             }
             break;
         case kQuantize: quantize<F>(run, i, op, step); break;
@@ -83,10 +85,10 @@ void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F3
 template <class F>
 Slots slots_of(const Op& op, const Step& step) {
     switch (op.format) {
-        case kEight: return integer_cut_of<Eight>(op, step).slots();
-        case kFour: return integer_cut_of<Four>(op, step).slots();
-        case kTwelve: return cut_of<TwelvePanel, BF16>(op, step).slots();
-        default: return cut_of<PlainPanel<F>, F>(op, step).slots();
+        case kEight: return IntegerPanel<F, Eight>::cut(op, step).slots();
+        case kFour: return IntegerPanel<F, Four>::cut(op, step).slots();
+        case kTwelve: return FloatPanel<BF16, TwelveWeights>::cut(op, step).slots();
+        default: return FloatPanel<F, PlainWeights>::cut(op, step).slots();
     }
 }
 

@@ -1,20 +1,27 @@
 // Matrix products with packed weights, and what is done to their rows on the way out.
+//
+// Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
+// wide tiles, half a panel in width: each vector of weights is used with twice as many rows while it is in a register, and
+// to unpack it costs nothing beside that. Tiles fetch evenly what comes next; a memory that is asked for the same all the
+// time is never waited for.
 
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ahead.h"
 #include "formats.h"
 #include "pool.h"
 #include "program.h"
 #include "routing.h"
-#include "twelve.h"
 
 namespace {
 
-constexpr int kRows = 6;      // rows of the register tile
-constexpr int kBand = 96;     // rows that a panel is multiplied with at a time
+constexpr int kNarrow = 6;     // rows of a tile of four vectors
+constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
+constexpr int kBand = 96;      // rows that a panel is multiplied with at a time, at most
+constexpr int kTallBand = 60;  // of a product that has more
 
 inline __m512 activate(__m512 x, int activation) {
     const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
@@ -54,39 +61,6 @@ inline __m512 gated(__m512 gate, __m512 x, const Op& op) {
 // Panels of columns, of one expert if there are any.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
 
-// Reads steps of a panel from where they lie ready.
-struct ReadyReader {
-    const __m512i* from;
-
-    void operator()(int, __m512i (&b)[4]) {
-        for (int v = 0; v < 4; ++v) b[v] = _mm512_loadu_si512(from + v);
-        from += 4;
-    }
-};
-
-// sums (R, kPanel) += R rows times a part of a panel.
-template <class F, int R, int Lines, class Reader>
-void tile(const typename F::T* a, int64_t stride, Reader reader, int steps, Ahead ahead, float* sums) {
-    __m512 sum[R][4];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < 4; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
-    for (int p = 0; p < steps; ++p) {
-        __m512i b[4];
-        reader(p, b);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            int32_t x;
-            memcpy(&x, a + r * stride + (int64_t)p * F::pair, 4);
-            for (int v = 0; v < 4; ++v) sum[r][v] = F::fma(sum[r][v], b[v], x);
-        }
-        ahead.fetch<Lines>();
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < 4; ++v) _mm512_store_ps(sums + r * kPanel + v * 16, sum[r][v]);
-}
-
 // What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes.
 template <class F>
 inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
@@ -123,44 +97,46 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     if (op.maxima) op.maxima[row * panels_of(op) + panel] = _mm512_reduce_max_ps(most);
 }
 
-// A tile of whatever height. Among several, none is lower than half of kRows.
-template <class F, int Lines, class Reader>
-inline void tile_of(int height, const typename F::T* a, int64_t stride, Reader reader, int steps, Ahead ahead,
-                    float* sums) {
-    switch (height) {
-        case 6: return tile<F, 6, Lines>(a, stride, reader, steps, ahead, sums);
-        case 5: return tile<F, 5, Lines>(a, stride, reader, steps, ahead, sums);
-        case 4: return tile<F, 4, Lines>(a, stride, reader, steps, ahead, sums);
-        case 3: return tile<F, 3, Lines>(a, stride, reader, steps, ahead, sums);
-    }
-    if constexpr (Lines > 0) {
-        if (height == 2) return tile<F, 2, Lines>(a, stride, reader, steps, ahead, sums);
-        tile<F, 1, Lines>(a, stride, reader, steps, ahead, sums);
-    }
-}
+// The shape of tiles where there are several: rows at most, and vectors of a panel's four.
+struct Shape {
+    int rows, vectors;
+};
+
+// How some rows are multiplied with a part of a panel whose steps are so many lines. Tiles are of nearly the same height: a
+// low last one would wait for its own additions.
+struct Tiles {
+    int count, height, taller;  // so many of them, the first ones, are one row higher
+    int runs;                   // of all of a panel's vectors
+    int spare;                  // the last ones, which are slots, see ahead.h
+
+    Tiles(int rows, Shape shape, int lines)
+        : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
+          runs(count * 4 / shape.vectors), spare(std::clamp(rows / kRowsOfLine - lines, 0, count > 1 ? runs : 0)) {}
+
+    int height_of(int tile) const { return height + (tile < taller); }
+};
 
 // How a product without experts is cut: into panels of columns; tall ones into bands of rows too, so that there is work
-// for everybody and a band stays in the cache; each panel into parts along k; a band into tiles. The last of a full
-// band's tiles have nothing of the weights to fetch: those of each whole part are slots, see ahead.h.
+// for everybody and a band stays in the cache; each panel into parts along k; a band into tiles.
 //
 // All rows of the first panel, then of the second, and so on, are cut once more, into a stretch for each thread: nine
 // panels are four and a half for each of two. A piece of a band is worth it if it isn't too low.
 struct Cut {
     int panels, rows;
     int height, bands;      // rows of a band; the last band may have fewer
-    int part, whole_parts;  // steps of a part, and how many have as many
-    int tile_rows, spare;
+    int steps, part;        // along k; of a part
+    int whole_parts, spare;  // runs of a band with each of them that are slots
 
-    Cut(const Op& op, const Step& step, int steps, int part, int tile_rows, int lines)
-        : panels(panels_of(op)), rows(rows_of(op, step)), height(rows > kBand ? 64 : std::max(1, rows)),
-          bands((rows + height - 1) / height), part(part), whole_parts(steps / part), tile_rows(tile_rows),
-          spare(spare_tiles((height + tile_rows - 1) / tile_rows, lines)) {}
+    Cut(const Op& op, const Step& step, int steps, int part, Shape shape, int lines)
+        : panels(panels_of(op)), rows(rows_of(op, step)), height(rows > kBand ? kTallBand : std::max(1, rows)),
+          bands((rows + height - 1) / height), steps(steps), part(part), whole_parts(steps / part),
+          spare(Tiles(height, shape, lines).spare) {}
 
     Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
-    // Of the spare tiles of the piece that begins there.
+    // Of the first part of the piece that begins there.
     int first_slot(int panel, int row) const {
-        return (panel * bands + row / height) * whole_parts * spare + row % height / tile_rows;
+        return (panel * bands + row / height) * whole_parts * spare + row % height * spare / height;
     }
 
     // The bands of a thread's stretch, the first and last of which may be pieces. Numbers go on from stretch to stretch.
@@ -188,13 +164,13 @@ private:
         if (rows == 0 || thread == threads) return even;
         const int64_t panel = even / rows * rows, first = panel + even % rows / height * height;
         const int64_t last = std::min(first + height, panel + rows);
-        const int least = 2 * tile_rows;
+        const int least = 2 * kNarrow;
         return even - first < least ? first : last - even < least ? last : even;
     }
 };
 
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and some of its rows, and the
-// panel to be fetched meanwhile: with the last rows the next one, else -1.
+// panel that is multiplied after these: with the last rows the next one.
 template <class Work>
 inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
     const int panels = cut.panels;
@@ -206,7 +182,7 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
                 last = end - first > kBand ? first + kBand : end;
-                work(panel, last < end ? -1 : std::min(panel + 1, op.experts * panels - 1), first, last);
+                work(panel, last < end ? panel : std::min(panel + 1, op.experts * panels - 1), first, last);
             }
         });
         return;
@@ -214,75 +190,80 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
     run.share_stretches(index, stretch_of, [&](int task, int thread) {
         cut.piece(task, thread, run.threads, [&](int panel, int first, int last) {
-            work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : -1, first, last);
+            work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : panel, first, last);
         });
     });
 }
 
-// A panel of a weight in the activations' own format: read where it lies.
-template <class F>
-struct PlainPanel {
-    static constexpr int lines = 4;  // of 64 bytes that hold a step
-    static constexpr bool ready = true;
-    const char* weights;
-
-    PlainPanel(const Op& op, int panel, int steps)
-        : weights((const char*)op.weight + (int64_t)panel * steps * lines * 64) {}
-
-    const char* at(int step) const { return weights + (int64_t)step * lines * 64; }
-
-    template <bool>
-    ReadyReader reader(int first, void*) const {
-        return {(const __m512i*)at(first)};
-    }
-};
-
-template <class Panel, class F>
-Cut cut_of(const Op& op, const Step& step) {
-    const int steps = op.k / F::pair;
-    return {op, step, steps, part_steps(steps), kRows, Panel::lines};
+// Calls work with a height that the compiler knows.
+template <int Least, int Most, class Work>
+inline __attribute__((always_inline)) void with_height(int height, const Work& work) {
+    if constexpr (Least < Most)
+        if (height > Least) return with_height<Least + 1, Most>(height, work);
+    work(std::integral_constant<int, Least>{});
 }
 
-// out (rows, n) = in (rows, k) T times the packed weight; see `mode`. `k` is a multiple of a pair. A panel is taken in
-// parts that stay in the first cache while all rows are multiplied with them; the sums of a band of rows are in memory.
-template <class F, class Panel>
+// Some rows times a part of a panel, into sums (rows, kPanel). `next` is what is multiplied after it.
+template <class Part>
+void multiply_part(const Part& part, int rows, int steps, const char* next, const Stream& stream, int slot, float* sums) {
+    constexpr int lines = Part::lines;
+    const char* at = part.at + kAhead;
+    if (rows <= kNarrow) {
+        with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
+            part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{at, lines * 64}, sums);
+        });
+        return;
+    }
+    constexpr Shape shape = Part::shape;
+    const Tiles tiles(rows, shape, lines);
+    int run = 0;
+    const int64_t share = lines * 64 / tiles.runs;  // of a step's lines, for each run
+    for (int vector = 0; vector < 4; vector += shape.vectors)
+        for (int tile = 0, row = 0; tile < tiles.count; ++tile) {
+            const int height = tiles.height_of(tile);
+            float* to = sums + row * kPanel + vector * 16;
+            auto multiply = [&](const auto& fetch) {
+                with_height<(shape.rows + 1) / 2, shape.rows>(height, [&](auto height) __attribute__((always_inline)) {
+                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, to);
+                });
+            };
+            if (shape.rows > kNarrow && tiles.count == 1) multiply(FetchOwn<(lines + 1) / 2>{at += steps * share, share});
+            else if (share > 64) multiply(FetchNext<2>{next, share});
+            else if (run++ < tiles.runs - tiles.spare) multiply(FetchNext<1>{next, share});
+            else stream.with_slot(slot++, {next, share}, multiply);
+            next += steps * share;
+            row += height;
+        }
+}
+
+// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the first cache
+// while all rows are multiplied with them; the sums of a band of rows are in memory.
+//
+// Panel knows a format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has the
+// address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
+// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel); and
+// correct(rows, sums), which adds what tiles leave out.
+template <class Panel>
 void linear(Run& run, int index, const Op& op, const Step& step) {
-    using T = typename F::T;
-    const int steps = op.k / F::pair;
     const Stream& stream = run.streams[index], nothing{};
-    const Cut cut = cut_of<Panel, F>(op, step);
-    alignas(64) T room[kSteps * kPanel * F::pair];
+    const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kBand * kPanel];
-    for_each_band(run, index, op, step, cut, [&](int panel_index, int, int first, int last) {
-        const Panel panel(op, panel_index, steps);
+    for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
+        const Panel panel(op, panel_index);
         memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
-        // Tiles of nearly the same height: a low last one would wait for its own additions.
-        const int tiles = (last - first + kRows - 1) / kRows, busy = tiles - spare_tiles(tiles, Panel::lines);
-        const int slots = cut.first_slot(panel_index, first);
-        for (int from = 0; from < steps; from += cut.part) {
-            const int count = std::min(cut.part, steps - from);
-            const T* a = (const T*)op.in + first * (int64_t)op.k + from * F::pair;
-            if (tiles == 1) {
-                auto reader = panel.template reader<false>(from, room);
-                tile_of<F, Panel::lines>(last - first, a, op.k, reader, count, Ahead{panel.at(from)}, sums);
-                continue;
-            }
-            auto reader = panel.template reader<true>(from, room);
-            const ReadyReader again{Panel::ready ? (const __m512i*)panel.at(from) : (const __m512i*)room};
-            for (int t = 0, row = 0, height; t < tiles; ++t, row += height) {
-                height = (last - first - row) / (tiles - t);
-                const Ahead ahead = ahead_of(t, tiles, panel.at(from), panel.at(from + count), count, Panel::lines,
-                                             count == cut.part ? stream : nothing,
-                                             slots + from / cut.part * cut.spare + t - busy);
-                const T* rows = a + (int64_t)row * op.k;
-                if (t == 0) tile_of<F, 0>(height, rows, op.k, reader, count, ahead, sums);
-                else tile_of<F, 0>(height, rows, op.k, again, count, ahead, sums + row * kPanel);
-            }
+        int slot = cut.first_slot(panel_index, first);
+        for (int number = 0, from = 0; from < cut.steps; ++number, from += cut.part, slot += cut.spare) {
+            const int count = std::min(cut.part, cut.steps - from);
+            const char* next = from + count < cut.steps ? panel.at(from + count) : Panel(op, following).at(0);
+            const auto part = panel.part(number, first);
+            multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, sums);
+            part.correct(last - first, sums);
         }
         for (int row = first; row < last; ++row) {
             __m512 sum[4];
             for (int v = 0; v < 4; ++v) sum[v] = _mm512_load_ps(sums + (row - first) * kPanel + v * 16);
-            finish_row<F>(op, row, panel_index, sum);
+            panel.finish(sum);
+            finish_row<typename Panel::Format>(op, row, panel_index, sum);
         }
     });
 }

@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int kPanel = 64;   // columns of a packed weight panel: four vectors
-constexpr int kSteps = 144;  // steps along k (a 32-bit lane of each column) of a panel's part, at most: 36 KiB
+constexpr int kSteps = 96;   // steps along k (a 32-bit lane of each column) of a panel's part, at most: 24 KiB
 constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {

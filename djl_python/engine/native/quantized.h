@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kGroup = 64;          // of program.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
-constexpr int kIntegerRows = 6;     // of the register tile
 
 // A row of rounded activations: all its codes, then a scale and the codes' sum for each group.
 struct IntegerRow {
@@ -36,20 +35,23 @@ inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
 }
 
 struct Eight {
-    static constexpr int zero = 128, lines = 4;  // lines of 64 bytes that hold a quad of a panel
+    static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines of 64 bytes that hold a quad of a panel
     static constexpr bool grouped = false;
-    static void load(const char* at, __m512i (&b)[4]) {
-        for (int v = 0; v < 4; ++v) b[v] = _mm512_loadu_si512(at + v * 64);
+    // V vectors of a quad, from an even one on.
+    template <int V>
+    static void load(const char* at, int vector, __m512i (&b)[V]) {
+        for (int v = 0; v < V; ++v) b[v] = _mm512_loadu_si512(at + (vector + v) * 64);
     }
 };
 
 struct Four {
-    static constexpr int zero = 8, lines = 2;
+    static constexpr int zero_bits = 3, zero = 1 << zero_bits, lines = 2;
     static constexpr bool grouped = true;
-    static void load(const char* at, __m512i (&b)[4]) {
+    template <int V>
+    static void load(const char* at, int vector, __m512i (&b)[V]) {
         const __m512i low = _mm512_set1_epi8(15);
-        for (int v = 0; v < 4; v += 2) {
-            const __m512i both = _mm512_loadu_si512(at + v * 32);
+        for (int v = 0; v < V; v += 2) {
+            const __m512i both = _mm512_loadu_si512(at + (vector + v) * 32);
             b[v] = _mm512_and_si512(both, low);
             b[v + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
         }
@@ -64,105 +66,105 @@ inline int64_t panel_bytes(int groups) {
 // sum += b (unsigned) times a (signed), four to a lane. The intrinsic makes GCC 12 copy each sum, and spill them all.
 inline void multiply(__m512i& sum, __m512i b, __m512i a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a)); }
 
-// R rows times one panel of weights; sums in fp32, (R, kPanel) in memory: the registers are the integers'. Loops are
-// unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
-template <class W, int R, int Lines>
-inline void integer_tile(const Op& op, int64_t row, int panel, int groups, const char* weights, Ahead ahead,
-                         float* sums) {
-    IntegerRow given[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) given[r] = integer_row(op.in, row + r, groups);
-    auto scales = (const uint16_t*)op.weight2 + (int64_t)panel * groups * kPanel;
-    for (int g = 0; g < groups; ++g) {
-        __m512i part[R][4];
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) part[r][v] = _mm512_set1_epi32(-W::zero * given[r].sums[g]);
-        for (int q = 0; q < kQuads; ++q, weights += W::lines * 64) {
-            __m512i b[4];
-            W::load(weights, b);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                int32_t four;
-                memcpy(&four, given[r].codes + g * kGroup + q * 4, 4);
-                const __m512i x = _mm512_set1_epi32(four);
-#pragma GCC unroll 4
-                for (int v = 0; v < 4; ++v) multiply(part[r][v], b[v], x);
-            }
-            ahead.fetch<Lines>();
-        }
-        __m512 of_group[4];
-        if (W::grouped)
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v)
-                of_group[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(scales + g * kPanel + v * 16)));
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const __m512 scale = _mm512_set1_ps(given[r].scales[g]);
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) {
-                float* sum = sums + r * kPanel + v * 16;
-                const __m512 x = _mm512_cvtepi32_ps(part[r][v]);
-                const __m512 factor = W::grouped ? _mm512_mul_ps(scale, of_group[v]) : scale;
-                _mm512_store_ps(sum, _mm512_fmadd_ps(x, factor, _mm512_load_ps(sum)));
-            }
-        }
-    }
-}
-
-template <class F, class W, int R>
-inline void integer_rows_of_panel(const Op& op, int64_t row, int panel, int groups, const char* weights, bool alone,
-                                  Ahead ahead) {
-    alignas(64) float sums[R * kPanel] = {};
-    if (alone) integer_tile<W, R, W::lines>(op, row, panel, groups, weights, ahead, sums);
-    else if constexpr (R >= kIntegerRows / 2) integer_tile<W, R, 0>(op, row, panel, groups, weights, ahead, sums);
-    for (int r = 0; r < R; ++r) {
-        __m512 sum[4];
-        for (int v = 0; v < 4; ++v) {
-            sum[v] = _mm512_load_ps(sums + r * kPanel + v * 16);
-            if (W::grouped) continue;
-            sum[v] = _mm512_mul_ps(sum[v], _mm512_loadu_ps((const float*)op.weight2 + panel * kPanel + v * 16));
-        }
-        finish_row<F>(op, row + r, panel, sum);
-    }
-}
-
-// A panel of integers is one part: what is added up in registers are groups.
+// A part of a weight's panel and the rows that it is multiplied with.
 template <class W>
-Cut integer_cut_of(const Op& op, const Step& step) {
-    const int steps = (op.k + kGroup - 1) / kGroup * kQuads;
-    return {op, step, steps, steps, kIntegerRows, W::lines};
-}
+struct IntegerPart {
+    static constexpr int lines = W::lines;
+    static constexpr Shape shape{6, 4};
+    const char* at;
+    const uint16_t* scales;  // of groups, where they have them
+    const void* rows;
+    int first_row, groups;
 
-// `linear` with integer weights: in is what kQuantize wrote, weight2 are the scales.
-template <class F, class W>
-void integer_linear(Run& run, int index, const Op& op, const Step& step) {
-    const int groups = (op.k + kGroup - 1) / kGroup;
-    const int64_t size = panel_bytes<W>(groups);
-    const Cut cut = integer_cut_of<W>(op, step);
-    for_each_band(run, index, op, step, cut, [&](int panel, int following, int first, int last) {
-        const char* weights = (const char*)op.weight + panel * size;
-        const char* next = following < 0 ? nullptr : (const char*)op.weight + following * size;
-        const int tiles = (last - first + kIntegerRows - 1) / kIntegerRows, busy = tiles - spare_tiles(tiles, W::lines);
-        const int slots = cut.first_slot(panel, first);
-        int row = first;
-        for (int t = 0; t < tiles; ++t) {
-            const Ahead ahead = ahead_of(t, tiles, weights, next, groups * kQuads, W::lines, run.streams[index],
-                                         slots + t - busy);
-            const int height = (last - row + tiles - t - 1) / (tiles - t);
-            switch (height) {
-                case 1: integer_rows_of_panel<F, W, 1>(op, row, panel, groups, weights, tiles == 1, ahead); break;
-                case 2: integer_rows_of_panel<F, W, 2>(op, row, panel, groups, weights, tiles == 1, ahead); break;
-                case 3: integer_rows_of_panel<F, W, 3>(op, row, panel, groups, weights, tiles == 1, ahead); break;
-                case 4: integer_rows_of_panel<F, W, 4>(op, row, panel, groups, weights, tiles == 1, ahead); break;
-                case 5: integer_rows_of_panel<F, W, 5>(op, row, panel, groups, weights, tiles == 1, ahead); break;
-                default: integer_rows_of_panel<F, W, 6>(op, row, panel, groups, weights, tiles == 1, ahead); break;
+    // The registers are the integers', sums are in memory: in a place of their own, which stays in the first cache. Loops
+    // are unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
+    template <int R, int V, class Fetch>
+    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, float* sums) const {
+        const IntegerRow first = integer_row(rows, first_row + row, groups);
+        const int64_t stride = integer_row_bytes(groups);
+        Rows<R> codes(first.codes, stride), row_scales(first.scales, stride), row_sums(first.sums, stride);
+        alignas(64) __m512 sum[R][V];
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < V; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
+        const char* quad = at;
+        const uint16_t* group_scales = scales + vector * 16;
+        for (int g = 0; g < steps / kQuads; ++g) {
+            __m512i part[R][V];
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const __m512i off = _mm512_slli_epi32(row_sums.spread(r), W::zero_bits);
+#pragma GCC unroll 4
+                for (int v = 0; v < V; ++v) part[r][v] = _mm512_sub_epi32(_mm512_setzero_si512(), off);
             }
-            row += height;
+            for (int q = 0; q < kQuads; ++q, quad += lines * 64) {
+                __m512i b[V];
+                W::template load<V>(quad, vector, b);
+#pragma GCC unroll 12
+                for (int r = 0; r < R; ++r) {
+                    const __m512i x = codes.spread(r);
+#pragma GCC unroll 4
+                    for (int v = 0; v < V; ++v) multiply(part[r][v], b[v], x);
+                }
+                codes.advance();
+                fetch();
+            }
+            __m512 of_group[V];
+            if (W::grouped)
+#pragma GCC unroll 4
+                for (int v = 0; v < V; ++v)
+                    of_group[v] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(group_scales + v * 16)));
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                const __m512 scale = _mm512_castsi512_ps(row_scales.spread(r));
+#pragma GCC unroll 4
+                for (int v = 0; v < V; ++v) {
+                    const __m512 x = _mm512_cvtepi32_ps(part[r][v]);
+                    const __m512 factor = W::grouped ? _mm512_mul_ps(scale, of_group[v]) : scale;
+                    sum[r][v] = _mm512_fmadd_ps(x, factor, sum[r][v]);
+                }
+            }
+            row_scales.advance();
+            row_sums.advance();
+            group_scales += kPanel;
         }
-    });
-}
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < V; ++v) _mm512_store_ps(sums + r * kPanel + v * 16, sum[r][v]);
+    }
+
+    void correct(int, float*) const {}
+};
+
+// A weight's panel, which is one part. Rows are what kQuantize wrote.
+template <class F, class W>
+struct IntegerPanel {
+    using Format = F;
+
+    IntegerPanel(const Op& op, int panel) : op(op), groups(groups_of(op)), panel(panel) {}
+
+    static Cut cut(const Op& op, const Step& step) {
+        const int steps = groups_of(op) * kQuads;
+        return {op, step, steps, steps, IntegerPart<W>::shape, W::lines};
+    }
+
+    const char* at(int step) const {
+        return (const char*)op.weight + panel * panel_bytes<W>(groups) + (int64_t)step * W::lines * 64;
+    }
+
+    IntegerPart<W> part(int, int row) const {
+        return {at(0), (const uint16_t*)op.weight2 + (int64_t)panel * groups * kPanel, op.in, row, groups};
+    }
+
+    void finish(__m512 (&sum)[4]) const {
+        if (W::grouped) return;
+        for (int v = 0; v < 4; ++v) sum[v] = _mm512_mul_ps(sum[v], _mm512_loadu_ps(op.weight2 + panel * kPanel + v * 16));
+    }
+
+private:
+    static int groups_of(const Op& op) { return (op.k + kGroup - 1) / kGroup; }
+
+    const Op& op;
+    const int groups, panel;
+};
 
 // out = in (rows, k) T, rounded: each group's greatest becomes 127.
 template <class F>

@@ -8,6 +8,7 @@
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"
+#include "twelve.h"
 
 namespace {
 
@@ -42,8 +43,7 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
         if (op.mode == 1 && op.format == kEight) {
             for (int i = 0; i < op.n; ++i) out[i] = code_of(op, step.ids[t], i) * op.scale;
         } else if (op.mode == 1 && op.format == kTwelve) {
-            const TwelvePanel panel(op, (int)(step.ids[t] / kPanel), op.n / 2);
-            panel.column((int)(step.ids[t] % kPanel), op.n / 2, op.scale, out);
+            twelve_column(op, op.n, (int)step.ids[t], op.scale, out);
         } else if (op.mode == 1) {  // the table is the head's packed weight
             const auto* column = table + step.ids[t] / kPanel * kPanel * op.n + step.ids[t] % kPanel * F::pair;
             for (int i = 0; i < op.n; ++i)

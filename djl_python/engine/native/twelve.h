@@ -2,7 +2,9 @@
 //
 // The low byte of a trained or random weight is noise; its high byte (sign and most of the exponent) takes few values.
 // A panel has a table of the sixteen most frequent ones: a weight is its low byte and four bits that name the high one.
-// The few others, one in ten thousand or so, are listed and put in place when the panel is read. A step of a panel is
+// The few others, one in ten thousand or so, are listed. In their place is the smallest number that the table makes, and
+// the difference is added to the sums: to look for them while a part is multiplied would cost as much as all of a part's
+// unpacking. A step of a panel is
 // 128 weights, four vectors of 16 columns times a pair: 64 low bytes of the first two vectors, 64 of the other two, and
 // 64 bytes of names, the first two vectors' in the lower halves. Bytes are interleaved as the unpack instructions do it.
 
@@ -19,6 +21,7 @@ namespace {
 constexpr int kWeights = 128;  // of a step
 constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
+constexpr int kStandIn = kNames - 1;  // the name of the smallest, with a low byte of 0
 constexpr int kColumnAhead = 48;  // steps
 
 inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
@@ -26,96 +29,103 @@ inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_s
 // The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
 
-// A packed weight's panel. `weight2` are the tables; `weight3` says for each panel and part of its steps where, in
-// itself, the list of its other weights begins: place in the part, a multiple of 2^16, plus the weight's 16 bits.
-struct TwelvePanel {
+// A part of a packed weight's panel. `weight2` are the panels' tables; `weight3` says for each panel and part of its steps
+// where, in itself, the list of its other weights begins: place in the part, a multiple of 2^16, plus the weight's 16 bits.
+struct TwelveWeights {
     static constexpr int lines = 3;  // of 64 bytes that hold a step
-    static constexpr bool ready = false;
-    const char* weights;
-    const uint8_t* table;
-    const uint32_t* listed;
-    const uint32_t* starts;
-    int part;  // steps
+    const char* at;
 
-    TwelvePanel(const Op& op, int panel, int steps) {
-        weights = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
-        table = (const uint8_t*)op.weight2 + panel * kNames;
-        listed = (const uint32_t*)op.weight3;
-        starts = listed + (int64_t)panel * parts_of(steps);
-        part = part_steps(steps);
+    // A part by its number, which is at that address.
+    TwelveWeights(const Op& op, int panel, int parts, int number, const char* at)
+        : at(at), table((const uint8_t*)op.weight2 + panel * kNames) {
+        const auto* lists = (const uint32_t*)op.weight3;
+        const uint32_t* start = lists + (int64_t)panel * parts + number;
+        listed = lists + start[0];
+        end = lists + start[1];
     }
 
-    const char* at(int step) const { return weights + (int64_t)step * kStepBytes; }
-
-    // Reads a part from its first step on; with Keep it leaves what it reads in `room`.
-    template <bool Keep>
+    // Reads V vectors of a part, from the First and the part's first step on. To shift by what only runtime knows would
+    // cost as much as all the rest.
+    template <int First, int V>
     struct Reader {
-        const char* from;
-        const uint32_t* listed;
-        int left;  // of the list
-        uint16_t* room;
+        const char* at;
         __m512i names;
 
-        Reader(const TwelvePanel& panel, int first, uint16_t* room)
-            : from(panel.at(first)), room(room),
-              names(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)panel.table))) {
-            const uint32_t* start = panel.starts + first / panel.part;
-            listed = panel.listed + start[0];
-            left = (int)(start[1] - start[0]);
-        }
-
-        void operator()(int step, __m512i (&b)[4]) {
-            const __m512i half = _mm512_set1_epi8(15);
-            const __m512i low = _mm512_loadu_si512(from), low2 = _mm512_loadu_si512(from + 64);
-            const __m512i named = _mm512_loadu_si512(from + 128);
-            const __m512i high = _mm512_shuffle_epi8(names, _mm512_and_si512(named, half));
-            const __m512i high2 = _mm512_shuffle_epi8(names, _mm512_and_si512(_mm512_srli_epi16(named, 4), half));
-            from += kStepBytes;
-            b[0] = _mm512_unpacklo_epi8(low, high);
-            b[1] = _mm512_unpackhi_epi8(low, high);
-            b[2] = _mm512_unpacklo_epi8(low2, high2);
-            b[3] = _mm512_unpackhi_epi8(low2, high2);
-            auto* to = (__m512i*)(room + (Keep ? step * kWeights : 0));
-            const bool others = left && (int)(*listed >> 16) / kWeights == step;
-            if (Keep || others)
-                for (int v = 0; v < 4; ++v) _mm512_store_si512(to + v, b[v]);
-            if (!others) return;
-            for (; left && (int)(*listed >> 16) / kWeights == step; ++listed, --left)
-                ((uint16_t*)to)[(*listed >> 16) % kWeights] = (uint16_t)*listed;
-            for (int v = 0; v < 4; ++v) b[v] = _mm512_load_si512(to + v);
+        void read(__m512i (&b)[V]) {
+            const __m512i nibble = _mm512_set1_epi8(15), named = _mm512_loadu_si512(at + 128);
+            for (int v = 0; v < V; v += 2) {
+                const int group = (First + v) / 2;
+                const __m512i low = _mm512_loadu_si512(at + 64 * group);
+                const __m512i name = _mm512_and_si512(group ? _mm512_srli_epi16(named, 4) : named, nibble);
+                const __m512i high = _mm512_shuffle_epi8(names, name);
+                b[v] = _mm512_unpacklo_epi8(low, high);
+                b[v + 1] = _mm512_unpackhi_epi8(low, high);
+            }
+            at += kStepBytes;
         }
     };
 
-    template <bool Keep>
-    Reader<Keep> reader(int first, uint16_t* room) const {
-        return {*this, first, room};
+    template <int V, class Work>
+    void read(int vector, const Work& work) const {
+        const __m512i names = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table));
+        if (vector) work(Reader<4 - V, V>{at, names});
+        else work(Reader<0, V>{at, names});
+    }
+
+    // The listed weights instead of what is in their place: each of both products is exact.
+    void correct(const char* rows, int64_t stride, int count, float* sums) const {
+        const float stand_in = BF16::to((uint16_t)(table[kStandIn] << 8));
+        for (const uint32_t* one = listed; one < end; ++one) {
+            const int word = (int)(*one >> 16) % kWeights;
+            const float weight = BF16::to((uint16_t)*one);
+            const char* x = rows + (2 * step_of(*one) + word % 2) * sizeof(uint16_t);
+            float* sum = sums + word / 2;
+            for (int row = 0; row < count; ++row, x += stride, sum += kPanel) {
+                const float number = BF16::to(*(const uint16_t*)x);
+                *sum = std::fma(number, weight, std::fma(-number, stand_in, *sum));
+            }
+        }
     }
 
     // One column, fp32, `scale` times what it is: (2 * steps,).
     void column(int column, int steps, float scale, float* out) const {
         const int vector = column / 16, group = vector / 2;
         for (int k = 0; k < 2 * steps; ++k) {
+            auto from = (const uint8_t*)at + (int64_t)(k / 2) * kStepBytes;
             if (k % 2 == 0) {  // each step is a line or two that nobody has read lately
-                const char* soon = at(k / 2 + kColumnAhead) + column % 16 / 4 * 16;
+                auto soon = (const char*)from + kColumnAhead * kStepBytes + column % 16 / 4 * 16;
                 _mm_prefetch(soon + 64 * group, _MM_HINT_T0);
                 _mm_prefetch(soon + 128, _MM_HINT_T0);
             }
             const int word = column % 16 * 2 + k % 2;
             const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;
-            auto from = (const uint8_t*)at(k / 2);
             const int high = table[from[128 + i] >> 4 * group & 15];
             out[k] = BF16::to((uint16_t)(high << 8 | from[64 * group + i])) * scale;
         }
-        for (int p = 0; p < parts_of(steps); ++p)
-            for (uint32_t i = starts[p]; i < starts[p + 1]; ++i) {
-                const int place = listed[i] >> 16, word = place % kWeights;
-                if (word / 2 != column) continue;
-                out[2 * (p * part + place / kWeights) + word % 2] = BF16::to((uint16_t)listed[i]) * scale;
-            }
+        for (const uint32_t* one = listed; one < end; ++one) {
+            const int word = (int)(*one >> 16) % kWeights;
+            if (word / 2 == column) out[2 * step_of(*one) + word % 2] = BF16::to((uint16_t)*one) * scale;
+        }
     }
+
+private:
+    static int step_of(uint32_t listed) { return (int)(listed >> 16) / kWeights; }
+
+    const uint8_t* table;
+    const uint32_t *listed, *end;
 };
 
-// The high bytes that most weights of a panel have.
+// One column of a packed weight (k, n), fp32, `scale` times what it is: (k,).
+inline void twelve_column(const Op& op, int k, int column, float scale, float* out) {
+    const int steps = k / 2, length = part_steps(steps), panel = column / kPanel;
+    auto at = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
+    for (int number = 0, from = 0; from < steps; ++number, from += length) {
+        const TwelveWeights part(op, panel, parts_of(steps), number, at + (int64_t)from * kStepBytes);
+        part.column(column % kPanel, std::min(length, steps - from), scale, out + 2 * from);
+    }
+}
+
+// The high bytes that most weights of a panel have, that of the smallest numbers last.
 inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) {
     int counts[2][256] = {};  // two, so that equal neighbours don't wait for each other
     for (int c = 0; c < kPanel; ++c) {
@@ -134,11 +144,14 @@ inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) 
         return counts[0][a] != counts[0][b] ? counts[0][a] > counts[0][b] : a < b;
     });
     for (int i = 0; i < kNames; ++i) table[i] = (uint8_t)order[i];
+    auto magnitude = [](uint8_t high) { return high & 127; };
+    auto smallest = std::min_element(table, table + kNames, [&](int a, int b) { return magnitude(a) < magnitude(b); });
+    std::swap(*smallest, table[kStandIn]);
 }
 
 // The names of 64 high bytes, in the half of a byte that a group has; `known` are those that have one.
 inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64& known) {
-    __m512i named = _mm512_setzero_si512();
+    __m512i named = _mm512_set1_epi8((char)(kStandIn << 4 * group));
     for (int name = 0; name < kNames; ++name) {
         const __mmask64 same = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)table[name]));
         named = _mm512_mask_mov_epi8(named, same, _mm512_set1_epi8((char)(name << 4 * group)));
@@ -182,7 +195,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                     const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
                     __mmask64 known = 0;
                     named = _mm512_or_si512(named, names_of(high, table, group, known));
-                    _mm512_storeu_si512(to + group * 64, low);
+                    _mm512_storeu_si512(to + group * 64, _mm512_maskz_mov_epi8(known, low));
                     for (uint64_t others = ~(uint64_t)known; others; others &= others - 1) {
                         const int place = place_of(group, __builtin_ctzll(others));
                         const auto* weights = (const uint16_t*)lanes[s];

@@ -32,7 +32,8 @@ struct FetchOwn {
     }
 };
 
-// Tiles that share a part of a panel fetch the next one together.
+// Tiles that share a part of a panel fetch the next one together, each some of its lines; or keys and values. Each line
+// once: to fetch one that is on its way already costs as much as the first time.
 template <int Lines>
 struct FetchNext {
     const char* at;
@@ -44,21 +45,22 @@ struct FetchNext {
     }
 };
 
-// And beside it keys and values.
+// Two lines of keys and values with each step, of different places.
 struct FetchBeside {
-    FetchNext<1> next;
-    const char* at;
+    const char *at, *other;
     int64_t stride;
 
     void operator()() {
-        next();
         _mm_prefetch(at, _MM_HINT_T1);
+        _mm_prefetch(other, _MM_HINT_T1);
         at += stride;
+        other += stride;
     }
 };
 
-// Of keys and values, what one product fetches. A layer's part of a block is fetched in `runs` of `run_bytes`. `threads`
-// walk over the blocks, each from a place of its own: what is fetched first is what each begins with.
+// Of keys and values, what one product fetches. A layer's part of a block is fetched in `runs` of `run_bytes`, `at_once`
+// (one or two) of them at a time. `threads` walk over the blocks, each from a place of its own: what is fetched first is
+// what each begins with.
 struct Stream {
     const char* base = nullptr;  // the layer's part of the cache's first block; null: there is nothing to fetch
     const int64_t* blocks;
@@ -68,12 +70,16 @@ struct Stream {
     int first, end;  // of these blocks' places in the order of fetching
     int runs;
     int64_t run_bytes, stride;
+    int at_once;
 
-    // Calls work with what is fetched in a slot: a tile that has a line to spare.
+    // Calls work with what is fetched in a slot.
     template <class Work>
-    void with_slot(int slot, const FetchNext<1>& next, const Work& work) const {
-        if (const char* at = base ? run(slot) : nullptr) work(FetchBeside{next, at, stride});
-        else work(next);
+    void with_slot(int slot, const Work& work) const {
+        const char* at = base ? run(at_once * slot) : nullptr;
+        const char* other = at && at_once > 1 ? run(at_once * slot + 1) : nullptr;
+        if (other) work(FetchBeside{at, other, stride});
+        else if (at) work(FetchNext<1>{at, stride});
+        else work(FetchNext<0>{});
     }
 
 private:
@@ -101,17 +107,23 @@ void plan_streams(const std::vector<Op>& ops, const Step& step, int element_byte
         const int64_t bytes =  // of a block
             (int64_t)attention.kv_heads * step.block_size * (attention.dim + attention.value_dim) * element_bytes;
         int left = (int)std::min<int64_t>(step.block_count, kFetchedBytes / bytes);
-        for (int j = i - 1; j >= 0 && ops[j].kind != kAttend; --j) {
-            if (ops[j].kind != kLinear || ops[j].experts) continue;
-            const Slots slots = slots_of(ops[j]);
-            if (slots.count == 0) continue;
-            const int runs = (int)((bytes + slots.steps * 64 - 1) / (slots.steps * 64));
+        int64_t room = 0;
+        auto each = [&](auto use) {
+            for (int j = i - 1; j >= 0 && ops[j].kind != kAttend; --j) {
+                if (ops[j].kind != kLinear || ops[j].experts) continue;
+                const Slots slots = slots_of(ops[j]);
+                if (slots.count > 0) use(j, slots, (int)((bytes + slots.steps * 64 - 1) / (slots.steps * 64)));
+            }
+        };
+        each([&](int, const Slots& slots, int runs) { room += slots.count / runs; });
+        const int at_once = room < left ? 2 : 1;
+        each([&](int j, const Slots& slots, int runs) {
             const int64_t run_bytes = (bytes / runs + 63) / 64 * 64;
-            const int first = (int)std::max<int64_t>(0, left - slots.count / runs);
+            const int first = (int)std::max<int64_t>(0, left - slots.count * at_once / runs);
             streams[j] = {(const char*)attention.keys, step.blocks, step.block_bytes, step.block_count, threads, first,
-                          left, runs, run_bytes, (run_bytes + slots.steps - 1) / slots.steps};
+                          left, runs, run_bytes, (run_bytes + slots.steps - 1) / slots.steps, at_once};
             left = first;
-        }
+        });
     }
 }
 

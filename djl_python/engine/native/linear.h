@@ -107,11 +107,11 @@ struct Shape {
 struct Tiles {
     int count, height, taller;  // so many of them, the first ones, are one row higher
     int runs;                   // of all of a panel's vectors
-    int spare;                  // the last ones, which are slots, see ahead.h
+    int spare;                  // of those without weights to fetch, so many are slots, see ahead.h
 
     Tiles(int rows, Shape shape, int lines)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
-          runs(count * 4 / shape.vectors), spare(std::clamp(rows / kRowsOfLine - lines, 0, count > 1 ? runs : 0)) {}
+          runs(count * 4 / shape.vectors), spare(count > 1 ? std::clamp(rows / kRowsOfLine - lines, 0, std::max(0, runs - lines)) : 0) {}
 
     int height_of(int tile) const { return height + (tile < taller); }
 };
@@ -216,23 +216,30 @@ void multiply_part(const Part& part, int rows, int steps, const char* next, cons
     }
     constexpr Shape shape = Part::shape;
     const Tiles tiles(rows, shape, lines);
-    int run = 0;
-    const int64_t share = lines * 64 / tiles.runs;  // of a step's lines, for each run
+    const int last_slot = slot + tiles.spare;
+    int run = 0, line = 0;
     for (int vector = 0; vector < 4; vector += shape.vectors)
         for (int tile = 0, row = 0; tile < tiles.count; ++tile) {
-            const int height = tiles.height_of(tile);
-            float* to = sums + row * kPanel + vector * 16;
+            const int height = tiles.height_of(tile), first = row;
+            float* to = sums + first * kPanel + vector * 16;
             auto multiply = [&](const auto& fetch) {
                 with_height<(shape.rows + 1) / 2, shape.rows>(height, [&](auto height) __attribute__((always_inline)) {
-                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, to);
+                    part.template tile<height, shape.vectors>(first, vector, steps, fetch, to);
                 });
             };
-            if (shape.rows > kNarrow && tiles.count == 1) multiply(FetchOwn<(lines + 1) / 2>{at += steps * share, share});
-            else if (share > 64) multiply(FetchNext<2>{next, share});
-            else if (run++ < tiles.runs - tiles.spare) multiply(FetchNext<1>{next, share});
-            else stream.with_slot(slot++, {next, share}, multiply);
-            next += steps * share;
             row += height;
+            if (shape.rows > kNarrow && tiles.count == 1) {
+                at += steps * lines * 32;
+                multiply(FetchOwn<(lines + 1) / 2>{at, lines * 32});
+                continue;
+            }
+            const char* from = next + (int64_t)line * steps * 64;
+            const int fetched = ++run * lines / tiles.runs - line;
+            line += fetched;
+            if (fetched == 2) multiply(FetchNext<2>{from, 128});
+            else if (fetched == 1) multiply(FetchNext<1>{from, 64});
+            else if (slot < last_slot) stream.with_slot(slot++, multiply);
+            else multiply(FetchNext<0>{});
         }
 }
 

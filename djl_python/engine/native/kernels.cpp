@@ -29,6 +29,37 @@
 
 namespace {
 
+template <class T>
+struct Type {
+    using type = T;
+};
+
+// Calls work with what knows a weight's format.
+template <class F, class Work>
+auto with_format(const Op& op, Work work) {
+    switch (op.format) {
+        case kEight: return work(Type<IntegerPanel<F, Eight>>{});
+        case kFour: return work(Type<IntegerPanel<F, Four>>{});
+        case kTwelve: return work(Type<FloatPanel<BF16, TwelveWeights>>{});
+        default: return work(Type<FloatPanel<F, PlainWeights>>{});
+    }
+}
+
+// Where this thread's part of the product begins that comes after an operation; null if there is none.
+template <class F>
+const char* upcoming_weights(const Run& run, int index) {
+    for (int i = index + 1; i < (int)run.ops.size(); ++i) {
+        const Op& op = run.ops[i];
+        if (op.kind != kLinear) continue;
+        if (op.experts) return nullptr;
+        return with_format<F>(op, [&](auto panel) {
+            using Panel = typename decltype(panel)::type;
+            return Panel(op, Panel::cut(op, run.step_of(op)).first_panel(number, run.threads)).at(0);
+        });
+    }
+    return nullptr;
+}
+
 template <class F>
 void operate(Run& run, int i) {
     const Op& op = run.ops[i];
@@ -37,12 +68,9 @@ void operate(Run& run, int i) {
         case kEmbed: embed<F>(run, i, op, step); break;
         case kNorm: norm<F>(run, i, op, step); break;
         case kLinear:
-            switch (op.format) {
-                case kEight: linear<IntegerPanel<F, Eight>>(run, i, op, step); break;
-                case kFour: linear<IntegerPanel<F, Four>>(run, i, op, step); break;
-                case kTwelve: linear<FloatPanel<BF16, TwelveWeights>>(run, i, op, step); break;
-                default: linear<FloatPanel<F, PlainWeights>>(run, i, op, step);
-            }
+            with_format<F>(op, [&](auto panel) {
+                linear<typename decltype(panel)::type>(run, i, op, step, [&] { return upcoming_weights<F>(run, i); });
+            });
             break;
         case kQuantize: quantize<F>(run, i, op, step); break;
         case kHeads: heads<F>(run, i, op, step); break;
@@ -84,12 +112,7 @@ void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F3
 // A product's slots for what attention reads, see ahead.h.
 template <class F>
 Slots slots_of(const Op& op, const Step& step) {
-    switch (op.format) {
-        case kEight: return IntegerPanel<F, Eight>::cut(op, step).slots();
-        case kFour: return IntegerPanel<F, Four>::cut(op, step).slots();
-        case kTwelve: return FloatPanel<BF16, TwelveWeights>::cut(op, step).slots();
-        default: return FloatPanel<F, PlainWeights>::cut(op, step).slots();
-    }
+    return with_format<F>(op, [&](auto panel) { return decltype(panel)::type::cut(op, step).slots(); });
 }
 
 template <class F>

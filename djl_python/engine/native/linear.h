@@ -1,9 +1,9 @@
 // Matrix products with packed weights, and what is done to their rows on the way out.
 //
 // Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
-// wide tiles, half a panel in width: each vector of weights is used with twice as many rows while it is in a register, and
-// to unpack it costs nothing beside that. Tiles fetch evenly what comes next; a memory that is asked for the same all the
-// time is never waited for.
+// several tiles, of a shape that the weights' format has: those of floats are half a panel wide and twice as high, so that
+// a vector of weights is used with twice as many rows while it is in a register, and to unpack it costs nothing beside
+// that. Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never waited for.
 
 #pragma once
 
@@ -18,10 +18,10 @@
 
 namespace {
 
-constexpr int kNarrow = 6;     // rows of a tile of four vectors
+constexpr int kNarrow = 6;      // rows of a tile of four vectors
 constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
-constexpr int kBand = 96;      // rows that a panel is multiplied with at a time, at most
-constexpr int kTallBand = 60;  // of a product that has more
+constexpr int kBand = 96;       // rows that a panel is multiplied with at a time, at most
+constexpr int kTallBand = 60;   // of a product that has more
 
 inline __m512 activate(__m512 x, int activation) {
     const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
@@ -106,12 +106,14 @@ struct Shape {
 // low last one would wait for its own additions.
 struct Tiles {
     int count, height, taller;  // so many of them, the first ones, are one row higher
-    int runs;                   // of all of a panel's vectors
-    int spare;                  // of those without weights to fetch, so many are slots, see ahead.h
+    int runs;                   // through tiles, for all of a panel's vectors
+    int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and the memory gives more
 
     Tiles(int rows, Shape shape, int lines)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
-          runs(count * 4 / shape.vectors), spare(count > 1 ? std::clamp(rows / kRowsOfLine - lines, 0, std::max(0, runs - lines)) : 0) {}
+          runs(count * 4 / shape.vectors), spare(std::min(rows / kRowsOfLine, runs) - lines) {
+        if (count == 1 || spare < 0) spare = 0;
+    }
 
     int height_of(int tile) const { return height + (tile < taller); }
 };
@@ -123,8 +125,8 @@ struct Tiles {
 // panels are four and a half for each of two. A piece of a band is worth it if it isn't too low.
 struct Cut {
     int panels, rows;
-    int height, bands;      // rows of a band; the last band may have fewer
-    int steps, part;        // along k; of a part
+    int height, bands;       // rows of a band; the last band may have fewer
+    int steps, part;         // along k; of a part
     int whole_parts, spare;  // runs of a band with each of them that are slots
 
     Cut(const Op& op, const Step& step, int steps, int part, Shape shape, int lines)
@@ -144,6 +146,9 @@ struct Cut {
         const int64_t first = begin(thread, threads), end = begin(thread + 1, threads);
         return first < end ? Stretch{band_of(first) + thread, band_of(end - 1) + thread + 1} : Stretch{0, 0};
     }
+
+    // The panel that a thread begins with.
+    int first_panel(int thread, int threads) const { return rows ? (int)(begin(thread, threads) / rows) : 0; }
 
     // `work(panel, first row, last row)` of a task of a thread's stretch.
     template <class Work>
@@ -170,7 +175,7 @@ private:
 };
 
 // Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and some of its rows, and the
-// panel that is multiplied after these: with the last rows the next one.
+// panel that is multiplied after these: with the last rows the next one, -1 if that is the next product's.
 template <class Work>
 inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
     const int panels = cut.panels;
@@ -189,8 +194,9 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     }
     auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
     run.share_stretches(index, stretch_of, [&](int task, int thread) {
+        const bool is_last = task + 1 == stretch_of(thread).end;
         cut.piece(task, thread, run.threads, [&](int panel, int first, int last) {
-            work(panel, last == cut.rows ? std::min(panel + 1, panels - 1) : panel, first, last);
+            work(panel, is_last ? -1 : last == cut.rows ? panel + 1 : panel, first, last);
         });
     });
 }
@@ -250,8 +256,10 @@ void multiply_part(const Part& part, int rows, int steps, const char* next, cons
 // address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
 // tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel); and
 // correct(rows, sums), which adds what tiles leave out.
-template <class Panel>
-void linear(Run& run, int index, const Op& op, const Step& step) {
+//
+// `upcoming` tells where the calling thread's part of the next product is, or null.
+template <class Panel, class Upcoming>
+void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
     const Stream& stream = run.streams[index], nothing{};
     const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kBand * kPanel];
@@ -261,7 +269,10 @@ void linear(Run& run, int index, const Op& op, const Step& step) {
         int slot = cut.first_slot(panel_index, first);
         for (int number = 0, from = 0; from < cut.steps; ++number, from += cut.part, slot += cut.spare) {
             const int count = std::min(cut.part, cut.steps - from);
-            const char* next = from + count < cut.steps ? panel.at(from + count) : Panel(op, following).at(0);
+            const char* next = from + count < cut.steps ? panel.at(from + count)
+                               : following < 0          ? upcoming()
+                                                        : Panel(op, following).at(0);
+            if (!next) next = panel.at(from);
             const auto part = panel.part(number, first);
             multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, sums);
             part.correct(last - first, sums);

@@ -19,31 +19,30 @@ namespace {
 constexpr int kAhead = 8192;                  // bytes of a panel fetched before they are needed
 constexpr int64_t kFetchedBytes = 20 << 20;  // of keys and values, at most: they share the last cache with the weights
 
-// What a tile fetches with each step. Whoever reads weights alone fetches Lines of them, shortly before. What others have
-// in the larger caches stays there, also what runs between steps.
-template <int Lines>
-struct FetchOwn {
+// What a tile fetches with each step: some lines, which lie together. Who reads weights once has nothing to leave in the
+// larger caches; what others have there stays, also what runs between steps.
+template <int Lines, bool Once>
+struct Fetch {
     const char* at;
     int64_t stride;
 
     void operator()() {
-        for (int line = 0; line < Lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_NTA);
+        for (int line = 0; line < Lines; ++line) {
+            if constexpr (Once) _mm_prefetch(at + line * 64, _MM_HINT_NTA);
+            else _mm_prefetch(at + line * 64, _MM_HINT_T1);
+        }
         at += stride;
     }
 };
+
+// Who reads weights alone fetches them shortly before.
+template <int Lines>
+using FetchOwn = Fetch<Lines, true>;
 
 // Tiles that share a part of a panel fetch the next one together, each some of its lines; or keys and values. Each line
 // once: to fetch one that is on its way already costs as much as the first time.
 template <int Lines>
-struct FetchNext {
-    const char* at;
-    int64_t stride;
-
-    void operator()() {
-        for (int line = 0; line < Lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
-        at += stride;
-    }
-};
+using FetchNext = Fetch<Lines, false>;
 
 // Two lines of keys and values with each step, of different places.
 struct FetchBeside {

@@ -66,7 +66,7 @@ struct FloatPanel {
     using Format = F;
 
     FloatPanel(const Op& op, int panel)
-        : op(op), steps(steps_of(op)), length(part_steps(steps)), parts((steps + length - 1) / length), panel(panel) {}
+        : op(op), steps(steps_of(op)), length(part_steps(steps)), parts(parts_of(steps)), panel(panel) {}
 
     static Cut cut(const Op& op, const Step& step) {
         const int steps = steps_of(op);

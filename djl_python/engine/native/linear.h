@@ -150,14 +150,14 @@ struct Cut {
     // The panel that a thread begins with.
     int first_panel(int thread, int threads) const { return rows ? (int)(begin(thread, threads) / rows) : 0; }
 
-    // `work(panel, first row, last row)` of a task of a thread's stretch.
+    // `work(panel, first row, last row, whether the stretch ends there)` of a task of a thread's stretch.
     template <class Work>
     void piece(int task, int thread, int threads, Work work) const {
         const int band = task - thread, panel = band / bands;
         const int64_t start = (int64_t)panel * rows;
         const int64_t first = start + band % bands * height, last = std::min(first + height, start + rows);
-        work(panel, (int)(std::max(first, begin(thread, threads)) - start),
-             (int)(std::min(last, begin(thread + 1, threads)) - start));
+        const int64_t end = begin(thread + 1, threads);
+        work(panel, (int)(std::max(first, begin(thread, threads)) - start), (int)(std::min(last, end) - start), end <= last);
     }
 
 private:
@@ -194,9 +194,8 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     }
     auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
     run.share_stretches(index, stretch_of, [&](int task, int thread) {
-        const bool is_last = task + 1 == stretch_of(thread).end;
-        cut.piece(task, thread, run.threads, [&](int panel, int first, int last) {
-            work(panel, is_last ? -1 : last == cut.rows ? panel + 1 : panel, first, last);
+        cut.piece(task, thread, run.threads, [&](int panel, int first, int last, bool ends) {
+            work(panel, ends ? -1 : last == cut.rows ? panel + 1 : panel, first, last);
         });
     });
 }
@@ -209,9 +208,9 @@ inline __attribute__((always_inline)) void with_height(int height, const Work& w
     work(std::integral_constant<int, Least>{});
 }
 
-// Some rows times a part of a panel, into sums (rows, kPanel). `next` is what is multiplied after it.
-template <class Part>
-void multiply_part(const Part& part, int rows, int steps, const char* next, const Stream& stream, int slot, float* sums) {
+// Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it.
+template <class Part, class Next>
+void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, float* sums) {
     constexpr int lines = Part::lines;
     const char* at = part.at + kAhead;
     if (rows <= kNarrow) {
@@ -222,6 +221,7 @@ void multiply_part(const Part& part, int rows, int steps, const char* next, cons
     }
     constexpr Shape shape = Part::shape;
     const Tiles tiles(rows, shape, lines);
+    const char* following = tiles.count > 1 ? next() : nullptr;
     const int last_slot = slot + tiles.spare;
     int run = 0, line = 0;
     for (int vector = 0; vector < 4; vector += shape.vectors)
@@ -239,7 +239,7 @@ void multiply_part(const Part& part, int rows, int steps, const char* next, cons
                 multiply(FetchOwn<(lines + 1) / 2>{at, lines * 32});
                 continue;
             }
-            const char* from = next + (int64_t)line * steps * 64;
+            const char* from = following + (int64_t)line * steps * 64;
             const int fetched = ++run * lines / tiles.runs - line;
             line += fetched;
             if (fetched == 2) multiply(FetchNext<2>{from, 128});
@@ -269,10 +269,12 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
         int slot = cut.first_slot(panel_index, first);
         for (int number = 0, from = 0; from < cut.steps; ++number, from += cut.part, slot += cut.spare) {
             const int count = std::min(cut.part, cut.steps - from);
-            const char* next = from + count < cut.steps ? panel.at(from + count)
-                               : following < 0          ? upcoming()
-                                                        : Panel(op, following).at(0);
-            if (!next) next = panel.at(from);
+            auto next = [&]() -> const char* {
+                if (from + count < cut.steps) return panel.at(from + count);
+                if (following >= 0) return Panel(op, following).at(0);
+                const char* at = upcoming();
+                return at ? at : panel.at(from);
+            };
             const auto part = panel.part(number, first);
             multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, sums);
             part.correct(last - first, sums);

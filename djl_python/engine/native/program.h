@@ -113,4 +113,6 @@ inline int part_steps(int steps) {
     return (steps + parts - 1) / parts;
 }
 
+inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
+
 }  // namespace

@@ -37,21 +37,18 @@ inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
 struct Eight {
     static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines of 64 bytes that hold a quad of a panel
     static constexpr bool grouped = false;
-    // V vectors of a quad, from an even one on.
-    template <int V>
-    static void load(const char* at, int vector, __m512i (&b)[V]) {
-        for (int v = 0; v < V; ++v) b[v] = _mm512_loadu_si512(at + (vector + v) * 64);
+    static void load(const char* at, __m512i (&b)[4]) {
+        for (int v = 0; v < 4; ++v) b[v] = _mm512_loadu_si512(at + v * 64);
     }
 };
 
 struct Four {
     static constexpr int zero_bits = 3, zero = 1 << zero_bits, lines = 2;
     static constexpr bool grouped = true;
-    template <int V>
-    static void load(const char* at, int vector, __m512i (&b)[V]) {
+    static void load(const char* at, __m512i (&b)[4]) {
         const __m512i low = _mm512_set1_epi8(15);
-        for (int v = 0; v < V; v += 2) {
-            const __m512i both = _mm512_loadu_si512(at + (vector + v) * 32);
+        for (int v = 0; v < 4; v += 2) {
+            const __m512i both = _mm512_loadu_si512(at + v * 32);
             b[v] = _mm512_and_si512(both, low);
             b[v + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
         }
@@ -79,7 +76,8 @@ struct IntegerPart {
     // The registers are the integers', sums are in memory: in a place of their own, which stays in the first cache. Loops
     // are unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
     template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, float* sums) const {
+    __attribute__((noinline)) void tile(int row, int, int steps, Fetch fetch, float* sums) const {
+        static_assert(V == 4);  // nothing is gained by less of the width
         const IntegerRow first = integer_row(rows, first_row + row, groups);
         const int64_t stride = integer_row_bytes(groups);
         Rows<R> codes(first.codes, stride), row_scales(first.scales, stride), row_sums(first.sums, stride);
@@ -87,7 +85,7 @@ struct IntegerPart {
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < V; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
         const char* quad = at;
-        const uint16_t* group_scales = scales + vector * 16;
+        const uint16_t* group_scales = scales;
         for (int g = 0; g < steps / kQuads; ++g) {
             __m512i part[R][V];
 #pragma GCC unroll 12
@@ -98,7 +96,7 @@ struct IntegerPart {
             }
             for (int q = 0; q < kQuads; ++q, quad += lines * 64) {
                 __m512i b[V];
-                W::template load<V>(quad, vector, b);
+                W::load(quad, b);
 #pragma GCC unroll 12
                 for (int r = 0; r < R; ++r) {
                     const __m512i x = codes.spread(r);

@@ -24,8 +24,6 @@ constexpr int kNames = 16;
 constexpr int kStandIn = kNames - 1;  // the name of the smallest, with a low byte of 0
 constexpr int kColumnAhead = 48;  // steps
 
-inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
-
 // The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
 

@@ -158,7 +158,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Literal["none", "int8", "int4", "gptq", "awq"],
         Meta(
             description="Weights of 8 bits (a scale per output) or 4 (a scale per 64 inputs), made at load, on CPUs; "
-            "gptq and awq: the checkpoint comes that way.",
+            "gptq and awq: the checkpoint comes that way, which needs no option.",
             extra={
                 "spellings": {
                     "bitsandbytes": "int8",

@@ -1,7 +1,7 @@
 """Replaces a model's linears, where torch runs it: by integer weights on torch's kernels, or by the native kernels.
 
-Engine process, once. Routers and other modules that only inherit from a linear are left as they are, and so are stacked
-weights of experts.
+Engine process, once. Weights that a checkpoint holds as codes are never rounded again. Routers and other modules that
+only inherit from a linear are left as they are, and so are stacked weights of experts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from .coded_linear import CodedWeight
 from .native.parts import as_linear, places_in
 from .native.recipe import Linear
 from .quantization import GROUP, Codes, Quantize, quantized
@@ -44,7 +45,7 @@ def replace_linears_(
         setattr(parent, name, made)
         if bits is not None and module is head:
             embedding = model.get_input_embeddings().weight
-            if linear.weight.data_ptr() == embedding.data_ptr():
+            if linear.numbers.data_ptr() == embedding.data_ptr():
                 embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
@@ -54,12 +55,18 @@ def replace_linears_(
         )
 
 
-def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module:
-    """A linear with integer weights; what torch's 4-bit kernel can't take gets 8 bits."""
-    assert quantize is not None
-    four = quantize == "int4" and len(linear.weight) % _COLUMNS == 0
-    codes = quantized(linear.weight, "int4" if four else "int8")
-    return QuantizedLinear(codes, linear.weight.shape[1], linear.bias)
+def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
+    """A linear with integer weights; what torch's 4-bit kernel can't take gets 8 bits, or stays numbers."""
+    columns, width = linear.weight.shape
+    four = columns % _COLUMNS == 0
+    if isinstance(linear.weight, CodedWeight):
+        stored = linear.weight.codes()
+        usable = stored is not None and stored.bits == 4 and four
+        return QuantizedLinear(stored, width, linear.bias) if stored is not None and usable else None
+    if quantize is None:
+        return None
+    codes = quantized(linear.weight, "int4" if quantize == "int4" and four else "int8")
+    return QuantizedLinear(codes, width, linear.bias)
 
 
 class QuantizedLinear(nn.Module):
@@ -72,10 +79,12 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = len(codes.codes), width
         self._four = codes.bits == 4
+        self._order = codes.order
         if self._four:
             weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.codes.int(), 1)
-            scales = codes.scales.to(torch.bfloat16).t()  # (groups, n), and zero points that are zeros
-            scales = torch.stack([scales, torch.zeros_like(scales)], dim=2)
+            assert codes.zeros is not None
+            scales = codes.scales.to(torch.bfloat16).t()  # (groups, n), and what the code in the middle stands for
+            scales = torch.stack([scales, scales * (codes.zero - codes.zeros.short().t())], dim=2)
         else:
             weight = (codes.codes[:, :width].int() - codes.zero).to(torch.int8).contiguous()
             scales = codes.scales.to(torch.bfloat16)
@@ -88,6 +97,7 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) to (..., columns)."""
         rows = x.reshape(-1, self.in_features)
+        rows = rows if self._order is None else rows[:, self._order]
         if rows.dtype == torch.float32 and len(rows) > _FEW_ROWS and not self._four:
             return nn.functional.linear(x, self.weight.float() * self.scales.float()[:, None], self.bias)
         rows = rows.to(torch.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import logging
 import os
@@ -14,6 +15,8 @@ import torch
 
 from ..errors import ModelLoadError
 from .attention import PAGED, register
+from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .coded_loading import as_transformers_reads, unpack_linears_
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
 
@@ -33,7 +36,11 @@ DTYPES: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model, with or without eyes, on its device, and what its checkpoint says about it."""
+    """A causal language model, with or without eyes, on its device, and what its checkpoint says about it.
+
+    Attributes:
+        method: what its linears were quantized with, where they are `CodedLinear`s.
+    """
 
     model: Any
     device: torch.device
@@ -41,6 +48,7 @@ class LoadedModel:
     vocabulary: int
     context: int
     eos_ids: frozenset[int]
+    method: str | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -86,20 +94,29 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     _check_quantization(settings, device, getattr(config, "quantization_config", None))
+    checkpoint = _coded_checkpoint(path, config, device)
+    if checkpoint is not None:
+        config.quantization_config = as_transformers_reads(checkpoint)
     kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
 
     def load(dtype: Any) -> Any:
-        return kind.from_pretrained(
+        model, report = kind.from_pretrained(
             path,
             config=config,
             dtype=dtype,
             trust_remote_code=settings.trust_remote_code,
             device_map={"": device} if device.type != "cpu" else None,
+            output_loading_info=True,
         )
+        if checkpoint is not None and report["missing_keys"]:
+            missing = ", ".join(sorted(report["missing_keys"])[:3])
+            raise ModelLoadError(f"{path}: {checkpoint.method} without what {type(model).__name__} needs: {missing}")
+        return model
 
     dtype = DTYPES[settings.dtype]
     stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    avoid_fp16 = device.type == "cpu" and getattr(config, "quantization_config", None) is None
+    left_alone = checkpoint is None and getattr(config, "quantization_config", None) is not None
+    avoid_fp16 = device.type == "cpu" and not left_alone
     try:
         model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
         if model is None or (avoid_fp16 and model.dtype == torch.float16):
@@ -112,6 +129,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
             ) from exc
         raise
     model.eval()
+    if checkpoint is not None and device.type != "cpu":
+        unpack_linears_(model)
+        log.warning(
+            "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
+            METHODS[checkpoint.method],
+            model.dtype,
+        )
+        checkpoint = None
     text = config.get_text_config(decoder=True)
     return LoadedModel(
         model=model,
@@ -120,11 +145,34 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         vocabulary=text.vocab_size,
         context=_context(text),
         eos_ids=_eos_ids(model, text),
+        method=None if checkpoint is None else checkpoint.method,
     )
 
 
+def _coded_checkpoint(path: Path, config: Any, device: torch.device) -> CodedCheckpoint | None:
+    """What is read without the library that transformers would use, which has kernels for GPUs.
+
+    Raises:
+        ModelLoadError: it isn't read, and there is no library either.
+    """
+    said = getattr(config, "quantization_config", None)
+    if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
+        return None
+    libraries = METHODS[said["quant_method"]]
+    missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries.split(" and "))
+    if device.type != "cpu" and not missing:
+        return None
+    try:
+        return CodedCheckpoint.opened(path, said)
+    except UnreadableError as reason:
+        if missing:
+            raise ModelLoadError(f"{path}: {reason} is read with {libraries}: pip install it") from reason
+        log.info("%s is left to transformers", reason)
+        return None
+
+
 def rounding(settings: EngineSettings) -> Quantize | None:
-    """What this engine itself does to the weights."""
+    """What this engine itself rounds the weights to."""
     return settings.quantize if settings.quantize in ("int8", "int4") else None
 
 

@@ -1,8 +1,8 @@
-"""Weights rounded to 8 or 4 bits. Runs in the engine process, once.
+"""Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, once.
 
-8 bits: one scale for each output column, codes -127 .. 127. 4 bits: one scale for each column and group of `GROUP`
-inputs, codes -8 .. 7, the group's greatest number exactly at an end (or a little beyond it, where that makes the
-squared error less).
+Rounded to 8 bits: one scale for each output column, codes -127 .. 127. To 4 bits: a scale and the code of 0 for each
+column and group of `GROUP` inputs, codes 0 .. 15, the group's least and greatest numbers at the ends (or a little
+beyond, where that makes the squared error less).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 Quantize = Literal["int8", "int4"]
 
 GROUP: Final = 64  # numbers along the input that share a scale; kGroup of quantized.h
-# What the scale that covers the greatest number is multiplied with, to see whether cutting it off is better.
+_MOST: Final = 15  # of 4 bits
+# What the scale that covers all numbers is multiplied with, to see whether cutting some off is better.
 _CUTS: Final = (1.0, 0.92, 0.84)
 # Rows that are worked on at a time stay in the processor's cache.
 _WORKED_ON: Final = 1 << 17
@@ -28,25 +29,38 @@ class Codes:
 
     Attributes:
         bits: 8 or 4.
-        codes: (n, k) uint8, k a multiple of `GROUP` (the padding is `zero`).
-        scales: (n,) fp32 for 8 bits, (n, k / GROUP) fp16 for 4.
+        codes: (n, k) uint8, k a multiple of `GROUP` (the padding's value is 0).
+        scales: (n,) fp32, of 8 bits only, or (n, k / GROUP) fp16.
+        zeros: the codes of 0, uint8, where scales are of groups; else 0 is in the middle.
+        order: (inputs,) int32, which input each column of codes is of; None: they are in order.
     """
 
     bits: int
     codes: Tensor
     scales: Tensor
+    zeros: Tensor | None = None
+    order: Tensor | None = None
 
     @property
     def zero(self) -> int:
-        """The code of 0."""
+        """The code in the middle."""
         return 1 << (self.bits - 1)
 
+    def fits(self, other: Codes) -> bool:
+        """Whether rows of both can be of one weight."""
+        alike = self.bits == other.bits and self.scales.dim() == other.scales.dim()
+        if self.order is None or other.order is None:
+            return alike and self.order is other.order
+        return alike and torch.equal(self.order, other.order)
+
     def values(self, width: int) -> Tensor:
-        """(n, width) fp32: what the codes stand for, without the padding."""
+        """(n, width) fp32: what the codes stand for, in the inputs' order, without the padding."""
         n, padded = self.codes.shape
         scales = self.scales.float().view(n, -1, 1)
-        groups = self.codes.float().sub_(self.zero).view(n, scales.shape[1], -1)
-        return groups.mul_(scales).view(n, padded)[:, :width]
+        groups = self.codes.float().view(n, scales.shape[1], -1)
+        groups -= self.zero if self.zeros is None else self.zeros[:, :, None]
+        values = groups.mul_(scales).view(n, padded)[:, :width]
+        return values if self.order is None else values[:, self.order.argsort()]
 
 
 @torch.inference_mode()
@@ -54,14 +68,22 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
     """Round a weight (n, k)."""
     n, k = weight.shape
     groups = -(-k // GROUP)
-    bits, round_rows = (8, _eight) if quantize == "int8" else (4, _four)
-    codes = torch.full((n, groups * GROUP), 1 << (bits - 1), dtype=torch.uint8)
-    scales = torch.empty(n) if bits == 8 else torch.empty(n, groups, dtype=torch.float16)
     step = max(1, _WORKED_ON // k)
-    for first in range(0, n, step):
-        rows = slice(first, first + step)
-        codes[rows, :k], scales[rows] = round_rows(weight[rows].float())
-    return Codes(bits, codes, scales)
+    codes = torch.empty(n, groups * GROUP, dtype=torch.uint8)
+    parts = [slice(first, first + step) for first in range(0, n, step)]
+    if quantize == "int8":
+        scales = torch.empty(n)
+        for rows in parts:
+            codes[rows], scales[rows] = _eight(_padded(weight[rows]))
+        return Codes(8, codes, scales)
+    scales, zeros = torch.empty(n, groups, dtype=torch.float16), torch.empty(n, groups, dtype=torch.uint8)
+    for rows in parts:
+        codes[rows], scales[rows], zeros[rows] = _four(_padded(weight[rows]))
+    return Codes(4, codes, scales, zeros)
+
+
+def _padded(weight: Tensor) -> Tensor:
+    return torch.nn.functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
 
 
 def _eight(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,24 +92,26 @@ def _eight(weight: Tensor) -> tuple[Tensor, Tensor]:
     return codes.to(torch.uint8), scales
 
 
-def _four(weight: Tensor) -> tuple[Tensor, Tensor]:
-    n, k = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, -k % GROUP)).view(n, -1, GROUP)
-    low, high = padded.aminmax(dim=2)
-    extreme = torch.where(-low > high, low, high)
-    best_codes = best_scales = best_error = None
+def _four(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    grouped = weight.view(len(weight), -1, GROUP)
+    low, high = grouped.aminmax(dim=2)
+    low, high = low.clamp_max(0), high.clamp_min(0)
+    best: tuple[Tensor, Tensor, Tensor] | None = None
+    least = torch.empty(0)
     for cut in _CUTS:
-        scales = (extreme * (cut / -8)).half()
-        divisor = scales.float()
-        divisor = torch.where(divisor.abs() < 1e-7, 1.0, divisor)[:, :, None]
-        codes = (padded / divisor).round_().clamp_(-8, 7)
-        error = (codes * divisor - padded).square_().sum(2)
-        if best_codes is None or best_scales is None or best_error is None:
-            best_codes, best_scales, best_error = codes, scales, error
+        scales = ((high - low) * (cut / _MOST)).half()
+        steps = torch.where(scales < 1e-7, 1.0, scales.float())
+        zeros = ((low + high) / steps).mul_(-0.5).add_(_MOST / 2).round_().clamp_(0, _MOST)
+        codes = (grouped / steps[:, :, None]).add_(zeros[:, :, None]).round_().clamp_(0, _MOST)
+        error = (codes - zeros[:, :, None]).mul_(steps[:, :, None]).sub_(grouped).square_().sum(2)
+        found = codes, scales, zeros
+        if best is None:
+            best, least = found, error
             continue
-        better = error < best_error
-        best_codes = torch.where(better[:, :, None], codes, best_codes)
-        best_scales = torch.where(better, scales, best_scales)
-        best_error = torch.where(better, error, best_error)
-    assert best_codes is not None and best_scales is not None
-    return (best_codes + 8).to(torch.uint8).view(n, -1)[:, :k], best_scales
+        better = error < least
+        least = torch.where(better, error, least)
+        chosen = (better[:, :, None], better, better)
+        best = tuple(torch.where(*each) for each in zip(chosen, found, best, strict=True))  # type: ignore[assignment]
+    assert best is not None
+    codes, scales, zeros = best
+    return codes.to(torch.uint8).view(weight.shape), scales, zeros.to(torch.uint8)

@@ -21,6 +21,7 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
+from .coded_loading import unpack_linears_
 from .image_check import ImageCheck
 from .images import PagedImages
 from .linears import on_torch, replace_linears_
@@ -89,7 +90,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         )
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
-    agreement = Agreement(loaded, rounding(settings))
+    agreement = Agreement(loaded, _rounds(settings, loaded))
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     with in_passing(loaded.model):
         layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
@@ -103,7 +104,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
     if layers and linears is not None:
         agreement.before_changes()
     _replace_modules_(loaded, linears, rounding(settings))
-    if rounding(settings) is not None:
+    if _rounds(settings, loaded) is not None:
         agreement.hold_against_torch()
     functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
@@ -131,8 +132,15 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
         replace_linears_(loaded.model, quantize, linears.make)
         with joined(loaded.model):
             run_once(loaded)
-    elif quantize is not None:
+    else:
         replace_linears_(loaded.model, quantize, on_torch)
+    if left := unpack_linears_(loaded.model):
+        log.info("%d linears of codes that there are no kernels for are unpacked", left)
+
+
+def _rounds(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
+    """What is rounded as coarsely as the products of integers are; with stored codes, only what they multiply."""
+    return rounding(settings) if loaded.method is None else "int8"
 
 
 def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:
@@ -250,8 +258,8 @@ def _open_native(
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
     # Its weights are in the program, and idle threads of torch's would only spin beside the program's.
-    for parameter in loaded.model.parameters():
-        parameter.data = torch.empty(0, dtype=parameter.dtype)
+    for tensor in (*loaded.model.parameters(), *loaded.model.buffers()):
+        tensor.data = torch.empty(0, dtype=tensor.dtype)
     torch.set_num_threads(1)
     trim()
     return OpenedRunner(
@@ -266,7 +274,7 @@ def _open_native(
         states=states,
         chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
-        description=f"{_name(loaded, quantize)} on cpu (native kernels), {size.description}",
+        description=f"{_name(loaded, settings)} on cpu (native kernels), {size.description}",
     )
 
 
@@ -280,8 +288,9 @@ def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLine
         return None
 
 
-def _name(loaded: LoadedModel, quantize: Quantize | None) -> str:
-    rounded = "" if quantize is None else f" with {quantize} weights"
+def _name(loaded: LoadedModel, settings: EngineSettings) -> str:
+    how = loaded.method or rounding(settings)
+    rounded = "" if how is None else f" with {how} weights"
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
 
 
@@ -298,7 +307,7 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
         share_prefixes=recurrent is None,
-        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, {size.description}",
+        description=f"{_name(loaded, settings)} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
         takes_drafts=recurrent is None,
     )
@@ -316,7 +325,7 @@ def _open_cached(
         log.warning(
             "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
         )
-    allowed = tolerance(loaded, rounding(settings))
+    allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
@@ -327,6 +336,6 @@ def _open_cached(
         max_prefill_tokens=wanted,
         kv_blocks=settings.max_batch_size * -(-wanted // size),
         share_prefixes=False,
-        description=f"{_name(loaded, rounding(settings))} on {loaded.device}, context {wanted}, {how}",
+        description=f"{_name(loaded, settings)} on {loaded.device}, context {wanted}, {how}",
         takes_images=takes_images,
     )

@@ -20,8 +20,8 @@ _CACHE_AHEAD: Final = 512 << 20
 _CACHE_AHEAD_SHARE: Final = 1 / 8
 # ... and while the model isn't known, so many times its checkpoint's: small models need little.
 _CACHE_OF_CHECKPOINT: Final = 2
-# Packed weights' part of a bf16 checkpoint, about: 12, 8, or 4 bits and scales, and a head in 8.
-_PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.36}
+# Packed weights' part of a bf16 checkpoint, about: 12, 8, or 4 bits and scales, and a head in 8. Codes stay codes.
+_PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.36, "gptq": 1.0, "awq": 1.0}
 
 
 class Advance:

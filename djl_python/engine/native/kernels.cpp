@@ -40,6 +40,7 @@ auto with_format(const Op& op, Work work) {
     switch (op.format) {
         case kEight: return work(Type<IntegerPanel<F, Eight>>{});
         case kFour: return work(Type<IntegerPanel<F, Four>>{});
+        case kEightByGroup: return work(Type<IntegerPanel<F, EightByGroup>>{});
         case kTwelve: return work(Type<FloatPanel<BF16, TwelveWeights>>{});
         default: return work(Type<FloatPanel<F, PlainWeights>>{});
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts
@@ -21,7 +22,8 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
         NotUnderstoodError: something is of a size that the kernels don't take.
     """
     head = layout.pack_head(recipe.head)
-    tied = recipe.head.weight.data_ptr() == recipe.embedding.data_ptr()
+    weight = recipe.head.weight
+    tied = isinstance(weight, Tensor) and weight.data_ptr() == recipe.embedding.data_ptr()
     embedded = layout.hidden if recipe.embedding_norm is None else layout.branch
     positions = None if recipe.positions is None else layout.keep(recipe.positions.to(layout.dtype).contiguous())
     table = {} if tied else {"weight": layout.keep(recipe.embedding.to(layout.dtype).contiguous())}

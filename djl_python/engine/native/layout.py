@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..coded_linear import tensors_of
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
-from .packing import EIGHT, FOUR, PANEL, Packed, Packer, codes_bytes
+from .packing import PANEL, Packed, Packer, codes_bytes
 from .pool import NORMS, Kind, Op, Pool
 from .recipe import Linear, Norm
 
@@ -69,10 +70,11 @@ class Layout:
 
     def as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
         """What a product with these weights reads: what is given, or that rounded to integers."""
-        if packed.weight_format not in (EIGHT, FOUR):
+        if not packed.of_codes:
             return given
         rounded = self.buffer("codes", chosen * codes_bytes(packed.k), torch.int8)
-        self.add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, **more)
+        order = None if packed.order is None else self.keep(packed.order)
+        self.add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, weight=order, **more)
         return rounded
 
     def add_product(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
@@ -153,16 +155,16 @@ class Layout:
 
     def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear]) -> Packed:
         packed = self._packer.pack(list(linears), quantize)
-        let_go(linear.weight for linear in of)
+        let_go(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
     def pack_experts(self, linears: list[Linear], chosen: int) -> Packed:
         """Stacked weights, one or a gated pair, as one; its outputs are each expert's in turn, in panels of its own."""
-        experts, n, _ = linears[0].weight.shape
+        experts, n, _ = linears[0].numbers.shape
         missing = -n % (PANEL // len(linears))
         padded = [
             Linear(
-                functional.pad(one.weight, (0, 0, 0, missing)).flatten(0, 1),
+                functional.pad(one.numbers, (0, 0, 0, missing)).flatten(0, 1),
                 None if one.bias is None else functional.pad(one.bias, (0, missing)).flatten(),
             )
             for one in linears

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ..coded_linear import tensors_of
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
-from .packing import EIGHT, FOUR, Packed, Packer, codes_bytes
+from .packing import Packed, Packer, codes_bytes
 from .pool import Kind, Op, Pool, Step
 from .recipe import Linear, NotUnderstoodError
 
@@ -44,7 +45,7 @@ class NativeLinears:
             packed = self._packer.pack(linears, quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        let_go(linear.weight for linear in linears)
+        let_go(tensor for linear in linears for tensor in tensors_of(linear.weight))
         return packed
 
 
@@ -81,9 +82,10 @@ def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
         kind=Kind.LINEAR, n=packed.n, k=packed.k, format=packed.weight_format, weight=weight, weight2=weight2,
         weight3=weight3, bias=bias, **more,
     )  # fmt: skip
-    if packed.weight_format not in (EIGHT, FOUR):
+    if not packed.of_codes:
         return [product]
-    return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k), product]
+    order = None if packed.order is None else packed.order.data_ptr()
+    return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k, weight=order), product]
 
 
 def _aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:

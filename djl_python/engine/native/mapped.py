@@ -6,6 +6,7 @@ go, and while the model is only tried, as soon as they have been used; whoever r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,13 +30,17 @@ def in_passing(model: Any) -> Iterator[None]:
     mapped = _checkpoints()
 
     def used(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-        _let_go(module.parameters(recurse=False), mapped)
+        _let_go(_own(module), mapped)
 
-    owners = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
+    owners = [module for module in model.modules() if any(True for _ in _own(module))]
     with ExitStack() as stack:
         for owner in owners if mapped else ():
             stack.callback(owner.register_forward_hook(used).remove)
         yield
+
+
+def _own(module: nn.Module) -> Iterator[Tensor]:
+    return itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False))
 
 
 def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:

@@ -2,7 +2,7 @@
 
 A panel is 64 columns of a weight. Along k its numbers come in 32-bit lanes, one of each column in turn: two bf16, one
 fp32, four codes of 8 bits; of 4 bits, a byte holds the codes of two columns sixteen apart. A gated pair of weights
-shares panels, 32 columns of each.
+shares panels, 32 columns of each. Codes of a checkpoint stay as they are.
 
 bf16 is written in 12 bits where that loses nothing and the weight is like others (twelve.h has the layout): a step that
 is bound by memory then takes three quarters of the time.
@@ -16,14 +16,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..quantization import GROUP, Quantize, quantized
+from ..coded_linear import CodedWeight
+from ..quantization import GROUP, Codes, Quantize, quantized
 from .memory import Arena
 from .pages import give_back
 from .pool import Kind, Op, Pool, Step
 from .recipe import Linear, NotUnderstoodError
 
 PANEL: Final = 64
-SAME, TWELVE, EIGHT, FOUR = range(4)
+SAME, TWELVE, EIGHT, FOUR, EIGHT_BY_GROUP = range(5)
 _STEP_BYTES: Final = 192  # of a panel of 12 bits
 _NAMES: Final = 16  # high bytes that a panel has names for
 # Of the weights of one panel, and of all: how many may be listed before it isn't worth it.
@@ -33,7 +34,10 @@ _LISTED: Final = 1 / 128
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight as `Op` describes it. `weight_format` is `WeightFormat` of program.h; bias is padded to whole panels."""
+    """A weight as `Op` describes it. `weight_format` is `WeightFormat` of program.h; bias is padded to whole panels.
+
+    `order` is that of the inputs that are rounded for it, if it is another.
+    """
 
     n: int
     k: int
@@ -42,6 +46,12 @@ class Packed:
     bias: Tensor | None
     weight2: Tensor | None = None
     weight3: Tensor | None = None
+    order: Tensor | None = None
+
+    @property
+    def of_codes(self) -> bool:
+        """Whether it is multiplied with rows that are rounded to integers."""
+        return self.weight_format in (EIGHT, FOUR, EIGHT_BY_GROUP)
 
     @property
     def bytes(self) -> int:
@@ -78,17 +88,24 @@ class Packer:
         if k * self._dtype.itemsize % 4:
             raise NotUnderstoodError(f"a weight of odd width {k}")
         bias = _bias([linear.bias for linear in linears], n)
-        if quantize is None:
-            weights = [linear.weight.to(self._dtype).contiguous() for linear in linears]
-            twelve = self._twelve(weights, bias) if self._dtype == torch.bfloat16 else None
-            return twelve or Packed(n, k, SAME, self._lanes([weight.view(torch.int32) for weight in weights]), bias)
-        codes = [quantized(linear.weight, quantize) for linear in linears]
+        if codes := _codes(linears, quantize):
+            return self._integers(n, k, codes, bias)
+        weights = [linear.numbers.to(self._dtype).contiguous() for linear in linears]
+        twelve = self._twelve(weights, bias) if self._dtype == torch.bfloat16 else None
+        return twelve or Packed(n, k, SAME, self._lanes([weight.view(torch.int32) for weight in weights]), bias)
+
+    def _integers(self, n: int, k: int, codes: list[Codes], bias: Tensor | None) -> Packed:
         scales = _columns([each.scales for each in codes])
-        if quantize == "int8":
+        if codes[0].bits == 8:
             weight = self._lanes([each.codes.view(torch.int32) for each in codes])
+        else:
+            weight = self._lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
+        by_group = [each.zeros for each in codes if each.zeros is not None]
+        if not by_group:
             return Packed(n, k, EIGHT, weight, bias, scales.view(-1))
-        weight = self._lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
-        return Packed(n, k, FOUR, weight, bias, scales.transpose(1, 2).contiguous())
+        scales, zeros = (each.transpose(1, 2).contiguous() for each in (scales, _columns(by_group)))
+        weight_format = FOUR if codes[0].bits == 4 else EIGHT_BY_GROUP
+        return Packed(n, k, weight_format, weight, bias, scales, zeros, codes[0].order)
 
     def _twelve(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
         """(n, k) bf16, one or a gated pair, in 12 bits; None if too many weights are unlike the others."""
@@ -131,6 +148,16 @@ class Packer:
             if rest:
                 made[whole, :, i, :rest] = part[whole * share :].T
         return made
+
+
+def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
+    """Those of a checkpoint, or what weights are rounded to; none if it's numbers that are packed."""
+    weights = [linear.weight for linear in linears]
+    stored = [weight.codes() for weight in weights if isinstance(weight, CodedWeight)]
+    known = [codes for codes in stored if codes is not None]
+    if len(known) == len(weights) and all(known[0].fits(codes) for codes in known):
+        return known
+    return [] if quantize is None else [quantized(linear.numbers, quantize) for linear in linears]
 
 
 def _columns(parts: list[Tensor]) -> Tensor:

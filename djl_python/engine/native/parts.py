@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..coded_linear import CodedLinear
 from ..images import MISFITS
 from .near import distance, same
 from .recipe import Linear, Norm
@@ -26,6 +27,8 @@ def places_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
 
 
 def as_linear(module: Any) -> Linear | None:
+    if isinstance(module, CodedLinear):
+        return Linear(module.weight, None if module.bias is None else module.bias.data)
     if isinstance(module, nn.Linear) and (type(module).forward is nn.Linear.forward or _is_linear(module)):
         return Linear(module.weight.data, None if module.bias is None else module.bias.data)
     if type(module).__name__ == "Conv1D":  # GPT-2's linear, transposed

@@ -16,8 +16,8 @@ enum Kind : int32_t {
     kStepSizes, kSelect
 };
 constexpr int kKinds = 23;
-// kSame: the activations' format; kTwelve: bf16 in 12 bits; kEight, kFour: integer codes of so many bits.
-enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour };
+// kSame: the activations' format; kTwelve: bf16 in 12 bits; the others: integer codes of so many bits.
+enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour, kEightByGroup };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
@@ -44,10 +44,10 @@ struct Op {
     float eps, scale, softcap;
     const void* in;
     void* out;
-    const void* weight;   // kLinear: packed panels; else fp32
+    const void* weight;   // kLinear: packed panels; kQuantize: an order, see quantized.h; else fp32
     const float* bias;
     const float* weight2; // kHeads: norms of queries and keys; integer weights: their scales; kTwelve: see twelve.h
-    const float* weight3;
+    const float* weight3; // integer weights: their zeros, where they have scales by group
     const float* cosines;  // kHeads: (positions, rotary / 2) tables
     const float* sines;
     const float* sinks;    // kAttend: (heads,)

@@ -1,9 +1,9 @@
 // Matrix products of integers: weights of 8 or 4 bits, activations rounded to 8 bits in groups as they come.
 //
 // A group is kGroup numbers along k. Within it products are integers (four to a 32-bit lane), over groups they are
-// summed in fp32. Weights are stored as unsigned codes, u - kZero times a scale: of the column (8 bits) or of the group
-// and column (4 bits). What the zero point adds is known from the activations alone, and each sum starts with it taken
-// off. Activations have a scale for each row and group.
+// summed in fp32. Weights are stored as unsigned codes, u - zero times a scale: of the column, or of the group and column,
+// which then has a zero of its own. What the zero adds is known from the activations alone, and each sum starts with it
+// taken off. Activations have a scale for each row and group.
 
 #pragma once
 
@@ -19,7 +19,7 @@ namespace {
 constexpr int kGroup = 64;          // of program.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
 
-// A row of rounded activations: all its codes, then a scale and the codes' sum for each group.
+// A row of rounded activations: all its codes, then a scale and the codes' sum, less than 0 for more, for each group.
 struct IntegerRow {
     const int8_t* codes;
     const float* scales;
@@ -34,6 +34,7 @@ inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
     return {(const int8_t*)at, scales, (const int32_t*)(scales + groups)};
 }
 
+// 8 bits with a scale for each column, and the same zero everywhere.
 struct Eight {
     static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines of 64 bytes that hold a quad of a panel
     static constexpr bool grouped = false;
@@ -42,8 +43,12 @@ struct Eight {
     }
 };
 
+struct EightByGroup : Eight {
+    static constexpr bool grouped = true;
+};
+
 struct Four {
-    static constexpr int zero_bits = 3, zero = 1 << zero_bits, lines = 2;
+    static constexpr int lines = 2;
     static constexpr bool grouped = true;
     static void load(const char* at, __m512i (&b)[4]) {
         const __m512i low = _mm512_set1_epi8(15);
@@ -70,6 +75,7 @@ struct IntegerPart {
     static constexpr Shape shape{6, 4};
     const char* at;
     const uint16_t* scales;  // of groups, where they have them
+    const uint8_t* zeros;
     const void* rows;
     int first_row, groups;
 
@@ -86,13 +92,20 @@ struct IntegerPart {
             for (int v = 0; v < V; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
         const char* quad = at;
         const uint16_t* group_scales = scales;
+        const uint8_t* group_zeros = zeros;
         for (int g = 0; g < steps / kQuads; ++g) {
-            __m512i part[R][V];
+            __m512i part[R][V], zero[V];
+            if constexpr (W::grouped)
+#pragma GCC unroll 4
+                for (int v = 0; v < V; ++v)
+                    zero[v] = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(group_zeros + v * 16)));
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const __m512i off = _mm512_slli_epi32(row_sums.spread(r), W::zero_bits);
+                const __m512i off = row_sums.spread(r);
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v) part[r][v] = _mm512_sub_epi32(_mm512_setzero_si512(), off);
+                for (int v = 0; v < V; ++v)  // a group's sum fits 16 bits, and the zero's upper ones are none
+                    if constexpr (W::grouped) part[r][v] = _mm512_madd_epi16(zero[v], off);
+                    else part[r][v] = _mm512_slli_epi32(off, W::zero_bits);
             }
             for (int q = 0; q < kQuads; ++q, quad += lines * 64) {
                 __m512i b[V];
@@ -124,6 +137,7 @@ struct IntegerPart {
             row_scales.advance();
             row_sums.advance();
             group_scales += kPanel;
+            group_zeros += kPanel;
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < V; ++v) _mm512_store_ps(sums + r * kPanel + v * 16, sum[r][v]);
@@ -149,7 +163,8 @@ struct IntegerPanel {
     }
 
     IntegerPart<W> part(int, int row) const {
-        return {at(0), (const uint16_t*)op.weight2 + (int64_t)panel * groups * kPanel, op.in, row, groups};
+        const int64_t group = (int64_t)panel * groups * kPanel;
+        return {at(0), (const uint16_t*)op.weight2 + group, (const uint8_t*)op.weight3 + group, op.in, row, groups};
     }
 
     void finish(__m512 (&sum)[4]) const {
@@ -164,20 +179,30 @@ private:
     const int groups, panel;
 };
 
-// out = in (rows, k) T, rounded: each group's greatest becomes 127.
+// Sixteen numbers of a row, in the order of the inputs or another.
+template <class F>
+inline __m512 load_ordered(const typename F::T* x, const int32_t* order, int first, __mmask16 mask) {
+    if (!order) return F::load(x + first, mask);
+    alignas(64) float numbers[16] = {};
+    for (int i = 0; i < 16 && mask >> i & 1; ++i) numbers[i] = F::to(x[order[first + i]]);
+    return _mm512_load_ps(numbers);
+}
+
+// out = in (rows, k) T, rounded: each group's greatest becomes 127. `weight` may be an order of the inputs, (k,) int32.
 template <class F>
 void quantize(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const int groups = (op.k + kGroup - 1) / kGroup;
     run.share(index, rows, [&](int t) {
         const auto* x = (const typename F::T*)op.in + (int64_t)t * op.k;
+        const auto* order = (const int32_t*)op.weight;
         const IntegerRow row = integer_row(op.out, t, groups);
         for (int g = 0; g < groups; ++g) {
             __m512 v[4];
             __m512 greatest = _mm512_setzero_ps();
             for (int i = 0; i < 4; ++i) {
                 const __mmask16 mask = lanes_of(op.k - g * kGroup - i * 16);
-                v[i] = F::load(x + g * kGroup + i * 16, mask);
+                v[i] = load_ordered<F>(x, order, g * kGroup + i * 16, mask);
                 greatest = _mm512_max_ps(greatest, _mm512_abs_ps(v[i]));
             }
             const float most = _mm512_reduce_max_ps(greatest);
@@ -185,7 +210,7 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
             __m512i sum = _mm512_setzero_si512();
             for (int i = 0; i < 4; ++i) {
                 const __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
-                sum = _mm512_add_epi32(sum, code);
+                sum = _mm512_sub_epi32(sum, code);
                 _mm_storeu_si128((__m128i*)(row.codes + g * kGroup + i * 16), _mm512_cvtepi32_epi8(code));
             }
             const_cast<float*>(row.scales)[g] = most / 127.0f;

@@ -92,7 +92,7 @@ def _stacked(module: Any, name: str) -> Tensor | None:
 def _read_router(event: Event, choice: _Choice) -> Router:
     module = event.module
     linear = Linear(module.weight.data, _bias(module, "bias"))
-    scores = choice.x.float() @ linear.weight.float().T
+    scores = choice.x.float() @ linear.numbers.float().T
     if linear.bias is not None:
         scores = scores + linear.bias.float()
     found: list[tuple[tuple[bool, bool, float], Router]] = []
@@ -171,14 +171,14 @@ def _bias(module: Any, name: str) -> Tensor | None:
 
 
 def _rows(linear: Linear, rows: slice) -> Linear:
-    return Linear(linear.weight[:, rows], None if linear.bias is None else linear.bias[:, rows])
+    return Linear(linear.numbers[:, rows], None if linear.bias is None else linear.bias[:, rows])
 
 
 def _run(experts: Experts, activations: Mapping[str, Callable[[Tensor], Tensor]], choice: _Choice) -> Tensor:
     """The first tokens' result, (tokens, width) fp32."""
 
     def product(linear: Linear, expert: int, x: Tensor) -> Tensor:
-        made = linear.weight[expert].float() @ x
+        made = linear.numbers[expert].float() @ x
         return made if linear.bias is None else made + linear.bias[expert].float()
 
     def mlp(expert: int, x: Tensor) -> Tensor:

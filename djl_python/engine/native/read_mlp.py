@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ..coded_linear import halves
 from .near import distance, same
 from .recipe import Linear, Mlp, NotUnderstoodError
 from .watch import Event
@@ -48,16 +49,11 @@ def read_mlp(
     else:
         choices = [(None, weights[0], made[0], 1.0)]
         if made[0].shape[-1] == 2 * wanted.shape[-1]:
-            halves = made[0].chunk(2, -1)
-            parts = [
-                Linear(w, None if weights[0].bias is None else b)
-                for w, b in zip(
-                    weights[0].weight.chunk(2),
-                    (weights[0].bias if weights[0].bias is not None else weights[0].weight[:, 0]).chunk(2),
-                    strict=True,
-                )
-            ]
-            choices = [(parts[0], parts[1], halves[0], halves[1]), (parts[1], parts[0], halves[1], halves[0])]
+            bias = weights[0].bias
+            biases = (None, None) if bias is None else bias.chunk(2)
+            one, other = (Linear(*each) for each in zip(halves(weights[0].weight), biases, strict=True))
+            first_made, second_made = made[0].chunk(2, -1)
+            choices = [(one, other, first_made, second_made), (other, one, second_made, first_made)]
     # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
     _, gate, up, name, explained = min(
         (

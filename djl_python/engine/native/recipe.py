@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..attention import LayerShape
+from ..coded_linear import Weight, below_each_other, dense
 
 
 class NotUnderstoodError(Exception):
@@ -28,8 +29,13 @@ class Norm:
 class Linear:
     """out = in @ weight.T + bias; weight (out, in)."""
 
-    weight: Tensor
+    weight: Weight
     bias: Tensor | None
+
+    @property
+    def numbers(self) -> Tensor:
+        """The weight's; of codes, unpacked."""
+        return dense(self.weight)
 
 
 @dataclass
@@ -40,11 +46,12 @@ class Stacked:
     order: Tensor | None
 
     def joined(self) -> Linear:
-        weight = torch.cat([part.weight for part in self.parts])
+        weight = below_each_other([part.weight for part in self.parts])
         bias = None
         if any(part.bias is not None for part in self.parts):
             biases = [
-                part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias for part in self.parts
+                torch.zeros(len(part.weight), dtype=part.weight.dtype) if part.bias is None else part.bias
+                for part in self.parts
             ]
             bias = torch.cat(biases)
         if self.order is None:

@@ -8,11 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from djl_python.engine.coded_checkpoint import CodedCheckpoint
+from djl_python.engine.coded_linear import CodedLinear
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
+from djl_python.engine.native.parts import as_linear
 from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.native.read_mlp import FUNCTIONS
 from djl_python.engine.native.recipe import Linear
 from djl_python.engine.quantization import Quantize, quantized
+from tests.coded_checkpoints import Method, rounded
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -53,6 +57,34 @@ def test_a_strided_input(linears: NativeLinears) -> None:
     linear = a_linear(linears)
     x = torch.randn(3, 4, 384).to(linears.dtype)[:, ::2, ::2]
     torch.testing.assert_close(packed(linears, linear)(x).float(), expected(linear, x), rtol=1e-2, atol=1e-2)
+
+
+CODED = [
+    Method("gptq"),
+    Method("gptq", 8, 128),
+    Method("gptq", act_order=True),
+    Method("gptq", group_size=32),  # numbers: its groups are smaller than the kernels'
+    Method("gemm", group_size=128),
+    Method("pack-quantized", 4, -1, symmetric=True),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 12, 40])
+@pytest.mark.parametrize("method", CODED, ids=str)
+def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int) -> None:
+    """What is multiplied are integers whose greatest is 127 in each group: they lose nothing."""
+    random = torch.Generator().manual_seed(4)
+    tensors, stands_for = rounded(torch.randn(104, 256, generator=random) * 0.05, method)
+    checkpoint = CodedCheckpoint(method.name, method.layout, method.bits, method.group_size, {})
+    bias = nn.Parameter(torch.randn(104, generator=random).to(linears.dtype))
+    coded = as_linear(CodedLinear((104, 256), checkpoint, tensors, bias, linears.dtype))
+    assert coded is not None
+    x = torch.randint(-127, 128, (rows, 256), generator=random).to(linears.dtype)
+    x[:, ::8] = 127
+    made = packed(linears, coded)(x)
+    wanted = x.float() @ stands_for.T + bias.float()
+    allowed = 1e-5 if linears.dtype == torch.float32 else 1e-2
+    assert ((made.float() - wanted).abs() <= allowed * (x.float().abs() @ stands_for.abs().T)).all()
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])

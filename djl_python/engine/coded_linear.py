@@ -1,0 +1,142 @@
+"""Linears whose weights are codes, as their checkpoint holds them. Runs in the engine process.
+
+The codes stay in the checkpoint's mapped file until somebody asks what they stand for: kernels for their own layout,
+or a model that is being watched, which multiplies with the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .coded_checkpoint import CodedCheckpoint
+from .quantization import Codes
+from .stored_codes import StoredCodes
+
+
+class CodedLinear(nn.Module):
+    """x @ weight.T + bias, the weight unpacked each time: whoever runs the model often replaces it.
+
+    Args:
+        shape: (out, in).
+        tensors: how the checkpoint holds it, by name; on the meta device until it is loaded.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        checkpoint: CodedCheckpoint,
+        tensors: Mapping[str, Tensor],
+        bias: nn.Parameter | None,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.out_features, self.in_features = shape
+        self.checkpoint, self.dtype = checkpoint, dtype
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) to (..., out)"""
+        return nn.functional.linear(x, self.dense(), self.bias)
+
+    @property
+    def weight(self) -> CodedWeight:
+        """(out, in). The code of many models looks at its format."""
+        return CodedWeight((self,))
+
+    def stored(self) -> StoredCodes:
+        return self.checkpoint.unpacked(dict(self.named_buffers()), self.in_features)
+
+    def dense(self) -> Tensor:
+        """(out, in)"""
+        return self.stored().values(self.dtype)
+
+    def as_dense_linear(self) -> nn.Linear:
+        """The same, with a weight of numbers."""
+        linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        linear.weight = nn.Parameter(self.dense(), requires_grad=False)
+        linear.register_parameter("bias", self.bias)
+        return linear
+
+
+@dataclass(frozen=True)
+class CodedWeight:
+    """The weights of coded linears below each other, or some rows of them."""
+
+    linears: tuple[CodedLinear, ...]
+    rows: Tensor | None = None
+    _is_hf_initialized: ClassVar[bool] = True  # transformers leaves it as it is
+
+    def __len__(self) -> int:
+        return sum(each.out_features for each in self.linears) if self.rows is None else len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.linears[0].in_features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.linears[0].dtype
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """What the checkpoint holds."""
+        return [tensor for each in self.linears for tensor in each.buffers()]
+
+    def __getitem__(self, rows: Tensor) -> CodedWeight:
+        return CodedWeight(self.linears, rows if self.rows is None else self.rows[rows])
+
+    def dense(self) -> Tensor:
+        """(n, k)"""
+        return self._chosen(torch.cat([each.dense() for each in self.linears]))
+
+    def codes(self) -> Codes | None:
+        """For kernels; None if they can't take them."""
+        parts = [each.stored().for_kernels() for each in self.linears]
+        known = [part for part in parts if part is not None]
+        first = known[0] if known else None
+        if first is None or len(known) < len(parts) or not all(first.fits(part) for part in known):
+            return None
+        codes, scales, zeros = (
+            self._chosen(torch.cat([getattr(part, name) for part in known])) for name in ("codes", "scales", "zeros")
+        )
+        return Codes(first.bits, codes, scales, zeros, first.order)
+
+    def _chosen(self, rows: Tensor) -> Tensor:
+        return rows if self.rows is None else rows[self.rows]
+
+
+Weight = Tensor | CodedWeight
+
+
+def dense(weight: Weight) -> Tensor:
+    """Its numbers."""
+    return weight if isinstance(weight, Tensor) else weight.dense()
+
+
+def below_each_other(weights: Sequence[Weight]) -> Weight:
+    """Weights (n, k) as one; of numbers, if some of them are."""
+    coded = [weight for weight in weights if isinstance(weight, CodedWeight) and weight.rows is None]
+    if len(coded) == len(weights):
+        return CodedWeight(tuple(linear for weight in coded for linear in weight.linears))
+    return torch.cat([dense(weight) for weight in weights])
+
+
+def halves(weight: Weight) -> tuple[Weight, Weight]:
+    """The upper and the lower half of its rows."""
+    if isinstance(weight, Tensor):
+        first, second = weight.chunk(2)
+        return first, second
+    upper, lower = torch.arange(len(weight)).chunk(2)
+    return weight[upper], weight[lower]
+
+
+def tensors_of(weight: Weight) -> list[Tensor]:
+    """What a checkpoint holds of it."""
+    return [weight] if isinstance(weight, Tensor) else weight.stored

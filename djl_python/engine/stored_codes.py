@@ -1,0 +1,174 @@
+"""Weights as checkpoints hold them that were quantized beforehand. Runs in the engine process.
+
+All write codes into words of 32 bits, the first one into the lowest bits, on into the next word where they don't fit,
+and give each group of inputs and each output a scale and the code of 0:
+
+- "gptq": `qweight` (k * bits / 32, n), `qzeros` (groups, n * bits / 32), each less 1, `scales` (groups, n), and `g_idx`
+  (k,), the group of each input, which need not be in order. "gptq_v2" has zeros as they are.
+- "gemm", which is AWQ's: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
+  outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight.
+- "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), perhaps
+  `weight_g_idx` (k,) and `weight_zero_point` (n * bits / 32, groups); without the latter 0 is in the middle.
+
+Source: the quantization documents of transformers, and what AutoGPTQ, AutoAWQ, GPTQModel and compressed-tensors read
+and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from .quantization import GROUP, Codes
+
+_GEMM_BITS: Final = 4
+_GEMM_OUTPUTS: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # in the order in which a word holds them
+# Numbers that are worked on at a time stay in the processor's cache.
+_WORKED_ON: Final = 1 << 17
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of a linear's tensors, and the bits that codes may have."""
+
+    codes: str
+    scales: str
+    zeros: str
+    groups: str
+    shape: str
+    bits: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.codes, self.scales, self.zeros, self.groups, self.shape
+
+
+_GPTQ: Final = Layout("qweight", "scales", "qzeros", "g_idx", "", (2, 3, 4, 8))
+LAYOUTS: Final = {
+    "gptq": _GPTQ,
+    "gptq_v2": _GPTQ,
+    "gemm": Layout("qweight", "scales", "qzeros", "", "", (_GEMM_BITS,)),
+    "pack-quantized": Layout(
+        "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape", tuple(range(2, 9))
+    ),
+}
+
+
+@dataclass(frozen=True)
+class StoredCodes:
+    """A weight: (codes[i, j] - zeros[i, groups[j]]) * scales[i, groups[j]].
+
+    Attributes:
+        codes: (n, k) uint8.
+        scales: (n, groups), as they were stored.
+        zeros: (n, groups) int16.
+        groups: (k,) the group of each input.
+    """
+
+    bits: int
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor
+    groups: Tensor
+
+    @staticmethod
+    def unpacked(layout: str, bits: int, group_size: int, tensors: Mapping[str, Tensor]) -> StoredCodes:
+        """Unpack the tensors of one linear.
+
+        Args:
+            group_size: of groups that are in order; below 1, there is one.
+        """
+        names = LAYOUTS[layout]
+        words, scales, zero_words = tensors[names.codes], tensors[names.scales], tensors.get(names.zeros)
+        if layout == "pack-quantized":
+            codes = _from_words(words, bits)[:, : int(tensors[names.shape][1])].contiguous()
+            if zero_words is None:
+                zeros = torch.full_like(scales, 1 << (bits - 1), dtype=torch.int16)
+            else:
+                zeros = _from_words(zero_words.T, bits)[:, : len(codes)].T.short()
+        else:
+            assert zero_words is not None
+            scales = scales.T
+            if layout == "gemm":
+                codes, zeros = _spread(words.T), _spread(zero_words.T).short()
+            else:
+                codes, zeros = _from_words(words.T, bits), _from_words(zero_words, bits)[:, : len(scales)].T.short()
+            zeros = zeros + 1 if layout == "gptq" else zeros
+        groups = tensors.get(names.groups)
+        if groups is None:
+            inputs = torch.arange(codes.shape[1], device=codes.device)
+            groups = inputs // (group_size if group_size > 0 else len(inputs))
+        return StoredCodes(bits, codes, scales.contiguous(), zeros.contiguous(), groups.long())
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        """(n, k) what the codes stand for, computed in fp32."""
+        n, k = self.codes.shape
+        size = self._group_size
+        made = torch.empty(n, k, dtype=dtype, device=self.codes.device)
+        step = max(1, _WORKED_ON // k)
+        for first in range(0, n, step):
+            rows = slice(first, first + step)
+            scales, zeros = self.scales[rows].float(), self.zeros[rows].float()
+            values = self.codes[rows].float()
+            if size is None:
+                values.sub_(zeros[:, self.groups]).mul_(scales[:, self.groups])
+            else:
+                grouped = values.view(len(values), -1, size)
+                grouped.sub_(zeros[:, :, None]).mul_(scales[:, :, None])
+            made[rows] = values
+        return made
+
+    def for_kernels(self) -> Codes | None:
+        """The same for kernels; None if they can't take it: groups smaller than theirs, or scales that fp16 has not."""
+        order = None if self._in_order else self.groups.argsort(stable=True)
+        places = self._groups_of_blocks(order)
+        scales = self.scales.half()
+        if places is None or not torch.equal(scales.float(), self.scales.float()) or self.zeros.amax() > 255:
+            return None
+        zeros = self.zeros.to(torch.uint8)[:, places]
+        codes = self.codes if order is None else self.codes[:, order]
+        missing = -codes.shape[1] % GROUP
+        if missing:
+            codes = torch.cat([codes, zeros[:, -1:].expand(-1, missing)], 1)
+        bits = 4 if self.bits <= 4 else 8
+        return Codes(bits, codes, scales[:, places].contiguous(), zeros, None if order is None else order.int())
+
+    @property
+    def _in_order(self) -> bool:
+        return bool((self.groups.diff() >= 0).all())
+
+    @property
+    def _group_size(self) -> int | None:
+        """Of groups in order that are all of one size."""
+        sizes = self.groups.bincount(minlength=self.scales.shape[1])
+        return int(sizes[0]) if self._in_order and bool((sizes == sizes[0]).all()) else None
+
+    def _groups_of_blocks(self, order: Tensor | None) -> Tensor | None:
+        """(blocks,) the group of each `GROUP` inputs in an order, if they have one."""
+        groups = self.groups if order is None else self.groups[order]
+        padded = torch.cat([groups, groups[-1:].expand(-len(groups) % GROUP)]).view(-1, GROUP)
+        return padded[:, 0] if bool((padded == padded[:, :1]).all()) else None
+
+
+def _from_words(words: Tensor, bits: int) -> Tensor:
+    """(rows, words) to (rows, codes)."""
+    octets = words.contiguous().view(torch.uint8)
+    if 8 % bits == 0:
+        parts = [octets >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+        return torch.stack(parts, 2).view(len(octets), -1)
+    ones = torch.stack([octets >> shift & 1 for shift in range(8)], 2).view(len(octets), -1, bits)
+    return sum((ones[:, :, bit] << bit for bit in range(bits)), torch.zeros_like(ones[:, :, 0]))
+
+
+def _spread(words: Tensor) -> Tensor:
+    """(words, inputs) of eight outputs each to (outputs, inputs)."""
+    count, inputs = words.shape
+    made = torch.empty(count, len(_GEMM_OUTPUTS), inputs, dtype=torch.uint8, device=words.device)
+    words = words.contiguous()
+    for place, output in enumerate(_GEMM_OUTPUTS):
+        made[:, output] = words >> (place * _GEMM_BITS) & (1 << _GEMM_BITS) - 1
+    return made.view(-1, inputs)

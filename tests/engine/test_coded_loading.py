@@ -1,0 +1,125 @@
+"""Checkpoints of GPTQ and AWQ run as what they stand for, on every way to run a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from djl_python.engine.coded_linear import CodedLinear
+from djl_python.engine.loading import load_model
+from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.errors import ModelLoadError
+from djl_python.types import SamplingParams
+from tests.checkpoints import build_checkpoint
+from tests.coded_checkpoints import Method, write_coded
+from tests.engine.test_paged_batch import open_batch, run_to_end
+
+PROMPT = list(range(3, 60))
+GPTQ, AWQ, COMPRESSED = Method("gptq", symmetric=True), Method("gemm"), Method("pack-quantized")
+CASES = [
+    ("llama", GPTQ),
+    ("llama", AWQ),
+    ("llama", Method("gptq", 8)),
+    ("llama", Method("gptq", act_order=True)),
+    ("llama", Method("gptq_v2", 3, 32)),
+    ("qwen2", AWQ),  # biases
+    ("gpt_neox", GPTQ),  # queries, keys and values in one, head by head
+    ("gpt2", Method("gptq")),  # linears the other way round
+    ("qwen3_moe", AWQ),  # experts, which transformers stacks
+    ("llama", COMPRESSED),
+    ("llama", Method("pack-quantized", 8, -1, symmetric=True)),
+    ("qwen3_moe", COMPRESSED),
+]
+
+
+def coded(tmp_path: Path, architecture: str, method: Method) -> Path:
+    source = build_checkpoint(tmp_path / "source", architecture)
+    return write_coded(source, tmp_path / "coded", method, transposed=architecture == "gpt2")
+
+
+@torch.inference_mode()
+def logits_of(path: Path) -> Tensor:
+    """transformers' own, of a checkpoint of numbers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
+    return logits
+
+
+def generated(path: Path, **settings: str) -> tuple[list[int], str]:
+    batch = open_batch(path, **settings)
+    batch.add(0, PROMPT, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    events = run_to_end(batch)[0]
+    return [event.token_id for event in events], batch.description
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize(("architecture", "method"), CASES, ids=str)
+def test_the_engine_runs_them(tmp_path: Path, architecture: str, method: Method, kernels: str) -> None:
+    if kernels == "native":
+        try:
+            library()
+        except UnavailableError as reason:
+            pytest.skip(str(reason))
+    path = coded(tmp_path, architecture, method)
+    logits = logits_of(path / "dense")
+    asked = {} if method.name == "compressed-tensors" else {"quantize": method.name}
+    ids, how = generated(path, kernels=kernels, dtype="fp32", **asked)
+    assert f"with {method.name} weights" in how
+    assert ("native kernels" in how) == (kernels == "native")
+    # What is multiplied is rounded too, to 8 bits or bf16: among tokens as good as equal that may decide.
+    assert logits[ids[0]] > logits.max() - 0.1 * logits.std()
+
+
+@pytest.mark.parametrize("method", [GPTQ, AWQ, COMPRESSED], ids=str)
+def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Method) -> None:
+    path = coded(tmp_path, "llama", method)
+    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
+    linears = [module for module in loaded.model.modules() if isinstance(module, CodedLinear)]
+    assert len(linears) == 3 * 7
+    assert loaded.method == method.name
+    with torch.inference_mode():
+        logits = loaded.model(torch.tensor([PROMPT])).logits[0, -1]
+    assert torch.allclose(logits, logits_of(path / "dense"), atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("method", [GPTQ, AWQ, COMPRESSED], ids=str)
+def test_a_gpu_without_the_libraries_gets_numbers(
+    tmp_path: Path, method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    path = coded(tmp_path, "llama", method)
+    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cuda"), lambda *_: None)
+    assert loaded.method is None
+    with torch.inference_mode():
+        logits = loaded.model(torch.tensor([PROMPT], device="cuda")).logits[0, -1].cpu()
+    assert torch.allclose(logits, logits_of(path / "dense"), atol=1e-3)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    path = coded(tmp_path, "llama", AWQ)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(ModelLoadError, match=r"awq without what LlamaForCausalLM needs: .*layers\.3\."):
+        open_batch(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"version": "gemv"}, "awq with 4 bits in the layout 'gemv'"), ({"bits": 3}, "awq with 3 bits")],
+)
+def test_what_is_not_read_names_the_library_that_does(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    path = coded(tmp_path, "llama", AWQ)
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"].update(changes)
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=f"{said}.* is read with gptqmodel: pip"):
+        open_batch(path)

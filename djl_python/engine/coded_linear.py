@@ -6,9 +6,10 @@ or a model that is being watched, which multiplies with the numbers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +68,7 @@ class CodedLinear(nn.Module):
 
 @dataclass(frozen=True)
 class CodedWeight:
-    """The weights of coded linears below each other, or some rows of them."""
+    """The weights of coded linears below each other, or some rows of them: `Coded`."""
 
     linears: tuple[CodedLinear, ...]
     rows: Tensor | None = None
@@ -86,18 +87,26 @@ class CodedWeight:
 
     @property
     def stored(self) -> list[Tensor]:
-        """What the checkpoint holds."""
         return [tensor for each in self.linears for tensor in each.buffers()]
 
-    def __getitem__(self, rows: Tensor) -> CodedWeight:
+    def __getitem__(self, rows: Tensor | slice) -> CodedWeight:
+        if isinstance(rows, slice):
+            if self.rows is None and (whole := self._whole(range(len(self))[rows])):
+                return CodedWeight(whole)
+            rows = torch.arange(len(self))[rows]
         return CodedWeight(self.linears, rows if self.rows is None else self.rows[rows])
 
+    def _whole(self, rows: range) -> tuple[CodedLinear, ...]:
+        """The linears that have just these rows; none if there are no such."""
+        starts = list(itertools.accumulate((each.out_features for each in self.linears), initial=0))
+        if rows.step != 1 or rows.start not in starts or rows.stop not in starts:
+            return ()
+        return self.linears[starts.index(rows.start) : starts.index(rows.stop)]
+
     def dense(self) -> Tensor:
-        """(n, k)"""
         return self._chosen(torch.cat([each.dense() for each in self.linears]))
 
     def codes(self) -> Codes | None:
-        """For kernels; None if they can't take them."""
         parts = [each.stored().for_kernels() for each in self.linears]
         known = [part for part in parts if part is not None]
         first = known[0] if known else None
@@ -112,7 +121,32 @@ class CodedWeight:
         return rows if self.rows is None else rows[self.rows]
 
 
-Weight = Tensor | CodedWeight
+class Coded(Protocol):
+    """A weight (n, k) that is codes."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """What the checkpoint holds."""
+        ...
+
+    def dense(self) -> Tensor:
+        """(n, k)"""
+        ...
+
+    def codes(self) -> Codes | None:
+        """For kernels; None if they can't take them."""
+        ...
+
+
+Weight = Tensor | Coded
 
 
 def dense(weight: Weight) -> Tensor:
@@ -120,7 +154,7 @@ def dense(weight: Weight) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
-def below_each_other(weights: Sequence[Weight]) -> Weight:
+def below_each_other(weights: Sequence[Weight]) -> Tensor | CodedWeight:
     """Weights (n, k) as one; of numbers, if some of them are."""
     coded = [weight for weight in weights if isinstance(weight, CodedWeight) and weight.rows is None]
     if len(coded) == len(weights):
@@ -130,13 +164,20 @@ def below_each_other(weights: Sequence[Weight]) -> Weight:
 
 def halves(weight: Weight) -> tuple[Weight, Weight]:
     """The upper and the lower half of its rows."""
-    if isinstance(weight, Tensor):
-        first, second = weight.chunk(2)
-        return first, second
-    upper, lower = torch.arange(len(weight)).chunk(2)
-    return weight[upper], weight[lower]
+    if isinstance(weight, CodedWeight):
+        half = -(-len(weight) // 2)
+        return weight[:half], weight[half:]
+    first, second = dense(weight).chunk(2)
+    return first, second
 
 
-def tensors_of(weight: Weight) -> list[Tensor]:
+class Stored(Protocol):
+    """What tells where a checkpoint holds it."""
+
+    @property
+    def stored(self) -> list[Tensor]: ...
+
+
+def tensors_of(weight: Tensor | Stored) -> list[Tensor]:
     """What a checkpoint holds of it."""
     return [weight] if isinstance(weight, Tensor) else weight.stored

@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from .coded_linear import CodedWeight
 from .native.parts import as_linear, places_in
 from .native.recipe import Linear
 from .quantization import GROUP, Codes, Quantize, quantized
@@ -59,7 +58,7 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
     """A linear with integer weights; what torch's 4-bit kernel can't take gets 8 bits, or stays numbers."""
     columns, width = linear.weight.shape
     four = columns % _COLUMNS == 0
-    if isinstance(linear.weight, CodedWeight):
+    if not isinstance(linear.weight, Tensor):
         stored = linear.weight.codes()
         usable = stored is not None and stored.bits == 4 and four
         return QuantizedLinear(stored, width, linear.bias) if stored is not None and usable else None

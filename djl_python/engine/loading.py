@@ -16,7 +16,7 @@ import torch
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
-from .coded_loading import as_transformers_reads, unpack_linears_
+from .coded_loading import as_transformers_reads, unpack_
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
 
@@ -130,7 +130,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         raise
     model.eval()
     if checkpoint is not None and device.type != "cpu":
-        unpack_linears_(model)
+        unpack_(model)
         log.warning(
             "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
             METHODS[checkpoint.method],

@@ -21,7 +21,8 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
-from .coded_loading import unpack_linears_
+from .coded_experts import unpack_experts_
+from .coded_loading import unpack_
 from .image_check import ImageCheck
 from .images import PagedImages
 from .linears import on_torch, replace_linears_
@@ -126,6 +127,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
 
 def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
     """Have the native kernels, where there are any, compute what they can; round weights, if they are to be."""
+    unpack_experts_(loaded.model)
     if linears is not None:
         replace_mlps_(loaded.model, linears, quantize)
         replace_norms_(loaded.model, linears)
@@ -134,7 +136,7 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
             run_once(loaded)
     else:
         replace_linears_(loaded.model, quantize, on_torch)
-    if left := unpack_linears_(loaded.model):
+    if left := unpack_(loaded.model):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
 
 

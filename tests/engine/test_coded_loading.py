@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.engine.coded_experts import stacks_of, unpack_experts_
 from djl_python.engine.coded_linear import CodedLinear
 from djl_python.engine.loading import load_model
 from djl_python.engine.native.build import UnavailableError, library
@@ -34,6 +35,7 @@ CASES = [
     ("llama", COMPRESSED),
     ("llama", Method("pack-quantized", 8, -1, symmetric=True)),
     ("qwen3_moe", COMPRESSED),
+    ("qwen2_moe", Method("gptq", act_order=True)),
 ]
 
 
@@ -87,6 +89,22 @@ def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Meth
     with torch.inference_mode():
         logits = loaded.model(torch.tensor([PROMPT])).logits[0, -1]
     assert torch.allclose(logits, logits_of(path / "dense"), atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe"])
+def test_experts_stay_codes_until_torch_wants_numbers(tmp_path: Path, architecture: str) -> None:
+    path = coded(tmp_path, architecture, Method("gemm", group_size=32))
+    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
+    logits = logits_of(path / "dense")
+    stacks = [stacks for module in loaded.model.modules() if (stacks := stacks_of(module))]
+    assert [sorted(each) for each in stacks] == [["down_proj", "gate_up_proj"]] * (
+        3 if architecture == "qwen2_moe" else 2
+    )
+    for _ in range(2):
+        with torch.inference_mode():
+            assert torch.allclose(loaded.model(torch.tensor([PROMPT])).logits[0, -1], logits, atol=1e-4)
+        unpack_experts_(loaded.model)
+    assert not any(map(stacks_of, loaded.model.modules()))
 
 
 @pytest.mark.gpu

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..coded_linear import tensors_of
+from ..coded_experts import BelowEachOther, CodedStack
+from ..coded_linear import Weight, tensors_of
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
 from .packing import PANEL, Packed, Packer, codes_bytes
 from .pool import NORMS, Kind, Op, Pool
-from .recipe import Linear, Norm
+from .recipe import Linear, Norm, OfExperts
 
 STORE, ADD, STORE_FP32 = range(3)
 
@@ -158,18 +159,19 @@ class Layout:
         let_go(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
-    def pack_experts(self, linears: list[Linear], chosen: int) -> Packed:
-        """Stacked weights, one or a gated pair, as one; its outputs are each expert's in turn, in panels of its own."""
-        experts, n, _ = linears[0].numbers.shape
+    def pack_experts(self, linears: list[OfExperts], chosen: int) -> Packed:
+        """One linear of all experts, or a gated pair, as one; outputs are each expert's in turn, panel by panel."""
+        experts, n = len(linears[0].weight), linears[0].columns
         missing = -n % (PANEL // len(linears))
         padded = [
             Linear(
-                functional.pad(one.numbers, (0, 0, 0, missing)).flatten(0, 1),
+                _below_each_other(one.weight, missing),
                 None if one.bias is None else functional.pad(one.bias, (0, missing)).flatten(),
             )
             for one in linears
         ]
-        packed = replace(self._pack(padded, self._quantize, linears), n=n)
+        packed = replace(self._packer.pack(padded, self._quantize), n=n)
+        let_go(tensor for one in linears for tensor in tensors_of(one.weight))
         self.weight_bytes += packed.bytes * chosen // experts
         return packed
 
@@ -179,3 +181,10 @@ class Layout:
         if key not in self._buffers:
             self._buffers[key] = self.keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
         return self._buffers[key]
+
+
+def _below_each_other(weight: Tensor | CodedStack, missing: int) -> Weight:
+    """The experts' rows, and after each expert's so many of zeros."""
+    if isinstance(weight, CodedStack):
+        return BelowEachOther(weight, missing)
+    return functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1)

@@ -16,7 +16,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..coded_linear import CodedWeight
 from ..quantization import GROUP, Codes, Quantize, quantized
 from .memory import Arena
 from .pages import give_back
@@ -153,7 +152,7 @@ class Packer:
 def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
     """Those of a checkpoint, or what weights are rounded to; none if it's numbers that are packed."""
     weights = [linear.weight for linear in linears]
-    stored = [weight.codes() for weight in weights if isinstance(weight, CodedWeight)]
+    stored = [weight.codes() for weight in weights if not isinstance(weight, Tensor)]
     known = [codes for codes in stored if codes is not None]
     if len(known) == len(weights) and all(known[0].fits(codes) for codes in known):
         return known

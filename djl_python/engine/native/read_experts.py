@@ -13,8 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..coded_experts import CodedStack
 from .near import distance, factor_of, rounded, same
-from .recipe import Experts, Linear, NotUnderstoodError, Router
+from .recipe import Experts, Linear, NotUnderstoodError, OfExperts, Router
 from .watch import Event
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
@@ -61,10 +62,15 @@ def read_experts(
     choice = _choice(experts)
     chosen_by = _read_router(router, choice)
     result = experts.result.reshape(choice.x.shape)
+    first = _linear(experts.module, "gate_up_proj") or _linear(experts.module, "up_proj")
+    down = _linear(experts.module, "down_proj")
+    if first is None or down is None:
+        raise NotUnderstoodError("experts without two linears")
+    parts = _parts(first, down, choice)
     tried = [
         (distance(made, result[:_TRIED]), found)
-        for found in _arrangements(experts.module, chosen_by, activations)
-        if same(made := _run(found, activations, choice), result[:_TRIED])
+        for found, (gate, up) in _arrangements(experts.module, chosen_by, first, down, activations)
+        if same(made := _result(found, gate, up, parts, activations), result[:_TRIED])
     ]
     if not tried:
         raise NotUnderstoodError("the experts compute something unknown")
@@ -81,8 +87,10 @@ def _choice(event: Event) -> _Choice:
     return _Choice(x, experts.reshape(len(x), -1), numbers[1].reshape(len(x), -1))
 
 
-def _stacked(module: Any, name: str) -> Tensor | None:
+def _stacked(module: Any, name: str) -> Tensor | CodedStack | None:
     weight = getattr(module, name, None)
+    if isinstance(weight, CodedStack):
+        return weight
     return weight.data if isinstance(weight, Tensor) and weight.dim() == 3 else None
 
 
@@ -131,38 +139,38 @@ def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
 # ------------------------------------------------------------------------------------ the experts
 
 
+#: Which of the first linear's outputs are the gate's, if there is one, and which are the other half's.
+_Halves = tuple[slice | None, slice]
+
+
 def _arrangements(
-    module: Any, router: Router, activations: Mapping[str, Callable[[Tensor], Tensor]]
-) -> Iterator[Experts]:
+    module: Any,
+    router: Router,
+    first: OfExperts,
+    down: OfExperts,
+    activations: Mapping[str, Callable[[Tensor], Tensor]],
+) -> Iterator[tuple[Experts, _Halves]]:
     """What the stacked weights could mean."""
-    down = _linear(module, "down_proj")
-    if (both := _linear(module, "gate_up_proj")) is None:
-        if down is None or (up := _linear(module, "up_proj")) is None:
-            return
-        pairs: list[tuple[Linear | None, Linear]] = [(None, up)]
-    else:
-        half = both.weight.shape[1] // 2
+    halves: list[_Halves] = [(None, slice(None))]
+    if _stacked(module, "gate_up_proj") is not None:
+        half = first.columns // 2
         cuts = [(slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))]
-        pairs = [
-            (_rows(both, gate), _rows(both, up))
-            for first, second in cuts
-            for gate, up in ((first, second), (second, first))
-        ]
+        halves = [(gate, up) for one, other in cuts for gate, up in ((one, other), (other, one))]
     alpha, limit = (float(getattr(module, name, None) or 0) for name in ("alpha", "limit"))
     names = [*activations, *(["clamped_swiglu"] if alpha and limit else [])]
-    assert down is not None
-    for gate, up in pairs:
+    for gate, up in halves:
+        linears = None if gate is None else _rows(first, gate), _rows(first, up)
         for name in names:
-            yield Experts(router, gate, up, name, down, alpha, limit, shared=None, shared_gate=None)
+            yield Experts(router, *linears, name, down, alpha, limit, shared=None, shared_gate=None), (gate, up)
 
 
-def _linear(module: Any, name: str) -> Linear | None:
-    """Stacked weights as (experts, out, in)."""
+def _linear(module: Any, name: str) -> OfExperts | None:
     weight = _stacked(module, name)
     if weight is None:
         return None
-    weight = weight.transpose(1, 2) if getattr(module, "is_transposed", False) else weight
-    return Linear(weight, _bias(module, f"{name}_bias"))
+    if isinstance(weight, Tensor) and getattr(module, "is_transposed", False):
+        weight = weight.transpose(1, 2)
+    return OfExperts(weight, _bias(module, f"{name}_bias"))
 
 
 def _bias(module: Any, name: str) -> Tensor | None:
@@ -170,31 +178,57 @@ def _bias(module: Any, name: str) -> Tensor | None:
     return bias.data if isinstance(bias, Tensor) else None
 
 
-def _rows(linear: Linear, rows: slice) -> Linear:
-    return Linear(linear.numbers[:, rows], None if linear.bias is None else linear.bias[:, rows])
+def _rows(linear: OfExperts, rows: slice) -> OfExperts:
+    weight = linear.weight.rows(rows) if isinstance(linear.weight, CodedStack) else linear.weight[:, rows]
+    return OfExperts(weight, None if linear.bias is None else linear.bias[:, rows])
 
 
-def _run(experts: Experts, activations: Mapping[str, Callable[[Tensor], Tensor]], choice: _Choice) -> Tensor:
+@dataclass(frozen=True)
+class _Part:
+    """An expert's part in a token's result: what it counts, what its first linear makes, and its second. All fp32."""
+
+    counts: Tensor
+    made: Tensor
+    down: Linear
+
+
+def _parts(first: OfExperts, down: OfExperts, choice: _Choice) -> list[list[_Part]]:
+    """Of the first tokens."""
+
+    def one(linear: OfExperts, expert: int) -> Linear:
+        return Linear(linear.weight[expert].float(), None if linear.bias is None else linear.bias[expert].float())
+
+    def part(expert: int, counts: Tensor, x: Tensor) -> _Part:
+        return _Part(counts, _product(one(first, expert), x), one(down, expert))
+
+    return [
+        [part(expert, counts, x) for expert, counts in zip(row.tolist(), weights.float(), strict=True)]
+        for x, row, weights in zip(choice.x.float()[:_TRIED], choice.experts, choice.weights, strict=False)
+    ]
+
+
+def _product(linear: Linear, x: Tensor) -> Tensor:
+    made = linear.numbers @ x
+    return made if linear.bias is None else made + linear.bias
+
+
+def _result(
+    experts: Experts,
+    gate: slice | None,
+    up: slice,
+    parts: list[list[_Part]],
+    activations: Mapping[str, Callable[[Tensor], Tensor]],
+) -> Tensor:
     """The first tokens' result, (tokens, width) fp32."""
 
-    def product(linear: Linear, expert: int, x: Tensor) -> Tensor:
-        made = linear.numbers[expert].float() @ x
-        return made if linear.bias is None else made + linear.bias[expert].float()
-
-    def mlp(expert: int, x: Tensor) -> Tensor:
-        up = product(experts.up, expert, x)
-        if experts.gate is None:
-            inner = activations[experts.activation](up)
-        elif experts.activation == "clamped_swiglu":
-            gate = product(experts.gate, expert, x).clamp(max=experts.limit)
-            inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate * torch.sigmoid(experts.alpha * gate)
-        else:
-            inner = activations[experts.activation](product(experts.gate, expert, x)) * up
-        return product(experts.down, expert, inner)
+    def inner(made: Tensor) -> Tensor:
+        if gate is None:
+            return activations[experts.activation](made[up])
+        if experts.activation == "clamped_swiglu":
+            opened = made[gate].clamp(max=experts.limit)
+            return (made[up].clamp(-experts.limit, experts.limit) + 1) * opened * torch.sigmoid(experts.alpha * opened)
+        return activations[experts.activation](made[gate]) * made[up]
 
     return torch.stack(
-        [
-            sum((w * mlp(e, x) for e, w in zip(row.tolist(), weights.float(), strict=True)), torch.zeros_like(x))
-            for x, row, weights in zip(choice.x.float()[:_TRIED], choice.experts, choice.weights, strict=False)
-        ]
+        [torch.stack([part.counts * _product(part.down, inner(part.made)) for part in row]).sum(0) for row in parts]
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..attention import LayerShape
+from ..coded_experts import CodedStack
 from ..coded_linear import Weight, below_each_other, dense
 
 
@@ -36,6 +37,19 @@ class Linear:
     def numbers(self) -> Tensor:
         """The weight's; of codes, unpacked."""
         return dense(self.weight)
+
+
+@dataclass
+class OfExperts:
+    """A linear of each expert: weight (experts, out, in), bias (experts, out)."""
+
+    weight: Tensor | CodedStack
+    bias: Tensor | None
+
+    @property
+    def columns(self) -> int:
+        """Of what one makes."""
+        return int(self.weight.shape[1])
 
 
 @dataclass
@@ -287,16 +301,16 @@ class Experts:
     """A mixture of MLPs: each token's is the weighted sum of those of the experts it goes to, and of a shared one.
 
     Args:
-        gate, up, down: as `Mlp` has them, of all experts: weights (experts, out, in), biases (experts, out).
+        gate, up, down: as `Mlp` has them.
         activation: as in `Mlp`, or "clamped_swiglu", which has an `alpha` and a `limit`.
         shared: an MLP for all tokens, times the sigmoid of `shared_gate` if there is one.
     """
 
     router: Router
-    gate: Linear | None
-    up: Linear
+    gate: OfExperts | None
+    up: OfExperts
     activation: str
-    down: Linear
+    down: OfExperts
     alpha: float
     limit: float
     shared: Mlp | None

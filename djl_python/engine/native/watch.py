@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..coded_experts import stacks_of
 from .mapped import in_passing
 from .recipe import NotUnderstoodError
 from .watch_attention import Call, watch_attention
@@ -67,7 +68,7 @@ def watch(model: Any) -> Watched:
     with ExitStack() as stack:
         for module in model.modules():
             rotary = "Rotary" in type(module).__name__
-            weighted = any(True for _ in module.parameters(recurse=False))
+            weighted = any(True for _ in module.parameters(recurse=False)) or stacks_of(module)
             if rotary or weighted or not any(True for _ in module.children()):
                 stack.callback(module.register_forward_hook(_recorder(seen), with_kwargs=True).remove)
         for layer in layers:

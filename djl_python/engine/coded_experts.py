@@ -1,0 +1,108 @@
+"""Weights of a layer's experts that are codes, as their checkpoint holds them. Runs in the engine process.
+
+transformers keeps those of all experts as one tensor, and asks it for one expert's. In its place a module has a
+`CodedStack`, and the experts' own linears below it, which is where the checkpoint's tensors are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .coded_linear import CodedWeight
+from .quantization import Codes
+
+
+@dataclass(frozen=True)
+class CodedStack:
+    """Weights (experts, n, k)."""
+
+    experts: tuple[CodedWeight, ...]
+    _is_hf_initialized: ClassVar[bool] = True  # transformers leaves it as it is
+
+    def __len__(self) -> int:
+        return len(self.experts)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return len(self), *self.experts[0].shape
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """What the checkpoint holds."""
+        return [tensor for expert in self.experts for tensor in expert.stored]
+
+    def __getitem__(self, expert: int | Tensor) -> Tensor:
+        """(n, k)"""
+        return self.experts[int(expert)].dense()
+
+    def rows(self, rows: slice) -> CodedStack:
+        """Some rows of each expert."""
+        return CodedStack(tuple(expert[rows] for expert in self.experts))
+
+    def dense(self) -> Tensor:
+        """(experts, n, k)"""
+        return torch.stack([expert.dense() for expert in self.experts])
+
+
+@dataclass(frozen=True)
+class BelowEachOther:
+    """The rows of all experts, after each expert's so many of zeros: `Coded`."""
+
+    stack: CodedStack
+    missing: int
+
+    def __len__(self) -> int:
+        return len(self.stack) * (self.stack.shape[1] + self.missing)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.stack.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.stack.experts[0].dtype
+
+    @property
+    def stored(self) -> list[Tensor]:
+        return self.stack.stored
+
+    def dense(self) -> Tensor:
+        return self._padded(self.stack.experts[i].dense() for i in range(len(self.stack)))
+
+    def codes(self) -> Codes | None:
+        parts = [expert.codes() for expert in self.stack.experts]
+        first = parts[0]
+        known = [part for part in parts if part is not None and first is not None and first.fits(part)]
+        if first is None or len(known) < len(parts):
+            return None
+        codes, scales, zeros = (
+            self._padded(getattr(part, name) for part in known) for name in ("codes", "scales", "zeros")
+        )
+        return Codes(first.bits, codes, scales, zeros, first.order)
+
+    def _padded(self, parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([nn.functional.pad(part, (0, 0, 0, self.missing)) for part in parts])
+
+
+def stacks_of(module: nn.Module) -> dict[str, CodedStack]:
+    """Those that a module has, by name."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, CodedStack)}
+
+
+@torch.inference_mode()
+def unpack_experts_(model: Any) -> None:
+    """Have every stack be a tensor of numbers, which transformers multiplies with at once."""
+    holders = [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
+    for module, stacks in holders:
+        for name, stack in stacks.items():
+            delattr(module, name)
+            module.register_parameter(name, nn.Parameter(stack.dense(), requires_grad=False))
+        for index in range(max(map(len, stacks.values()))):
+            delattr(module, str(index))
+    if holders:
+        model.set_experts_implementation(None)

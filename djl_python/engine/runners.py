@@ -93,14 +93,15 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
     wanted = settings.max_model_len or loaded.context
     agreement = Agreement(loaded, _rounds(settings, loaded))
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
-    with in_passing(loaded.model):
-        layers, recurrent = probe(loaded.model, loaded.device) if can_page(loaded) else ({}, None)
+    pages = can_page(loaded)
     if advance is not None:
         advance.stop()
     if opened := _open_native(settings, loaded, wanted, agreement, advance):
         return opened
     if advance is not None:
         advance.give_back()
+    with in_passing(loaded.model):
+        layers, recurrent = probe(loaded.model, loaded.device) if pages else ({}, None)
     linears = _native_linears(settings, loaded)
     if layers and linears is not None:
         agreement.before_changes()

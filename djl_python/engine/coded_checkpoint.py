@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from .stored_codes import LAYOUTS, StoredCodes
@@ -18,9 +16,6 @@ METHODS: Final = {
     "awq": "gptqmodel",
     "compressed-tensors": "compressed-tensors",
 }
-_DTYPES: Final = {
-    "I32": torch.int32, "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
-}  # fmt: skip
 _USUAL_SIZE: Final = 128
 
 
@@ -28,48 +23,49 @@ class UnreadableError(Exception):
     """The checkpoint is of a kind that is not read here."""
 
 
-@dataclass(frozen=True)
 class CodedCheckpoint:
-    """A checkpoint whose linears are codes.
+    """A checkpoint whose linears are codes, which stay in its mapped files until somebody asks for them.
+
+    Args:
+        said: what its configuration says of its quantization.
 
     Attributes:
         method: of `METHODS`.
-        layout: of `LAYOUTS`.
-        bits: of a code, in linears that say nothing else.
-        group_size: of groups in order; below 1, there is one.
-        linears: of each name the tensors, without their numbers.
+        linears: the names that have codes.
+
+    Raises:
+        UnreadableError: says what about it.
     """
 
-    method: str
-    layout: str
-    bits: int
-    group_size: int
-    linears: Mapping[str, Mapping[str, Tensor]]
+    def __init__(self, path: Path, said: Mapping[str, Any]) -> None:
+        self.method: str = said["quant_method"]
+        read = _read_compressed if self.method == "compressed-tensors" else _read_packed
+        self._layout, self._bits, self._group_size = read(said)
+        layout = LAYOUTS.get(self._layout)
+        if layout is None or self._bits not in layout.bits:
+            raise UnreadableError(f"{self.method} with {self._bits} bits in the layout {self._layout!r}")
+        self._tensors = _opened(path, set(layout.names))
+        self.linears = list(self._tensors)
+        if not self.linears:
+            raise UnreadableError(f"{self.method} without safetensors files")
+        if any(layout.codes not in files for files in self._tensors.values()):
+            raise UnreadableError(f"{self.method} that scales activations")
 
-    @staticmethod
-    def opened(path: Path, said: Mapping[str, Any]) -> CodedCheckpoint:
-        """Look at a checkpoint whose configuration says this of its quantization.
+    def __deepcopy__(self, _: dict[int, Any]) -> CodedCheckpoint:
+        return self  # it is what it is, and transformers copies configurations
 
-        Raises:
-            UnreadableError: says what about it.
-        """
-        method = said["quant_method"]
-        layout, bits, size = _read_compressed(said) if method == "compressed-tensors" else _read_packed(said)
-        if layout not in LAYOUTS or bits not in LAYOUTS[layout].bits:
-            raise UnreadableError(f"{method} with {bits} bits in the layout {layout!r}")
-        linears = _linears(path, layout)
-        if not linears:
-            raise UnreadableError(f"{method} without safetensors files")
-        if any(LAYOUTS[layout].codes not in tensors for tensors in linears.values()):
-            raise UnreadableError(f"{method} that scales activations")
-        return CodedCheckpoint(method, layout, bits, size, linears)
+    def tensors(self, linear: str) -> dict[str, Tensor]:
+        """As they lie in the file, by name."""
+        return {name: file.get_tensor(f"{linear}.{name}") for name, file in self._tensors[linear].items()}
 
-    def unpacked(self, tensors: Mapping[str, Tensor], inputs: int | None = None) -> StoredCodes:
-        """The codes of one linear, of which its number of inputs may tell the bits."""
-        words, bits = tensors[LAYOUTS[self.layout].codes], self.bits
-        if inputs is not None and self.layout != "gemm":  # each linear may have its own
-            bits = words.shape[1 if self.layout == "pack-quantized" else 0] * 32 // inputs
-        return StoredCodes.unpacked(self.layout, bits, self.group_size, tensors)
+    def codes(self, linear: str, inputs: int) -> StoredCodes:
+        """Unpacked; the number of its inputs tells the bits, of which each linear may have others."""
+        tensors, bits = self.tensors(linear), self._bits
+        if self._layout != "gemm":
+            bits = (
+                tensors[LAYOUTS[self._layout].codes].shape[1 if self._layout == "pack-quantized" else 0] * 32 // inputs
+            )
+        return StoredCodes.unpacked(self._layout, bits, self._group_size, tensors)
 
 
 def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -96,18 +92,15 @@ def _said(said: Mapping[str, Any], *names: str) -> Any:
     return next((said[name] for name in names if said.get(name) is not None), None)
 
 
-def _linears(path: Path, layout: str) -> dict[str, dict[str, Tensor]]:
+def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    """Of what has tensors of these names, by name, the files that they are in."""
     from safetensors import safe_open
 
-    found: dict[str, dict[str, Tensor]] = {}
-    wanted = set(LAYOUTS[layout].names)
+    found: dict[str, dict[str, Any]] = {}
     for file in sorted(path.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 (it can't be iterated over)
-                module, _, name = key.rpartition(".")
-                if name not in wanted:
-                    continue
-                lies = tensors.get_slice(key)
-                dtype = _DTYPES[lies.get_dtype()]
-                found.setdefault(module, {})[name] = torch.empty(lies.get_shape(), dtype=dtype, device="meta")
+        opened = safe_open(file, framework="pt")
+        for key in opened.keys():  # noqa: SIM118 (it can't be iterated over)
+            linear, _, name = key.rpartition(".")
+            if name in wanted:
+                found.setdefault(linear, {})[name] = opened
     return found

@@ -1,7 +1,7 @@
 """Weights of a layer's experts that are codes, as their checkpoint holds them. Runs in the engine process.
 
 transformers keeps those of all experts as one tensor, and asks it for one expert's. In its place a module has a
-`CodedStack`, and the experts' own linears below it, which is where the checkpoint's tensors are loaded.
+`CodedStack`.
 """
 
 from __future__ import annotations
@@ -95,14 +95,12 @@ def stacks_of(module: nn.Module) -> dict[str, CodedStack]:
 
 
 @torch.inference_mode()
-def unpack_experts_(model: Any) -> None:
+def unpack_experts_(model: Any, device: torch.device) -> None:
     """Have every stack be a tensor of numbers, which transformers multiplies with at once."""
     holders = [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
     for module, stacks in holders:
         for name, stack in stacks.items():
             delattr(module, name)
-            module.register_parameter(name, nn.Parameter(stack.dense(), requires_grad=False))
-        for index in range(max(map(len, stacks.values()))):
-            delattr(module, str(index))
+            module.register_parameter(name, nn.Parameter(stack.dense().to(device), requires_grad=False))
     if holders:
         model.set_experts_implementation(None)

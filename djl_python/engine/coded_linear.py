@@ -1,13 +1,12 @@
 """Linears whose weights are codes, as their checkpoint holds them. Runs in the engine process.
 
-The codes stay in the checkpoint's mapped file until somebody asks what they stand for: kernels for their own layout,
-or a model that is being watched, which multiplies with the numbers.
+Kernels ask for codes in their own layout, a model that is being watched multiplies with the numbers they stand for.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -24,22 +23,20 @@ class CodedLinear(nn.Module):
 
     Args:
         shape: (out, in).
-        tensors: how the checkpoint holds it, by name; on the meta device until it is loaded.
+        stored: its name in the checkpoint.
     """
 
     def __init__(
         self,
         shape: tuple[int, int],
         checkpoint: CodedCheckpoint,
-        tensors: Mapping[str, Tensor],
+        stored: str,
         bias: nn.Parameter | None,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = shape
-        self.checkpoint, self.dtype = checkpoint, dtype
-        for name, tensor in tensors.items():
-            self.register_buffer(name, tensor)
+        self._checkpoint, self._stored, self.dtype = checkpoint, stored, dtype
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,19 +48,17 @@ class CodedLinear(nn.Module):
         """(out, in). The code of many models looks at its format."""
         return CodedWeight((self,))
 
-    def stored(self) -> StoredCodes:
-        return self.checkpoint.unpacked(dict(self.named_buffers()), self.in_features)
+    @property
+    def stored(self) -> list[Tensor]:
+        """What the checkpoint holds."""
+        return list(self._checkpoint.tensors(self._stored).values())
+
+    def codes(self) -> StoredCodes:
+        return self._checkpoint.codes(self._stored, self.in_features)
 
     def dense(self) -> Tensor:
         """(out, in)"""
-        return self.stored().values(self.dtype)
-
-    def as_dense_linear(self) -> nn.Linear:
-        """The same, with a weight of numbers."""
-        linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        linear.weight = nn.Parameter(self.dense(), requires_grad=False)
-        linear.register_parameter("bias", self.bias)
-        return linear
+        return self.codes().values(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class CodedWeight:
 
     @property
     def stored(self) -> list[Tensor]:
-        return [tensor for each in self.linears for tensor in each.buffers()]
+        return [tensor for each in self.linears for tensor in each.stored]
 
     def __getitem__(self, rows: Tensor | slice) -> CodedWeight:
         if isinstance(rows, slice):
@@ -107,7 +102,7 @@ class CodedWeight:
         return self._chosen(torch.cat([each.dense() for each in self.linears]))
 
     def codes(self) -> Codes | None:
-        parts = [each.stored().for_kernels() for each in self.linears]
+        parts = [each.codes().for_kernels() for each in self.linears]
         known = [part for part in parts if part is not None]
         first = known[0] if known else None
         if first is None or len(known) < len(parts) or not all(first.fits(part) for part in known):

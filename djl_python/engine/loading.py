@@ -130,7 +130,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         raise
     model.eval()
     if checkpoint is not None and device.type != "cpu":
-        unpack_(model)
+        unpack_(model, device)
         log.warning(
             "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
             METHODS[checkpoint.method],
@@ -163,7 +163,7 @@ def _coded_checkpoint(path: Path, config: Any, device: torch.device) -> CodedChe
     if device.type != "cpu" and not missing:
         return None
     try:
-        return CodedCheckpoint.opened(path, said)
+        return CodedCheckpoint(path, said)
     except UnreadableError as reason:
         if missing:
             raise ModelLoadError(f"{path}: {reason} is read with {libraries}: pip install it") from reason

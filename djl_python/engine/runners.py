@@ -128,7 +128,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
 
 def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
     """Have the native kernels, where there are any, compute what they can; round weights, if they are to be."""
-    unpack_experts_(loaded.model)
+    unpack_experts_(loaded.model, loaded.device)
     if linears is not None:
         replace_mlps_(loaded.model, linears, quantize)
         replace_norms_(loaded.model, linears)
@@ -137,7 +137,7 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
             run_once(loaded)
     else:
         replace_linears_(loaded.model, quantize, on_torch)
-    if left := unpack_(loaded.model):
+    if left := unpack_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
 
 
@@ -261,8 +261,8 @@ def _open_native(
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
     # Its weights are in the program, and idle threads of torch's would only spin beside the program's.
-    for tensor in (*loaded.model.parameters(), *loaded.model.buffers()):
-        tensor.data = torch.empty(0, dtype=tensor.dtype)
+    for parameter in loaded.model.parameters():
+        parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim()
     return OpenedRunner(

@@ -103,7 +103,7 @@ def test_experts_stay_codes_until_torch_wants_numbers(tmp_path: Path, architectu
     for _ in range(2):
         with torch.inference_mode():
             assert torch.allclose(loaded.model(torch.tensor([PROMPT])).logits[0, -1], logits, atol=1e-4)
-        unpack_experts_(loaded.model)
+        unpack_experts_(loaded.model, loaded.device)
     assert not any(map(stacks_of, loaded.model.modules()))
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from ..coded_experts import stacks_of
+from ..coded_linear import CodedLinear
 from .pages import give_back, libc
 
 _MAPS: Final = Path("/proc/self/maps")
@@ -40,7 +42,9 @@ def in_passing(model: Any) -> Iterator[None]:
 
 
 def _own(module: nn.Module) -> Iterator[Tensor]:
-    return itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False))
+    coded = [module] if isinstance(module, CodedLinear) else stacks_of(module).values()
+    of_codes = itertools.chain.from_iterable(each.stored for each in coded)
+    return itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False), of_codes)
 
 
 def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from djl_python.engine.coded_checkpoint import CodedCheckpoint
@@ -71,13 +73,14 @@ CODED = [
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 12, 40])
 @pytest.mark.parametrize("method", CODED, ids=str)
-def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int) -> None:
+def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int, tmp_path: Path) -> None:
     """What is multiplied are integers whose greatest is 127 in each group: they lose nothing."""
     random = torch.Generator().manual_seed(4)
     tensors, stands_for = rounded(torch.randn(104, 256, generator=random) * 0.05, method)
-    checkpoint = CodedCheckpoint(method.name, method.layout, method.bits, method.group_size, {})
+    save_file({f"linear.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    checkpoint = CodedCheckpoint(tmp_path, method.configuration)
     bias = nn.Parameter(torch.randn(104, generator=random).to(linears.dtype))
-    coded = as_linear(CodedLinear((104, 256), checkpoint, tensors, bias, linears.dtype))
+    coded = as_linear(CodedLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
     assert coded is not None
     x = torch.randint(-127, 128, (rows, 256), generator=random).to(linears.dtype)
     x[:, ::8] = 127

@@ -98,7 +98,7 @@ def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
 
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(path.glob("*.safetensors")):
-        opened = safe_open(file, framework="pt")
+        opened: Any = safe_open(file, framework="pt")
         for key in opened.keys():  # noqa: SIM118 (it can't be iterated over)
             linear, _, name = key.rpartition(".")
             if name in wanted:

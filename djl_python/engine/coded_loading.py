@@ -90,7 +90,7 @@ class _Placing:
         converters = [each for each in changes if isinstance(each, WeightConverter)]
         renamings = [each for each in changes if not isinstance(each, WeightConverter)]
         by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
-        prefix, stacks = self._model.base_model_prefix, {}
+        prefix, stacks = self._model.base_model_prefix, dict[str, _Stack]()
         for stored in self._checkpoint.linears:
             name, pattern = rename_source_key(f"{stored}.weight", renamings, converters, prefix, self._weights)
             if pattern is not None:

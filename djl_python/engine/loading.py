@@ -16,9 +16,10 @@ import torch
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
-from .coded_loading import as_transformers_reads, unpack_
+from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
+from .stored_loading import as_transformers_reads, unpack_
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +94,13 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    quantized = getattr(config, "quantization_config", None) is not None
     _check_quantization(settings, device, getattr(config, "quantization_config", None))
     checkpoint = _coded_checkpoint(path, config, device)
     if checkpoint is not None:
         config.quantization_config = as_transformers_reads(checkpoint)
+    elif experts := _plain_experts(path, config, device, settings):
+        config.quantization_config = as_transformers_reads(experts)
     kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
 
     def load(dtype: Any) -> Any:
@@ -115,8 +119,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 
     dtype = DTYPES[settings.dtype]
     stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    left_alone = checkpoint is None and getattr(config, "quantization_config", None) is not None
-    avoid_fp16 = device.type == "cpu" and not left_alone
+    avoid_fp16 = device.type == "cpu" and (checkpoint is not None or not quantized)
     try:
         model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
         if model is None or (avoid_fp16 and model.dtype == torch.float16):
@@ -169,6 +172,18 @@ def _coded_checkpoint(path: Path, config: Any, device: torch.device) -> CodedChe
             raise ModelLoadError(f"{path}: {reason} is read with {libraries}: pip install it") from reason
         log.info("%s is left to transformers", reason)
         return None
+
+
+def _plain_experts(path: Path, config: Any, device: torch.device, settings: EngineSettings) -> PlainCheckpoint | None:
+    """Where native kernels may want to read experts one by one."""
+    if device.type != "cpu" or settings.kernels == "torch" or settings.image_example is not None:
+        return None
+    if getattr(config.get_text_config(decoder=True), "quantization_config", None) or hasattr(
+        config, "quantization_config"
+    ):
+        return None
+    checkpoint = PlainCheckpoint(path)
+    return checkpoint if checkpoint.linears else None
 
 
 def rounding(settings: EngineSettings) -> Quantize | None:

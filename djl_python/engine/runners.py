@@ -21,8 +21,7 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
-from .coded_experts import unpack_experts_
-from .coded_loading import unpack_
+from .expert_stacks import unpack_experts_
 from .image_check import ImageCheck
 from .images import PagedImages
 from .linears import on_torch, replace_linears_
@@ -48,6 +47,7 @@ from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
+from .stored_loading import unpack_
 from .torch_cache import TorchCache
 from .torch_chooser import TorchChooser
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..coded_experts import BelowEachOther, CodedStack
 from ..coded_linear import Weight, tensors_of
+from ..expert_stacks import BelowEachOther, ExpertStack
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
@@ -183,8 +183,8 @@ class Layout:
         return self._buffers[key]
 
 
-def _below_each_other(weight: Tensor | CodedStack, missing: int) -> Weight:
+def _below_each_other(weight: Tensor | ExpertStack, missing: int) -> Weight:
     """The experts' rows, and after each expert's so many of zeros."""
-    if isinstance(weight, CodedStack):
+    if isinstance(weight, ExpertStack):
         return BelowEachOther(weight, missing)
     return functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..coded_experts import CodedStack
+from ..expert_stacks import ExpertStack
 from .near import distance, factor_of, rounded, same
 from .recipe import Experts, Linear, NotUnderstoodError, OfExperts, Router
 from .watch import Event
@@ -87,9 +87,9 @@ def _choice(event: Event) -> _Choice:
     return _Choice(x, experts.reshape(len(x), -1), numbers[1].reshape(len(x), -1))
 
 
-def _stacked(module: Any, name: str) -> Tensor | CodedStack | None:
+def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
     weight = getattr(module, name, None)
-    if isinstance(weight, CodedStack):
+    if isinstance(weight, ExpertStack):
         return weight
     return weight.data if isinstance(weight, Tensor) and weight.dim() == 3 else None
 
@@ -179,7 +179,7 @@ def _bias(module: Any, name: str) -> Tensor | None:
 
 
 def _rows(linear: OfExperts, rows: slice) -> OfExperts:
-    weight = linear.weight.rows(rows) if isinstance(linear.weight, CodedStack) else linear.weight[:, rows]
+    weight = linear.weight.rows(rows) if isinstance(linear.weight, ExpertStack) else linear.weight[:, rows]
     return OfExperts(weight, None if linear.bias is None else linear.bias[:, rows])
 
 

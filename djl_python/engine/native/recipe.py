@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..attention import LayerShape
-from ..coded_experts import CodedStack
 from ..coded_linear import Weight, below_each_other, dense
+from ..expert_stacks import ExpertStack
 
 
 class NotUnderstoodError(Exception):
@@ -43,7 +43,7 @@ class Linear:
 class OfExperts:
     """A linear of each expert: weight (experts, out, in), bias (experts, out)."""
 
-    weight: Tensor | CodedStack
+    weight: Tensor | ExpertStack
     bias: Tensor | None
 
     @property

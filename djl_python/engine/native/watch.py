@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..coded_experts import stacks_of
+from ..expert_stacks import stacks_of
 from .mapped import in_passing
 from .recipe import NotUnderstoodError
 from .watch_attention import Call, watch_attention

@@ -1,27 +1,34 @@
-"""Weights of a layer's experts that are codes, as their checkpoint holds them. Runs in the engine process.
+"""Weights of a layer's experts, each where its checkpoint has it. Runs in the engine process.
 
-transformers keeps those of all experts as one tensor, and asks it for one expert's. In its place a module has a
-`CodedStack`.
+transformers keeps those of all experts as one tensor, and asks it for one expert's. In its place a module has an
+`ExpertStack`: of codes, or of numbers in mapped files, which nobody has to copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .coded_linear import CodedWeight
+from .coded_linear import Coded
 from .quantization import Codes
 
 
-@dataclass(frozen=True)
-class CodedStack:
-    """Weights (experts, n, k)."""
+class ExpertWeight(Coded, Protocol):
+    """The weight of one expert."""
 
-    experts: tuple[CodedWeight, ...]
+    def __getitem__(self, rows: slice) -> ExpertWeight: ...
+
+
+@dataclass(frozen=True)
+class ExpertStack:
+    """Weights (experts, n, k), given as `dtype`."""
+
+    experts: tuple[ExpertWeight, ...]
+    dtype: torch.dtype
     _is_hf_initialized: ClassVar[bool] = True  # transformers leaves it as it is
 
     def __len__(self) -> int:
@@ -38,22 +45,25 @@ class CodedStack:
 
     def __getitem__(self, expert: int | Tensor) -> Tensor:
         """(n, k)"""
-        return self.experts[int(expert)].dense()
+        return self.experts[int(expert)].dense().to(self.dtype)
 
-    def rows(self, rows: slice) -> CodedStack:
+    def to(self, dtype: torch.dtype) -> ExpertStack:
+        return replace(self, dtype=dtype)
+
+    def rows(self, rows: slice) -> ExpertStack:
         """Some rows of each expert."""
-        return CodedStack(tuple(expert[rows] for expert in self.experts))
+        return replace(self, experts=tuple(expert[rows] for expert in self.experts))
 
     def dense(self) -> Tensor:
         """(experts, n, k)"""
-        return torch.stack([expert.dense() for expert in self.experts])
+        return torch.stack([self[expert] for expert in range(len(self))])
 
 
 @dataclass(frozen=True)
 class BelowEachOther:
     """The rows of all experts, after each expert's so many of zeros: `Coded`."""
 
-    stack: CodedStack
+    stack: ExpertStack
     missing: int
 
     def __len__(self) -> int:
@@ -65,14 +75,14 @@ class BelowEachOther:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.stack.experts[0].dtype
+        return self.stack.dtype
 
     @property
     def stored(self) -> list[Tensor]:
         return self.stack.stored
 
     def dense(self) -> Tensor:
-        return self._padded(self.stack.experts[i].dense() for i in range(len(self.stack)))
+        return self._padded(self.stack[expert] for expert in range(len(self.stack)))
 
     def codes(self) -> Codes | None:
         parts = [expert.codes() for expert in self.stack.experts]
@@ -89,9 +99,9 @@ class BelowEachOther:
         return torch.cat([nn.functional.pad(part, (0, 0, 0, self.missing)) for part in parts])
 
 
-def stacks_of(module: nn.Module) -> dict[str, CodedStack]:
+def stacks_of(module: nn.Module) -> dict[str, ExpertStack]:
     """Those that a module has, by name."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, CodedStack)}
+    return {name: value for name, value in vars(module).items() if isinstance(value, ExpertStack)}
 
 
 @torch.inference_mode()

@@ -1,12 +1,14 @@
-"""Has transformers load checkpoints of codes without the libraries that made them. Runs in the engine process, once.
+"""Has transformers leave weights where a checkpoint has them. Runs in the engine process, once.
 
-By itself it loads them with those, which bring kernels of their own. Here the model that it is about to load gets
-linears that read their codes themselves (`coded_linear`, `coded_experts`); transformers loads the rest.
+By itself it loads codes with the libraries that made them, and copies weights of experts into one tensor. Here the
+model that it is about to load gets linears and stacks that read theirs themselves (`coded_linear`, `expert_stacks`);
+transformers loads the rest.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,9 +18,10 @@ from torch import nn
 
 from ..errors import ModelLoadError
 from .coded_checkpoint import METHODS, CodedCheckpoint
-from .coded_experts import CodedStack, unpack_experts_
 from .coded_linear import CodedLinear, CodedWeight
+from .expert_stacks import ExpertStack, ExpertWeight, unpack_experts_
 from .native.parts import places_in
+from .plain_checkpoint import PlainCheckpoint
 from .stored_codes import LAYOUTS
 
 _NAME: Final = "codes_as_stored"  # what transformers knows this by
@@ -26,7 +29,10 @@ _NAME: Final = "codes_as_stored"  # what transformers knows this by
 _CODES: Final = rf"\.({'|'.join({name for layout in LAYOUTS.values() for name in layout.names if name})})$"
 
 
-def as_transformers_reads(checkpoint: CodedCheckpoint) -> dict[str, Any]:
+Checkpoint = CodedCheckpoint | PlainCheckpoint
+
+
+def as_transformers_reads(checkpoint: Checkpoint) -> dict[str, Any]:
     """A `quantization_config` that has it load the checkpoint as said above."""
     _register()
     return {"quant_method": _NAME, "checkpoint": checkpoint}
@@ -72,11 +78,16 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 class _Placing:
-    """Puts coded linears into a model that isn't loaded yet, where its checkpoint has codes."""
+    """Puts coded linears and stacks into a model that isn't loaded yet.
 
-    def __init__(self, checkpoint: CodedCheckpoint, model: Any) -> None:
+    Attributes:
+        left: what transformers need not look for.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: Any) -> None:
         self._checkpoint, self._model = checkpoint, model
         self._weights = model.state_dict()
+        self.left = {_CODES} if isinstance(checkpoint, CodedCheckpoint) else set()
 
     def place(self) -> None:
         """
@@ -95,36 +106,40 @@ class _Placing:
             name, pattern = rename_source_key(f"{stored}.weight", renamings, converters, prefix, self._weights)
             if pattern is not None:
                 stacks.setdefault(name, _Stack(by_pattern[pattern])).linears[pattern].append(stored)
-            elif name in self._weights:
-                self._place_linear(name.removesuffix(".weight"), stored)
-        for name, stack in stacks.items():
-            if name in self._weights:
-                self._place_stack(name, stack)
-        if stacks:
+            elif name in self._weights and isinstance(self._checkpoint, CodedCheckpoint):
+                self._place_linear(self._checkpoint, name.removesuffix(".weight"), stored)
+        if any([self._place_stack(name, stack) for name, stack in stacks.items() if name in self._weights]):
             self._model.set_experts_implementation("eager")  # which asks for one expert's weights at a time
 
-    def _place_linear(self, place: str, stored: str) -> None:
+    def _place_linear(self, checkpoint: CodedCheckpoint, place: str, stored: str) -> None:
         module, weight = self._model.get_submodule(place), self._weights[f"{place}.weight"]
         n, k = weight.shape if isinstance(module, nn.Linear) else weight.shape[::-1]  # GPT-2's are transposed
-        self._model.set_submodule(place, CodedLinear((n, k), self._checkpoint, stored, module.bias, weight.dtype))
+        self._model.set_submodule(place, CodedLinear((n, k), checkpoint, stored, module.bias, weight.dtype))
 
-    def _place_stack(self, name: str, stack: _Stack) -> None:
+    def _place_stack(self, name: str, stack: _Stack) -> bool:
         weight = self._weights[name]
         experts = stack.experts(len(weight))
+        if not experts and isinstance(self._checkpoint, PlainCheckpoint):
+            return False  # transformers makes it
         if not experts:
+            assert isinstance(self._checkpoint, CodedCheckpoint)
             method, kind = self._checkpoint.method, type(self._model).__name__
             raise ModelLoadError(
                 f"{method} of {kind} is read with {METHODS[method]} only: how {name} is made of weights"
             )
-        n, k = weight.shape[1] // len(experts[0]), weight.shape[2]
-        coded = [
-            CodedWeight(tuple(CodedLinear((n, k), self._checkpoint, each, None, weight.dtype) for each in linears))
-            for linears in experts
-        ]
         place, _, attribute = name.rpartition(".")
         module = self._model.get_submodule(place)
         delattr(module, attribute)
-        setattr(module, attribute, CodedStack(tuple(coded)))
+        of_experts = (self._of_expert(linears, tuple(weight.shape[1:]), weight.dtype) for linears in experts)
+        setattr(module, attribute, ExpertStack(tuple(of_experts), weight.dtype))
+        self.left.add(f"{re.escape(name)}$")
+        return True
+
+    def _of_expert(self, linears: list[str], shape: tuple[int, int], dtype: torch.dtype) -> ExpertWeight:
+        if isinstance(self._checkpoint, PlainCheckpoint):
+            return self._checkpoint.weight(linears, shape, dtype)
+        each = shape[0] // len(linears), shape[1]
+        return CodedWeight(tuple(CodedLinear(each, self._checkpoint, linear, None, dtype) for linear in linears))
 
 
 @functools.cache
@@ -136,12 +151,13 @@ def _register() -> None:
 
     @register_quantization_config(_NAME)
     class Config(QuantizationConfigMixin):  # type: ignore[misc]
-        def __init__(self, checkpoint: CodedCheckpoint, **_: Any) -> None:
+        def __init__(self, checkpoint: Checkpoint, **_: Any) -> None:
             self.quant_method = _NAME
             self.checkpoint = checkpoint
+            self.dequantize = isinstance(checkpoint, PlainCheckpoint)  # nobody is to take the model for a quantized one
 
         def to_dict(self) -> dict[str, Any]:
-            return {"quant_method": self.checkpoint.method}
+            return {"quant_method": self.checkpoint.method}  # which is what a configuration says
 
     @register_quantizer(_NAME)
     class Quantizer(HfQuantizer):  # type: ignore[misc]
@@ -151,6 +167,10 @@ def _register() -> None:
             return False
 
         def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
-            _Placing(self.quantization_config.checkpoint, model).place()
-            model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), _CODES}
+            placing = _Placing(self.quantization_config.checkpoint, model)
+            placing.place()
+            model._keys_to_ignore_on_load_unexpected = {
+                *(model._keys_to_ignore_on_load_unexpected or ()),
+                *placing.left,
+            }
             return model

@@ -1,0 +1,84 @@
+"""Weights of experts where a checkpoint of numbers has them, in its mapped files. Runs in the engine process.
+
+transformers makes one tensor of a layer's experts, which is a copy: twice the memory, and the time to make it. Who
+packs weights reads them one after the other, and needs no copy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from .quantization import Codes
+
+_OF_AN_EXPERT: Final = re.compile(r"\.experts\.\d+\..*weight$")
+
+
+@dataclass(frozen=True)
+class PlainWeight:
+    """Weights of a checkpoint, alike and below each other (n, k), or some rows of them: `ExpertWeight`.
+
+    Attributes:
+        places: of each, the file and its name there.
+        rows: which of theirs; None: all.
+    """
+
+    places: tuple[tuple[Any, str], ...]
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    rows: slice | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def stored(self) -> list[Tensor]:
+        return [file.get_tensor(name) for file, name in self.places]
+
+    def __getitem__(self, rows: slice) -> PlainWeight:
+        assert self.rows is None, "rows of rows"
+        wanted, each = range(len(self))[rows], len(self) // len(self.places)
+        shape = len(wanted), self.shape[1]
+        if wanted.step == 1 and wanted.start % each == wanted.stop % each == 0:  # whole ones, and no others are read
+            return replace(self, places=self.places[wanted.start // each : wanted.stop // each], shape=shape)
+        return replace(self, rows=rows, shape=shape)
+
+    def dense(self) -> Tensor:
+        stored = self.stored
+        made = stored[0] if len(stored) == 1 else torch.cat(stored)
+        return (made if self.rows is None else made[self.rows]).to(self.dtype)
+
+    def codes(self) -> Codes | None:
+        return None
+
+
+class PlainCheckpoint:
+    """A checkpoint that has weights of experts one by one.
+
+    Attributes:
+        linears: their names.
+    """
+
+    method = None
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        self._files: dict[str, Any] = {}
+        for file in sorted(path.glob("*.safetensors")):
+            opened: Any = safe_open(file, framework="pt")
+            self._files.update((key, opened) for key in opened.keys() if _OF_AN_EXPERT.search(key))  # noqa: SIM118
+        self.linears = [key.removesuffix(".weight") for key in self._files]
+
+    def __deepcopy__(self, _: dict[int, Any]) -> PlainCheckpoint:
+        return self
+
+    def weight(self, linears: list[str], shape: tuple[int, int], dtype: torch.dtype) -> PlainWeight:
+        """Of these, below each other."""
+        names = [f"{linear}.weight" for linear in linears]
+        return PlainWeight(tuple((self._files[name], name) for name in names), shape, dtype)

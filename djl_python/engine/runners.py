@@ -21,9 +21,9 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
-from .expert_stacks import unpack_experts_
+from .expert_stacks import stacks_of, unpack_experts_
 from .image_check import ImageCheck
-from .images import PagedImages
+from .images import MISFITS, PagedImages
 from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
@@ -91,7 +91,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         )
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
-    agreement = Agreement(loaded, _rounds(settings, loaded))
+    agreement = _agreement(settings, loaded)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     pages = can_page(loaded)
     if advance is not None:
@@ -139,6 +139,19 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
         replace_linears_(loaded.model, quantize, on_torch)
     if left := unpack_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
+
+
+def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
+    """Of a model that uses its experts' weights otherwise than one by one, after it got them as tensors."""
+    rounds = _rounds(settings, loaded)
+    try:
+        return Agreement(loaded, rounds)
+    except MISFITS as misfit:
+        if not any(map(stacks_of, loaded.model.modules())):
+            raise
+        log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
+        unpack_experts_(loaded.model, loaded.device)
+        return Agreement(loaded, rounds)
 
 
 def _rounds(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:

@@ -15,7 +15,9 @@ from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
 from djl_python.engine.plain_checkpoint import PlainCheckpoint
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
+from tests.engine.test_paged_batch import open_batch, run_to_end
 
 IDS = torch.tensor([list(range(3, 40))])
 
@@ -54,6 +56,22 @@ def test_what_the_model_says_in_fp32_is_asked_of_its_experts_too(tmp_path: Path)
     assert exact is not None
     assert exact.dtype == torch.float32
     assert torch.equal(logits_of(loaded.model), before), "and it is as it was"
+
+
+def test_a_model_that_wants_tensors_gets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
+
+    forward = Qwen3MoeExperts.forward
+
+    def with_all_at_once(self: Any, *given: Any) -> Any:
+        self.down_proj.transpose(1, 2)  # as whoever multiplies with all of them does
+        return forward(self, *given)
+
+    monkeypatch.setattr(Qwen3MoeExperts, "forward", with_all_at_once)
+    path = build_checkpoint(tmp_path / "model", "qwen3_moe")
+    batch = open_batch(path)
+    batch.add(0, IDS[0].tolist(), SamplingParams(max_new_tokens=4, ignore_eos=True))
+    assert len(run_to_end(batch)[0]) == 4
 
 
 def test_rows_are_those_of_the_tensors(tmp_path: Path) -> None:

@@ -66,11 +66,12 @@ def read_experts(
     down = _linear(experts.module, "down_proj")
     if first is None or down is None:
         raise NotUnderstoodError("experts without two linears")
-    parts = _parts(first, down, choice)
+    candidates = list(_arrangements(experts.module, chosen_by, first, down, activations))
+    made = _results(candidates, _parts(first, down, choice), activations)
     tried = [
-        (distance(made, result[:_TRIED]), found)
-        for found, (gate, up) in _arrangements(experts.module, chosen_by, first, down, activations)
-        if same(made := _result(found, gate, up, parts, activations), result[:_TRIED])
+        (distance(by_candidate, result[:_TRIED]), found)
+        for (found, _), by_candidate in zip(candidates, made.unbind(2), strict=True)
+        if same(by_candidate, result[:_TRIED])
     ]
     if not tried:
         raise NotUnderstoodError("the experts compute something unknown")
@@ -208,20 +209,20 @@ def _parts(first: OfExperts, down: OfExperts, choice: _Choice) -> list[list[_Par
 
 
 def _product(linear: Linear, x: Tensor) -> Tensor:
+    """x (in, ...) to (out, ...)"""
     made = linear.numbers @ x
-    return made if linear.bias is None else made + linear.bias
+    return made if linear.bias is None else made + linear.bias.view(-1, *[1] * (x.dim() - 1))
 
 
-def _result(
-    experts: Experts,
-    gate: slice | None,
-    up: slice,
+def _results(
+    candidates: Sequence[tuple[Experts, _Halves]],
     parts: list[list[_Part]],
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Tensor:
-    """The first tokens' result, (tokens, width) fp32."""
+    """The first tokens' result if it were as each of the candidates says, (tokens, width, candidates) fp32."""
 
-    def inner(made: Tensor) -> Tensor:
+    def inner(experts: Experts, halves: _Halves, made: Tensor) -> Tensor:
+        gate, up = halves
         if gate is None:
             return activations[experts.activation](made[up])
         if experts.activation == "clamped_swiglu":
@@ -229,6 +230,8 @@ def _result(
             return (made[up].clamp(-experts.limit, experts.limit) + 1) * opened * torch.sigmoid(experts.alpha * opened)
         return activations[experts.activation](made[gate]) * made[up]
 
-    return torch.stack(
-        [torch.stack([part.counts * _product(part.down, inner(part.made)) for part in row]).sum(0) for row in parts]
-    )
+    def result(part: _Part) -> Tensor:
+        inners = torch.stack([inner(*candidate, part.made) for candidate in candidates], 1)
+        return part.counts * _product(part.down, inners)
+
+    return torch.stack([torch.stack([result(part) for part in row]).sum(0) for row in parts])

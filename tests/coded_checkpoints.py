@@ -27,6 +27,7 @@ class Method:
         layout: "gptq", "gptq_v2", "gemm" (AWQ's) or "pack-quantized" (compressed-tensors').
         act_order: inputs belong to groups in disorder.
         symmetric: the code of 0 is the one in the middle.
+        auto_round: AutoRound wrote it.
     """
 
     layout: str
@@ -35,9 +36,12 @@ class Method:
     act_order: bool = False
     symmetric: bool = False
     scales: torch.dtype = torch.float16
+    auto_round: bool = False
 
     @property
     def name(self) -> str:
+        if self.auto_round:
+            return "auto-round"
         return {"gemm": "awq", "pack-quantized": "compressed-tensors"}.get(self.layout, "gptq")
 
     @property
@@ -58,6 +62,10 @@ class Method:
             how = {"format": self.layout, "quantization_status": "compressed"}
             return {"quant_method": self.name, **how, **groups}
         said: dict[str, object] = {"quant_method": self.name, "bits": self.bits, "group_size": self.group_size}
+        if self.auto_round:
+            packing = {"gptq": "auto_round:auto_gptq", "gptq_v2": "auto_round", "gemm": "auto_round:auto_awq"}
+            more = {"data_type": "int", "act_bits": 16, "autoround_version": "0.16.1"}
+            return {**said, **more, "sym": self.symmetric, "packing_format": packing[self.layout]}
         if self.name == "awq":
             return {**said, "version": "gemm", "zero_point": True, "modules_to_not_convert": None}
         return {**said, "checkpoint_format": self.layout, "desc_act": self.act_order, "sym": self.symmetric}
@@ -94,14 +102,15 @@ def rounded(weight: Tensor, method: Method) -> tuple[dict[str, Tensor], Tensor]:
             tensors["weight_g_idx"] = group.int()
         return tensors, stands_for
     tensors = {"scales": scales.T.contiguous().to(method.scales)}
-    if method.name == "awq":
+    if method.layout == "gemm":
         tensors["qweight"] = _packed(_interleaved(codes.T), 4)
         tensors["qzeros"] = _packed(_interleaved(zeros.T), 4)
     else:
         less = 1 if method.layout == "gptq" else 0
         tensors["qweight"] = _packed(codes, method.bits).T.contiguous()
         tensors["qzeros"] = _packed((zeros - less).T, method.bits)
-        tensors["g_idx"] = group.int()
+        if not method.auto_round:
+            tensors["g_idx"] = group.int()
     return tensors, stands_for
 
 

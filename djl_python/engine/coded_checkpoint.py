@@ -14,9 +14,16 @@ from .stored_codes import LAYOUTS, StoredCodes
 METHODS: Final = {
     "gptq": "gptqmodel and optimum",
     "awq": "gptqmodel",
+    "auto-round": "auto-round",
     "compressed-tensors": "compressed-tensors",
 }
 _USUAL_SIZE: Final = 128
+_AUTO_ROUND: Final = {
+    "auto_round": "gptq_v2",
+    "auto_round:gptqmodel": "gptq_v2",
+    "auto_round:auto_gptq": "gptq",
+    "auto_round:auto_awq": "gemm",
+}
 
 
 class UnreadableError(Exception):
@@ -39,7 +46,7 @@ class CodedCheckpoint:
 
     def __init__(self, path: Path, said: Mapping[str, Any]) -> None:
         self.method: str = said["quant_method"]
-        read = _read_compressed if self.method == "compressed-tensors" else _read_packed
+        read = {"compressed-tensors": _read_compressed, "auto-round": _read_auto_round}.get(self.method, _read_packed)
         self._layout, self._bits, self._group_size = read(said)
         layout = LAYOUTS.get(self._layout)
         if layout is None or self._bits not in layout.bits:
@@ -75,6 +82,14 @@ def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     size = _said(said, "group_size", "q_group_size")
     bits = int(_said(said, "bits", "w_bit") or 4)
     return str(_said(said, *names) or usual).lower(), bits, _USUAL_SIZE if size is None else int(size)
+
+
+def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
+    """(layout, bits, group size) of AutoRound, which writes others' layouts."""
+    packing = str(said.get("packing_format", "auto_round:auto_gptq"))
+    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or said.get("rotation_config"):
+        raise UnreadableError("auto-round of more than integer weights")
+    return _AUTO_ROUND.get(packing, packing), int(said.get("bits") or 4), int(said.get("group_size") or _USUAL_SIZE)
 
 
 def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:

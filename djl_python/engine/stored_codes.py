@@ -100,8 +100,10 @@ class StoredCodes:
             zeros = zeros + 1 if layout == "gptq" else zeros
         groups = tensors.get(names.groups)
         if groups is None:
-            inputs = torch.arange(codes.shape[1], device=codes.device)
-            groups = inputs // (group_size if group_size > 0 else len(inputs))
+            k, count = codes.shape[1], scales.shape[1]
+            size = group_size if group_size > 0 else k
+            # A linear may have groups of another size than most; how many there are tells.
+            groups = torch.arange(k, device=codes.device) // (size if -(-k // size) == count else -(-k // count))
         return StoredCodes(bits, codes, scales.contiguous(), zeros.contiguous(), groups.long())
 
     def values(self, dtype: torch.dtype) -> Tensor:

@@ -36,6 +36,9 @@ CASES = [
     ("llama", Method("pack-quantized", 8, -1, symmetric=True)),
     ("qwen3_moe", COMPRESSED),
     ("qwen2_moe", Method("gptq", act_order=True)),
+    ("llama", Method("gptq", symmetric=True, auto_round=True)),
+    ("qwen2", Method("gptq_v2", 4, 32, auto_round=True)),
+    ("llama", Method("gemm", auto_round=True)),
 ]
 
 
@@ -71,7 +74,7 @@ def test_the_engine_runs_them(tmp_path: Path, architecture: str, method: Method,
             pytest.skip(str(reason))
     path = coded(tmp_path, architecture, method)
     logits = logits_of(path / "dense")
-    asked = {} if method.name == "compressed-tensors" else {"quantize": method.name}
+    asked = {"quantize": method.name} if method.name in ("gptq", "awq") else {}
     ids, how = generated(path, kernels=kernels, dtype="fp32", **asked)
     assert f"with {method.name} weights" in how
     assert ("native kernels" in how) == (kernels == "native")

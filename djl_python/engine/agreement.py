@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..types import SamplingParams
 from .attention import PAGED, watching
-from .expert_stacks import stacks_of
+from .expert_stacks import holders_in
 from .free_memory import available_bytes
 from .loading import LoadedModel, set_attention
 from .model_runner import ModelRunner
@@ -128,18 +128,18 @@ class Agreement:
         if not tensors or loaded.device.type != "cpu" or size > available_bytes() * _EXACT_SHARE:
             return None
         rounded = [each.data for each in tensors]
-        stacks = [(module, stacks_of(module)) for module in loaded.model.modules()]
+        holders = holders_in(loaded.model)
         try:
             for each in tensors:
                 each.data = each.data.float()
-            for module, of_module in stacks:
-                vars(module).update((name, stack.to(torch.float32)) for name, stack in of_module.items())
+            for module, stacks in holders:
+                vars(module).update((name, stack.to(torch.float32)) for name, stack in stacks.items())
             return _logits(loaded)
         finally:
             for each, data in zip(tensors, rounded, strict=True):
                 each.data = data
-            for module, of_module in stacks:
-                vars(module).update(of_module)
+            for module, stacks in holders:
+                vars(module).update(stacks)
 
 
 @torch.inference_mode()

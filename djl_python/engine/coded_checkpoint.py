@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from .checkpoint_files import mapped_tensors
 from .stored_codes import LAYOUTS, StoredCodes
 
 #: What is read here, and the libraries that transformers reads it with.
 METHODS: Final = {
-    "gptq": "gptqmodel and optimum",
-    "awq": "gptqmodel",
-    "auto-round": "auto-round",
-    "compressed-tensors": "compressed-tensors",
+    "gptq": ("gptqmodel", "optimum"),
+    "awq": ("gptqmodel",),
+    "auto-round": ("auto-round",),
+    "compressed-tensors": ("compressed-tensors",),
 }
 _USUAL_SIZE: Final = 128
 _AUTO_ROUND: Final = {
@@ -67,11 +68,9 @@ class CodedCheckpoint:
 
     def codes(self, linear: str, inputs: int) -> StoredCodes:
         """Unpacked; the number of its inputs tells the bits, of which each linear may have others."""
-        tensors, bits = self.tensors(linear), self._bits
-        if self._layout != "gemm":
-            bits = (
-                tensors[LAYOUTS[self._layout].codes].shape[1 if self._layout == "pack-quantized" else 0] * 32 // inputs
-            )
+        tensors, bits, layout = self.tensors(linear), self._bits, LAYOUTS[self._layout]
+        if layout.inputs is not None:
+            bits = tensors[layout.codes].shape[layout.inputs] * 32 // inputs
         return StoredCodes.unpacked(self._layout, bits, self._group_size, tensors)
 
 
@@ -98,9 +97,10 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     weights = [scheme.get("weights") or {} for scheme in schemes]
     more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
     kinds = {(each.get("type", "int"), each.get("group_size") or -1) for each in weights}
-    if len(kinds) != 1 or kinds.copy().pop()[0] != "int" or any(more) or said.get("kv_cache_scheme"):
+    kind, size = kinds.pop() if len(kinds) == 1 else ("", 0)
+    if kind != "int" or any(more) or said.get("kv_cache_scheme"):
         raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
-    return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), kinds.pop()[1]
+    return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
 
 
 def _said(said: Mapping[str, Any], *names: str) -> Any:
@@ -109,13 +109,9 @@ def _said(said: Mapping[str, Any], *names: str) -> Any:
 
 def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
     """Of what has tensors of these names, by name, the files that they are in."""
-    from safetensors import safe_open
-
     found: dict[str, dict[str, Any]] = {}
-    for file in sorted(path.glob("*.safetensors")):
-        opened: Any = safe_open(file, framework="pt")
-        for key in opened.keys():  # noqa: SIM118 (it can't be iterated over)
-            linear, _, name = key.rpartition(".")
-            if name in wanted:
-                found.setdefault(linear, {})[name] = opened
+    for key, file in mapped_tensors(path):
+        linear, _, name = key.rpartition(".")
+        if name in wanted:
+            found.setdefault(linear, {})[name] = file
     return found

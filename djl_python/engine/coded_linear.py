@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .coded_checkpoint import CodedCheckpoint
-from .quantization import Codes
+from .quantization import Codes, alike
 from .stored_codes import StoredCodes
 
 
@@ -63,7 +63,7 @@ class CodedLinear(nn.Module):
 
 @dataclass(frozen=True)
 class CodedWeight:
-    """The weights of coded linears below each other, or some rows of them: `Coded`."""
+    """The weights of coded linears below each other, or some rows of them: `StoredWeight`."""
 
     linears: tuple[CodedLinear, ...]
     rows: Tensor | None = None
@@ -102,22 +102,29 @@ class CodedWeight:
         return self._chosen(torch.cat([each.dense() for each in self.linears]))
 
     def codes(self) -> Codes | None:
-        parts = [each.codes().for_kernels() for each in self.linears]
-        known = [part for part in parts if part is not None]
-        first = known[0] if known else None
-        if first is None or len(known) < len(parts) or not all(first.fits(part) for part in known):
+        parts = alike([each.codes().for_kernels() for each in self.linears])
+        if not parts:
             return None
         codes, scales, zeros = (
-            self._chosen(torch.cat([getattr(part, name) for part in known])) for name in ("codes", "scales", "zeros")
+            self._chosen(torch.cat([getattr(part, name) for part in parts])) for name in ("codes", "scales", "zeros")
         )
-        return Codes(first.bits, codes, scales, zeros, first.order)
+        return Codes(parts[0].bits, codes, scales, zeros, parts[0].order)
 
     def _chosen(self, rows: Tensor) -> Tensor:
         return rows if self.rows is None else rows[self.rows]
 
 
-class Coded(Protocol):
-    """A weight (n, k) that is codes."""
+class Stored(Protocol):
+    """What tells where a checkpoint holds it."""
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """What the checkpoint holds."""
+        ...
+
+
+class StoredWeight(Stored, Protocol):
+    """A weight (n, k) that is where its checkpoint has it: codes, or numbers that are not in memory yet."""
 
     def __len__(self) -> int: ...
 
@@ -127,21 +134,16 @@ class Coded(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    @property
-    def stored(self) -> list[Tensor]:
-        """What the checkpoint holds."""
-        ...
-
     def dense(self) -> Tensor:
         """(n, k)"""
         ...
 
     def codes(self) -> Codes | None:
-        """For kernels; None if they can't take them."""
+        """For kernels; None if there are none that they can take."""
         ...
 
 
-Weight = Tensor | Coded
+Weight = Tensor | StoredWeight
 
 
 def dense(weight: Weight) -> Tensor:
@@ -164,13 +166,6 @@ def halves(weight: Weight) -> tuple[Weight, Weight]:
         return weight[:half], weight[half:]
     first, second = dense(weight).chunk(2)
     return first, second
-
-
-class Stored(Protocol):
-    """What tells where a checkpoint holds it."""
-
-    @property
-    def stored(self) -> list[Tensor]: ...
 
 
 def tensors_of(weight: Tensor | Stored) -> list[Tensor]:

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from .coded_linear import Coded
-from .quantization import Codes
+from .coded_linear import StoredWeight
+from .quantization import Codes, alike
 
 
-class ExpertWeight(Coded, Protocol):
+class ExpertWeight(StoredWeight, Protocol):
     """The weight of one expert."""
 
     def __getitem__(self, rows: slice) -> ExpertWeight: ...
@@ -61,7 +61,7 @@ class ExpertStack:
 
 @dataclass(frozen=True)
 class BelowEachOther:
-    """The rows of all experts, after each expert's so many of zeros: `Coded`."""
+    """The rows of all experts, after each expert's so many of zeros: `StoredWeight`."""
 
     stack: ExpertStack
     missing: int
@@ -85,15 +85,13 @@ class BelowEachOther:
         return self._padded(self.stack[expert] for expert in range(len(self.stack)))
 
     def codes(self) -> Codes | None:
-        parts = [expert.codes() for expert in self.stack.experts]
-        first = parts[0]
-        known = [part for part in parts if part is not None and first is not None and first.fits(part)]
-        if first is None or len(known) < len(parts):
+        parts = alike([expert.codes() for expert in self.stack.experts])
+        if not parts:
             return None
         codes, scales, zeros = (
-            self._padded(getattr(part, name) for part in known) for name in ("codes", "scales", "zeros")
+            self._padded(getattr(part, name) for part in parts) for name in ("codes", "scales", "zeros")
         )
-        return Codes(first.bits, codes, scales, zeros, first.order)
+        return Codes(parts[0].bits, codes, scales, zeros, parts[0].order)
 
     def _padded(self, parts: Iterable[Tensor]) -> Tensor:
         return torch.cat([nn.functional.pad(part, (0, 0, 0, self.missing)) for part in parts])
@@ -104,10 +102,15 @@ def stacks_of(module: nn.Module) -> dict[str, ExpertStack]:
     return {name: value for name, value in vars(module).items() if isinstance(value, ExpertStack)}
 
 
+def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
+    """The modules that have stacks, and those."""
+    return [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
+
+
 @torch.inference_mode()
 def unpack_experts_(model: Any, device: torch.device) -> None:
     """Have every stack be a tensor of numbers, which transformers multiplies with at once."""
-    holders = [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
+    holders = holders_in(model)
     for module, stacks in holders:
         for name, stack in stacks.items():
             delattr(module, name)

@@ -60,8 +60,9 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
     four = columns % _COLUMNS == 0
     if not isinstance(linear.weight, Tensor):
         stored = linear.weight.codes()
-        usable = stored is not None and stored.bits == 4 and four
-        return QuantizedLinear(stored, width, linear.bias) if stored is not None and usable else None
+        if stored is None or stored.bits != 4 or not four:
+            return None
+        return QuantizedLinear(stored, width, linear.bias)
     if quantize is None:
         return None
     codes = quantized(linear.weight, "int4" if quantize == "int4" and four else "int8")

@@ -16,10 +16,11 @@ import torch
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
-from .stored_loading import as_transformers_reads, unpack_
+from .stored_loading import as_transformers_reads, unpack_linears_
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +95,9 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
-    quantized = getattr(config, "quantization_config", None) is not None
-    _check_quantization(settings, device, getattr(config, "quantization_config", None))
-    checkpoint = _coded_checkpoint(path, config, device)
+    said = getattr(config, "quantization_config", None)
+    _check_quantization(settings, device, said)
+    checkpoint = _coded_checkpoint(path, said, device)
     if checkpoint is not None:
         config.quantization_config = as_transformers_reads(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
@@ -119,7 +120,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 
     dtype = DTYPES[settings.dtype]
     stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    avoid_fp16 = device.type == "cpu" and (checkpoint is not None or not quantized)
+    avoid_fp16 = device.type == "cpu" and (checkpoint is not None or said is None)
     try:
         model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
         if model is None or (avoid_fp16 and model.dtype == torch.float16):
@@ -133,10 +134,11 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         raise
     model.eval()
     if checkpoint is not None and device.type != "cpu":
-        unpack_(model, device)
+        unpack_experts_(model, device)
+        unpack_linears_(model, device)
         log.warning(
             "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
-            METHODS[checkpoint.method],
+            " and ".join(METHODS[checkpoint.method]),
             model.dtype,
         )
         checkpoint = None
@@ -152,24 +154,23 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     )
 
 
-def _coded_checkpoint(path: Path, config: Any, device: torch.device) -> CodedCheckpoint | None:
+def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:
     """What is read without the library that transformers would use, which has kernels for GPUs.
 
     Raises:
         ModelLoadError: it isn't read, and there is no library either.
     """
-    said = getattr(config, "quantization_config", None)
     if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
         return None
     libraries = METHODS[said["quant_method"]]
-    missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries.split(" and "))
+    missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries)
     if device.type != "cpu" and not missing:
         return None
     try:
         return CodedCheckpoint(path, said)
     except UnreadableError as reason:
         if missing:
-            raise ModelLoadError(f"{path}: {reason} is read with {libraries}: pip install it") from reason
+            raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
         log.info("%s is left to transformers", reason)
         return None
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .checkpoint_files import mapped_tensors
 from .quantization import Codes
 
 _OF_AN_EXPERT: Final = re.compile(r"\.experts\.\d+\..*weight$")
@@ -67,12 +68,7 @@ class PlainCheckpoint:
     method = None
 
     def __init__(self, path: Path) -> None:
-        from safetensors import safe_open
-
-        self._files: dict[str, Any] = {}
-        for file in sorted(path.glob("*.safetensors")):
-            opened: Any = safe_open(file, framework="pt")
-            self._files.update((key, opened) for key in opened.keys() if _OF_AN_EXPERT.search(key))  # noqa: SIM118
+        self._files = {name: file for name, file in mapped_tensors(path) if _OF_AN_EXPERT.search(name)}
         self.linears = [key.removesuffix(".weight") for key in self._files]
 
     def __deepcopy__(self, _: dict[int, Any]) -> PlainCheckpoint:

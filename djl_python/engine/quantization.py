@@ -7,6 +7,7 @@ beyond, where that makes the squared error less).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,8 +20,7 @@ GROUP: Final = 64  # numbers along the input that share a scale; kGroup of quant
 _MOST: Final = 15  # of 4 bits
 # What the scale that covers all numbers is multiplied with, to see whether cutting some off is better.
 _CUTS: Final = (1.0, 0.92, 0.84)
-# Rows that are worked on at a time stay in the processor's cache.
-_WORKED_ON: Final = 1 << 17
+_WORKED_ON: Final = 1 << 17  # numbers at a time
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,28 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
     """Round a weight (n, k)."""
     n, k = weight.shape
     groups = -(-k // GROUP)
-    step = max(1, _WORKED_ON // k)
     codes = torch.empty(n, groups * GROUP, dtype=torch.uint8)
-    parts = [slice(first, first + step) for first in range(0, n, step)]
     if quantize == "int8":
         scales = torch.empty(n)
-        for rows in parts:
+        for rows in parts_of(n, k):
             codes[rows], scales[rows] = _eight(_padded(weight[rows]))
         return Codes(8, codes, scales)
     scales, zeros = torch.empty(n, groups, dtype=torch.float16), torch.empty(n, groups, dtype=torch.uint8)
-    for rows in parts:
+    for rows in parts_of(n, k):
         codes[rows], scales[rows], zeros[rows] = _four(_padded(weight[rows]))
     return Codes(4, codes, scales, zeros)
+
+
+def parts_of(n: int, k: int) -> Iterator[slice]:
+    """Rows of a weight (n, k) that, worked on at a time, stay in the processor's cache."""
+    step = max(1, _WORKED_ON // k)
+    return (slice(first, first + step) for first in range(0, n, step))
+
+
+def alike(parts: Sequence[Codes | None]) -> list[Codes]:
+    """The same, where all are there and their rows can be of one weight; else none."""
+    known = [part for part in parts if part is not None]
+    return known if len(known) == len(parts) and all(known[0].fits(part) for part in known) else []
 
 
 def _padded(weight: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
-from .expert_stacks import stacks_of, unpack_experts_
+from .expert_stacks import holders_in, unpack_experts_
 from .image_check import ImageCheck
 from .images import MISFITS, PagedImages
 from .linears import on_torch, replace_linears_
@@ -47,7 +47,7 @@ from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
-from .stored_loading import unpack_
+from .stored_loading import unpack_linears_
 from .torch_cache import TorchCache
 from .torch_chooser import TorchChooser
 
@@ -137,7 +137,7 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
             run_once(loaded)
     else:
         replace_linears_(loaded.model, quantize, on_torch)
-    if left := unpack_(loaded.model, loaded.device):
+    if left := unpack_linears_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
 
 
@@ -147,7 +147,7 @@ def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
     try:
         return Agreement(loaded, rounds)
     except MISFITS as misfit:
-        if not any(map(stacks_of, loaded.model.modules())):
+        if not holders_in(loaded.model):
             raise
         log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
         unpack_experts_(loaded.model, loaded.device)

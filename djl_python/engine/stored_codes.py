@@ -23,17 +23,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .quantization import GROUP, Codes
+from .quantization import GROUP, Codes, parts_of
 
 _GEMM_BITS: Final = 4
 _GEMM_OUTPUTS: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # in the order in which a word holds them
-# Numbers that are worked on at a time stay in the processor's cache.
-_WORKED_ON: Final = 1 << 17
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of a linear's tensors, and the bits that codes may have."""
+    """The names of a linear's tensors ("" for what it hasn't), and the bits that codes may have.
+
+    Attributes:
+        inputs: the dimension in which words hold inputs, if they do.
+    """
 
     codes: str
     scales: str
@@ -41,19 +43,26 @@ class Layout:
     groups: str
     shape: str
     bits: tuple[int, ...]
+    inputs: int | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.codes, self.scales, self.zeros, self.groups, self.shape
+        return tuple(filter(None, (self.codes, self.scales, self.zeros, self.groups, self.shape)))
 
 
-_GPTQ: Final = Layout("qweight", "scales", "qzeros", "g_idx", "", (2, 3, 4, 8))
+_GPTQ: Final = Layout("qweight", "scales", "qzeros", "g_idx", "", (2, 3, 4, 8), inputs=0)
 LAYOUTS: Final = {
     "gptq": _GPTQ,
     "gptq_v2": _GPTQ,
-    "gemm": Layout("qweight", "scales", "qzeros", "", "", (_GEMM_BITS,)),
+    "gemm": Layout("qweight", "scales", "qzeros", "", "", (_GEMM_BITS,), inputs=None),
     "pack-quantized": Layout(
-        "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape", tuple(range(2, 9))
+        "weight_packed",
+        "weight_scale",
+        "weight_zero_point",
+        "weight_g_idx",
+        "weight_shape",
+        tuple(range(2, 9)),
+        inputs=1,
     ),
 }
 
@@ -111,9 +120,7 @@ class StoredCodes:
         n, k = self.codes.shape
         size = self._group_size
         made = torch.empty(n, k, dtype=dtype, device=self.codes.device)
-        step = max(1, _WORKED_ON // k)
-        for first in range(0, n, step):
-            rows = slice(first, first + step)
+        for rows in parts_of(n, k):
             scales, zeros = self.scales[rows].float(), self.zeros[rows].float()
             values = self.codes[rows].float()
             if size is None:

@@ -19,14 +19,14 @@ from torch import nn
 from ..errors import ModelLoadError
 from .coded_checkpoint import METHODS, CodedCheckpoint
 from .coded_linear import CodedLinear, CodedWeight
-from .expert_stacks import ExpertStack, ExpertWeight, unpack_experts_
+from .expert_stacks import ExpertStack, ExpertWeight
 from .native.parts import places_in
 from .plain_checkpoint import PlainCheckpoint
 from .stored_codes import LAYOUTS
 
 _NAME: Final = "codes_as_stored"  # what transformers knows this by
 # What is not transformers' to load.
-_CODES: Final = rf"\.({'|'.join({name for layout in LAYOUTS.values() for name in layout.names if name})})$"
+_CODES: Final = rf"\.({'|'.join({name for layout in LAYOUTS.values() for name in layout.names})})$"
 
 
 Checkpoint = CodedCheckpoint | PlainCheckpoint
@@ -39,9 +39,8 @@ def as_transformers_reads(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def unpack_(model: nn.Module, device: torch.device) -> int:
-    """Replace what has codes, and is left, by what has numbers; how many linears."""
-    unpack_experts_(model, device)
+def unpack_linears_(model: nn.Module, device: torch.device) -> int:
+    """Replace the coded linears that are left by such with weights of numbers; how many."""
     left = [place for place in places_in(model) if isinstance(place[2], CodedLinear)]
     for parent, name, module in left:
         assert isinstance(module, CodedLinear)
@@ -61,9 +60,11 @@ class _Stack:
 
     def experts(self, count: int) -> list[list[str]]:
         """Names in the checkpoint of each expert's linears; none, where it does anything else with them."""
+        from transformers.core_model_loading import dot_natural_key
+
         operations = [(type(each).__name__, each.dim) for each in self.converter.operations if hasattr(each, "dim")]
         whole = len(operations) == len(self.converter.operations) and operations in _STACKING
-        columns = [sorted(self.linears[pattern], key=_natural) for pattern in self.converter.source_patterns]
+        columns = [sorted(self.linears[pattern], key=dot_natural_key) for pattern in self.converter.source_patterns]
         if not whole or any(len(column) != count for column in columns):
             return []
         return [list(names) for names in zip(*columns, strict=True)]
@@ -71,10 +72,6 @@ class _Stack:
 
 # What transformers does to lay weights of experts out as (experts, out, in), perhaps two of them below each other.
 _STACKING: Final = ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
 class _Placing:
@@ -108,7 +105,8 @@ class _Placing:
                 stacks.setdefault(name, _Stack(by_pattern[pattern])).linears[pattern].append(stored)
             elif name in self._weights and isinstance(self._checkpoint, CodedCheckpoint):
                 self._place_linear(self._checkpoint, name.removesuffix(".weight"), stored)
-        if any([self._place_stack(name, stack) for name, stack in stacks.items() if name in self._weights]):
+        placed = [self._place_stack(name, stack) for name, stack in stacks.items() if name in self._weights]
+        if any(placed):
             self._model.set_experts_implementation("eager")  # which asks for one expert's weights at a time
 
     def _place_linear(self, checkpoint: CodedCheckpoint, place: str, stored: str) -> None:
@@ -124,9 +122,8 @@ class _Placing:
         if not experts:
             assert isinstance(self._checkpoint, CodedCheckpoint)
             method, kind = self._checkpoint.method, type(self._model).__name__
-            raise ModelLoadError(
-                f"{method} of {kind} is read with {METHODS[method]} only: how {name} is made of weights"
-            )
+            libraries = " and ".join(METHODS[method])
+            raise ModelLoadError(f"{method} of {kind} is read with {libraries} only: how {name} is made of weights")
         place, _, attribute = name.rpartition(".")
         module = self._model.get_submodule(place)
         delattr(module, attribute)
@@ -144,7 +141,7 @@ class _Placing:
 
 @functools.cache
 def _register() -> None:
-    """Tell transformers how to load a `CodedCheckpoint`."""
+    """Tell transformers how to load a `Checkpoint`."""
     from transformers.quantizers.auto import register_quantization_config, register_quantizer
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin

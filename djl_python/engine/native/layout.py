@@ -154,7 +154,7 @@ class Layout:
         """Pack weights that are few and decide much."""
         return self._packer.pack([linear], None)
 
-    def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear]) -> Packed:
+    def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | OfExperts]) -> Packed:
         packed = self._packer.pack(list(linears), quantize)
         let_go(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
@@ -170,8 +170,7 @@ class Layout:
             )
             for one in linears
         ]
-        packed = replace(self._packer.pack(padded, self._quantize), n=n)
-        let_go(tensor for one in linears for tensor in tensors_of(one.weight))
+        packed = replace(self._pack(padded, self._quantize, linears), n=n)
         self.weight_bytes += packed.bytes * chosen // experts
         return packed
 

@@ -42,9 +42,9 @@ def in_passing(model: Any) -> Iterator[None]:
 
 
 def _own(module: nn.Module) -> Iterator[Tensor]:
-    coded = [module] if isinstance(module, CodedLinear) else stacks_of(module).values()
-    of_codes = itertools.chain.from_iterable(each.stored for each in coded)
-    return itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False), of_codes)
+    readers = [module] if isinstance(module, CodedLinear) else stacks_of(module).values()
+    in_files = itertools.chain.from_iterable(each.stored for each in readers)
+    return itertools.chain(module.parameters(recurse=False), in_files)
 
 
 def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:

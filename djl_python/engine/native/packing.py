@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..quantization import GROUP, Codes, Quantize, quantized
+from ..quantization import GROUP, Codes, Quantize, alike, quantized
 from .memory import Arena
 from .pages import give_back
 from .pool import Kind, Op, Pool, Step
@@ -152,10 +152,8 @@ class Packer:
 def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
     """Those of a checkpoint, or what weights are rounded to; none if it's numbers that are packed."""
     weights = [linear.weight for linear in linears]
-    stored = [weight.codes() for weight in weights if not isinstance(weight, Tensor)]
-    known = [codes for codes in stored if codes is not None]
-    if len(known) == len(weights) and all(known[0].fits(codes) for codes in known):
-        return known
+    if stored := alike([None if isinstance(weight, Tensor) else weight.codes() for weight in weights]):
+        return stored
     return [] if quantize is None else [quantized(linear.numbers, quantize) for linear in linears]
 
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int kGroup = 64;          // of program.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
 
-// A row of rounded activations: all its codes, then a scale and the codes' sum, less than 0 for more, for each group.
+// A row of rounded activations: all its codes, then for each group a scale, and minus the sum of its codes.
 struct IntegerRow {
     const int8_t* codes;
     const float* scales;

@@ -75,6 +75,9 @@ def _gpt2() -> PretrainedConfig:
 # What each stands for: the features that attention has to get right.
 ARCHITECTURES: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**_COMMON, num_key_value_heads=2),  # grouped heads
+    "many_heads": lambda: Qwen3Config(  # more of them read the same keys than walk together
+        **(_COMMON | {"num_attention_heads": 29}), num_key_value_heads=1, head_dim=16
+    ),
     "qwen2": lambda: Qwen2Config(**_COMMON, num_key_value_heads=2),  # biases in attention
     "qwen3": lambda: Qwen3Config(**_COMMON, num_key_value_heads=2, head_dim=32),  # norms on queries and keys
     "gpt_neox": lambda: GPTNeoXConfig(**_COMMON, rotary_pct=0.25),  # partial rotary, parallel residual

@@ -79,7 +79,8 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
         batch.add(
             number,
             prompt,
-            SamplingParams(max_new_tokens=4 * steps + batch_size + 8, ignore_eos=True, seed=number, **mixed),
+            # Who began first generates while the others' prompts are read, for as many steps as that takes.
+            SamplingParams(max_new_tokens=batch.max_model_len - context, ignore_eos=True, seed=number, **mixed),
         )
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
         batch.step()

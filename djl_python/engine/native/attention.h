@@ -113,16 +113,30 @@ inline Keys keys_of(const Op& op, const Step& step, int first, int size) {
     return {begin - begin % kKeys, end};
 }
 
-// Tokens of a tile and a key head: up to kQueries (query, head) pairs that walk over the same keys.
+// How the query heads of a key head are cut: into runs of nearly the same length, of at most kQueries.
+struct HeadRuns {
+    int of_kv_head, count, length;
+
+    explicit HeadRuns(const Op& op)
+        : of_kv_head(op.heads / op.kv_heads), count((of_kv_head + kQueries - 1) / kQueries),
+          length((of_kv_head + count - 1) / count) {}
+
+    int tokens() const { return kQueries / length; }  // of a walk
+};
+
+// Tokens of a tile and a run of a key head's query heads: up to kQueries (query, head) pairs that walk over the same keys.
 struct Walk {
     int first, size, kv_head;
+    int head, heads;  // the first query head, and how many
     const int64_t* table;
     Keys keys;
+
+    int count() const { return size * heads; }
 };
 
 template <class F>
 void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
-    const int shared = op.heads / op.kv_heads, count = walk.size * shared, pairs = op.dim / F::pair;
+    const int pairs = op.dim / F::pair;
     s.queries.resize((size_t)kQueries * pairs);
     s.scores.resize((size_t)kQueries * kChunkKeys);
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
@@ -130,9 +144,9 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     s.all.sums.resize((size_t)kQueries * op.value_dim);
     // Scores are powers of two of the weights; a soft cap still has to see them as they are.
     const __m512 scale = _mm512_set1_ps(op.softcap > 0 ? op.scale : op.scale * kLog2e);
-    for (int q = 0; q < count; ++q) {
-        const int head = walk.kv_head * shared + q % shared;
-        const float* x = (const float*)op.in + (int64_t)(walk.first + q / shared) * op.stride + head * op.dim;
+    for (int q = 0; q < walk.count(); ++q) {
+        const int head = walk.head + q % walk.heads;
+        const float* x = (const float*)op.in + (int64_t)(walk.first + q / walk.heads) * op.stride + head * op.dim;
         auto to = (typename F::T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
             const __mmask16 mask = lanes_of(op.dim - i);
@@ -199,7 +213,7 @@ template <class F>
 void attend_chunk(const Op& op, const Step& step, const Place& place, const Place* next, Scratch& s) {
     const Walk& walk = place.walk;
     using T = typename F::T;
-    const int shared = op.heads / op.kv_heads, count = walk.size * shared, pairs = op.dim / F::pair;
+    const int count = walk.count(), pairs = op.dim / F::pair;
     const int64_t begin = place.begin();
     const int groups = place.groups(), per_block = step.block_size / kKeys;
     const T* keys[kChunkKeys / kKeys + 2];
@@ -217,8 +231,8 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
     auto sums = [&](int from) { return s.part.sums.data() + (size_t)from * op.value_dim; };
     for (int q = 0; q < count; ++q) {
-        const float slope = op.slopes ? op.slopes[walk.kv_head * shared + q % shared] * kLog2e : 0.0f;
-        weigh<F>(op, slope, begin, groups, step.positions[walk.first + q / shared],
+        const float slope = op.slopes ? op.slopes[walk.head + q % walk.heads] * kLog2e : 0.0f;
+        weigh<F>(op, slope, begin, groups, step.positions[walk.first + q / walk.heads],
                  s.scores.data() + (size_t)q * kChunkKeys, (T*)weights(q), s.part.most[q], s.part.total[q]);
     }
     memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
@@ -242,12 +256,11 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
 
 // Before any key is seen: nothing, or what the sinks take.
 inline void begin_attention(const Op& op, const Walk& walk, Part& all) {
-    const int shared = op.heads / op.kv_heads, count = walk.size * shared;
-    for (int q = 0; q < count; ++q) {
-        all.most[q] = op.sinks ? op.sinks[walk.kv_head * shared + q % shared] * kLog2e : -INFINITY;
+    for (int q = 0; q < walk.count(); ++q) {
+        all.most[q] = op.sinks ? op.sinks[walk.head + q % walk.heads] * kLog2e : -INFINITY;
         all.total[q] = op.sinks ? 1.0f : 0.0f;
     }
-    memset(all.sums.data(), 0, (size_t)count * op.value_dim * sizeof(float));
+    memset(all.sums.data(), 0, (size_t)walk.count() * op.value_dim * sizeof(float));
 }
 
 // Adds a chunk's. Chunks are always the same and are added in the same order, so that a token's attention does not
@@ -270,10 +283,9 @@ inline void add_chunk(Part& all, const float* most, const float* total, const fl
 // out (tokens, heads * value_dim) T
 template <class F>
 void finish_attention(const Op& op, const Walk& walk, const Part& all) {
-    const int shared = op.heads / op.kv_heads;
-    for (int q = 0; q < walk.size * shared; ++q) {
-        const int head = walk.kv_head * shared + q % shared;
-        auto out = (typename F::T*)op.out + ((int64_t)(walk.first + q / shared) * op.heads + head) * op.value_dim;
+    for (int q = 0; q < walk.count(); ++q) {
+        const int head = walk.head + q % walk.heads;
+        auto out = (typename F::T*)op.out + ((int64_t)(walk.first + q / walk.heads) * op.heads + head) * op.value_dim;
         const float inverse = all.total[q] > 0 ? 1.0f / all.total[q] : 0.0f;
         const float* sums = all.sums.data() + (size_t)q * op.value_dim;
         for (int i = 0; i < op.value_dim; i += 16)
@@ -281,20 +293,26 @@ void finish_attention(const Op& op, const Walk& walk, const Part& all) {
     }
 }
 
-// The walks of a step: tiles come cut to at most kQueries pairs unless many heads share a key head.
-inline Walk walk_of(const Op& op, const Step& step, int tile, int kv_head, int done, int most) {
+// The walks of a step: `task` numbers the tiles, and in each the key heads' runs of query heads.
+inline Walk walk_of(const Op& op, const Step& step, const HeadRuns& runs, int task, int done, int most) {
+    const int tile = task / (op.kv_heads * runs.count), kv_head = task / runs.count % op.kv_heads;
+    const int run = task % runs.count, before = run * runs.length;
     const int first = step.tile_start[tile] + done, size = std::min(most, step.tile_size[tile] - done);
-    return {first, size, kv_head, step.blocks + step.tile_table[tile], keys_of(op, step, first, size)};
+    return {first, size, kv_head, kv_head * runs.of_kv_head + before, std::min(runs.length, runs.of_kv_head - before),
+            step.blocks + step.tile_table[tile], keys_of(op, step, first, size)};
 }
+
+inline int walks_of(const Op& op, const Step& step) { return step.tiles * op.kv_heads * HeadRuns(op).count; }
 
 inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim + 2); }
 
 // Chunks of the keys that each walk is shared out in; 1 where there are walks enough for all threads, or too few keys.
 inline int shares_of(const Op& op, const Step& step, int threads) {
-    if (threads == 1 || step.tiles * op.kv_heads >= kShares * threads) return 1;
+    if (threads == 1 || walks_of(op, step) >= kShares * threads) return 1;
+    const HeadRuns runs(op);
     int chunks = 1;
     for (int tile = 0; tile < step.tiles; ++tile) {
-        if (step.tile_size[tile] * (op.heads / op.kv_heads) > kQueries) return 1;
+        if (step.tile_size[tile] > runs.tokens()) return 1;
         chunks = std::max(chunks, keys_of(op, step, step.tile_start[tile], step.tile_size[tile]).chunks());
     }
     return chunks;
@@ -303,28 +321,28 @@ inline int shares_of(const Op& op, const Step& step, int threads) {
 // Few sequences with many keys: a task is a chunk, and who finishes a walk's last adds them up.
 template <class F>
 void attend_shared(Run& run, int index, const Op& op, const Step& step, int shares, Scratch& s) {
-    const int tasks = step.tiles * op.kv_heads * shares;
+    const HeadRuns runs(op);
+    const int tasks = walks_of(op, step) * shares;
     const size_t size = part_size(op);
     auto place_of = [&](int task) {
-        const int pair = task / shares;
-        const Walk walk = walk_of(op, step, pair / op.kv_heads, pair % op.kv_heads, 0, kQueries);
+        const Walk walk = walk_of(op, step, runs, task / shares, 0, kQueries);
         return Place{walk, walk.keys.first_chunk() + task % shares};
     };
     run.share_in_order(index, tasks, [&](int task) {
-        const int pair = task / shares, share = task % shares;
+        const int walk = task / shares, share = task % shares;
         const Place place = place_of(task);
-        const int count = place.walk.size * (op.heads / op.kv_heads), chunks = place.walk.keys.chunks();
+        const int count = place.walk.count(), chunks = place.walk.keys.chunks();
         if (share >= chunks) return;
         const Place next = place_of(share + 1 < chunks ? task + 1 : std::min(task / shares * shares + shares, tasks - 1));
         pack_queries<F>(op, place.walk, s);
         attend_chunk<F>(op, step, place, next.groups() > 0 ? &next : nullptr, s);
-        float* parts = run.parts.room.data() + (size_t)pair * shares * size;
+        float* parts = run.parts.room.data() + (size_t)walk * shares * size;
         float* mine = parts + share * size;
         memcpy(mine, s.part.most, count * sizeof(float));
         memcpy(mine + kQueries, s.part.total, count * sizeof(float));
         memcpy(mine + 2 * kQueries, s.part.sums.data(), (size_t)count * op.value_dim * sizeof(float));
-        if (run.parts.done[pair].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) return;
-        run.parts.done[pair].store(0, std::memory_order_relaxed);
+        if (run.parts.done[walk].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) return;
+        run.parts.done[walk].store(0, std::memory_order_relaxed);
         begin_attention(op, place.walk, s.all);
         for (const float* part = parts; part < parts + chunks * size; part += size)
             add_chunk(s.all, part, part + kQueries, part + 2 * kQueries, count, op.value_dim);
@@ -340,13 +358,13 @@ void attend(Run& run, int index, const Op& op, const Step& step) {
         attend_shared<F>(run, index, op, step, run.shares[index], s);
         return;
     }
-    const int most = std::max(1, kQueries / (op.heads / op.kv_heads)), tasks = step.tiles * op.kv_heads;
+    const HeadRuns runs(op);
+    const int most = runs.tokens(), tasks = walks_of(op, step), of_tile = op.kv_heads * runs.count;
     run.share_in_order(index, tasks, [&](int task) {
-        const int tile = task / op.kv_heads, kv_head = task % op.kv_heads, following = std::min(task + 1, tasks - 1);
-        const Walk after = walk_of(op, step, following / op.kv_heads, following % op.kv_heads, 0, most);
+        const Walk after = walk_of(op, step, runs, std::min(task + 1, tasks - 1), 0, most);
         const Place next{after, after.keys.first_chunk()};
-        for (int done = 0; done < step.tile_size[tile]; done += most) {
-            Place place{walk_of(op, step, tile, kv_head, done, most), 0};
+        for (int done = 0; done < step.tile_size[task / of_tile]; done += most) {
+            Place place{walk_of(op, step, runs, task, done, most), 0};
             const Keys& keys = place.walk.keys;
             pack_queries<F>(op, place.walk, s);
             begin_attention(op, place.walk, s.all);
@@ -354,8 +372,7 @@ void attend(Run& run, int index, const Op& op, const Step& step) {
                 place.chunk = keys.first_chunk() + chunk;
                 const Place further{place.walk, place.chunk + 1};
                 attend_chunk<F>(op, step, place, chunk + 1 < keys.chunks() ? &further : &next, s);
-                add_chunk(s.all, s.part.most, s.part.total, s.part.sums.data(),
-                          place.walk.size * (op.heads / op.kv_heads), op.value_dim);
+                add_chunk(s.all, s.part.most, s.part.total, s.part.sums.data(), place.walk.count(), op.value_dim);
             }
             finish_attention<F>(op, place.walk, s.all);
         }
@@ -365,7 +382,7 @@ void attend(Run& run, int index, const Op& op, const Step& step) {
 // Room for the parts of what is shared out; the calling thread's business, before the others walk.
 inline void make_room(Run& run, int index, const Op& op, const Step& step) {
     const int shares = run.shares[index] = shares_of(op, step, run.threads);
-    const size_t size = shares > 1 ? (size_t)step.tiles * op.kv_heads * shares * part_size(op) : 0;
+    const size_t size = shares > 1 ? (size_t)walks_of(op, step) * shares * part_size(op) : 0;
     if (run.parts.room.size() < size) run.parts.room.resize(size + size / 2);
 }
 

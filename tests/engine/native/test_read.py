@@ -107,6 +107,7 @@ _OWN = _FALCON | {"mixers": ["Attention"] * 2, "reads": [None] * 2, "windows": [
 _DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], **_ONE, "head_norms": True}
 EXPECTED: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
+    "many_heads": _LLAMA | {"head_norms": True, "kv_heads": 1},
     "qwen2": _LLAMA | {"attention_bias": True},
     "qwen3": _LLAMA | {"head_norms": True, "rotated": 32},
     "mistral": _LLAMA | {"windows": [20, 20, 20]},

@@ -9,6 +9,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    DeepseekV2Config,
     FalconConfig,
     FalconH1Config,
     Gemma2Config,
@@ -25,6 +26,7 @@ from transformers import (
     LlamaConfig,
     Mamba2Config,
     MambaConfig,
+    MiniCPM3Config,
     MistralConfig,
     MptConfig,
     NanoChatConfig,
@@ -42,6 +44,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
+    YoutuConfig,
 )
 
 VOCABULARY = 320
@@ -71,6 +74,14 @@ def _gpt2() -> PretrainedConfig:
         initializer_range=0.2,
     )
 
+
+_LATENTS: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+}
 
 # What each stands for: the features that attention has to get right.
 ARCHITECTURES: dict[str, Any] = {
@@ -128,6 +139,18 @@ ARCHITECTURES: dict[str, Any] = {
         routed_scaling_factor=1.5,
         first_k_dense_replace=1,
     ),
+    "deepseek_v2": lambda: DeepseekV2Config(  # keys and values of a latent, rotations of complex numbers, experts
+        **_COMMON,
+        **_LATENTS,
+        q_lora_rank=None,
+        n_routed_experts=4,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        first_k_dense_replace=1,
+    ),
+    "youtu": lambda: YoutuConfig(**_COMMON, **_LATENTS, q_lora_rank=24),  # queries of a latent too
+    "minicpm3": lambda: MiniCPM3Config(**_COMMON, **_LATENTS, q_lora_rank=24, rope_interleave=False),
     "gpt_oss": lambda: GptOssConfig(  # biases everywhere, sinks, a gate of its own, rotation tables of half the width
         **_COMMON,
         num_key_value_heads=2,

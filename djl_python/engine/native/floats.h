@@ -41,8 +41,8 @@ struct FloatPart {
     static constexpr Shape shape{12, 2};
     const char* at;
 
-    FloatPart(const Weights& weights, const typename F::T* rows, int k)
-        : at(weights.at), weights(weights), rows(rows), stride(k * sizeof(typename F::T)) {}
+    FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
+        : at(weights.at), weights(weights), rows(rows), stride(stride * sizeof(typename F::T)) {}
 
     template <int R, int V, class Fetch>
     __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, float* sums) const {
@@ -79,8 +79,9 @@ struct FloatPanel {
 
     FloatPart<F, Weights> part(int number, int row) const {
         const int first = number * length;
-        const auto* rows = (const typename F::T*)op.in + (int64_t)row * op.k + first * F::pair;
-        return {Weights(op, panel, parts, number, at(first)), rows, op.k};
+        const int64_t stride = taken_stride(op);
+        const auto* rows = (const typename F::T*)op.in + row * stride + taken_from(op, panel) + first * F::pair;
+        return {Weights(op, panel, parts, number, at(first)), rows, stride};
     }
 
     void finish(__m512 (&)[4]) const {}

@@ -71,6 +71,27 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
+// Rows of queries, one key and one value, as `heads` reads them, of latents (arXiv:2405.04434). in (tokens, value_dim +
+// rotary) T is a latent, which is normed by `weight2`, and what is turned by position; `weight` is the queries' such part, T,
+// head by head, rows `stride` apart. A key, as a query, is what is turned and then the latent; the value is the latent.
+template <class F>
+void latents(Run& run, int index, const Op& op, const Step& step) {
+    using T = typename F::T;
+    run.share(index, step.tokens, [&](int t) {
+        const T* latent = (const T*)op.in + (int64_t)t * (op.value_dim + op.rotary);
+        const T* asked = (const T*)op.weight + (int64_t)t * op.stride;
+        float* queries = (float*)op.out + (int64_t)t * ((op.heads + 1) * op.dim + op.value_dim);
+        float *key = queries + op.heads * op.dim, *value = key + op.dim;
+        for (int i = 0; i < op.value_dim; ++i) value[i] = F::to(latent[i]);
+        float mean, inverse;
+        normalize(value, op.value_dim, kRms, op.eps, mean, inverse);
+        for (int i = 0; i < op.value_dim; ++i) key[op.rotary + i] = value[i] *= inverse * op.weight2[i];
+        for (int i = 0; i < op.rotary; ++i) key[i] = F::to(latent[op.value_dim + i]);
+        for (int h = 0; h < op.heads; ++h)
+            for (int i = 0; i < op.rotary; ++i) queries[h * op.dim + i] = F::to(asked[h * op.rotary + i]);
+    });
+}
+
 // in, rows of q, k and v columns fp32 `stride` apart: norms (each head, or with mode 1 all at once) and rotates queries, back
 // into `in`, and keys; norms values by `bias` if there is one; stores both. Without `keys` there are queries only.
 template <class F>

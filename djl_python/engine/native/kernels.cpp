@@ -93,6 +93,7 @@ void operate(Run& run, int i) {
         case kGate: gate<F>(run, i, op, step); break;
         case kStepSizes: step_sizes<F>(run, i, op, step); break;
         case kSelect: select<F>(run, i, op, step); break;
+        case kLatents: latents<F>(run, i, op, step); break;
     }
 }
 

@@ -8,11 +8,12 @@ from torch import Tensor
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts
 from .lay_out_inputs import lay_out_branch, lay_out_inputs
+from .lay_out_latents import lay_out_latents
 from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import STORE_FP32, Layout
 from .pool import NORMS, Kind
-from .recipe import Attention, Experts, Layer, Recipe
+from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Recipe
 
 
 def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> None:
@@ -59,7 +60,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
 
 def _remembers(layer: Layer) -> bool:
     """Whether later tokens read something that a token leaves there."""
-    return layer.mixer is not None and not (isinstance(layer.mixer, Attention) and layer.mixer.reads is not None)
+    return layer.mixer is not None and not (isinstance(layer.mixer, Attending) and layer.mixer.reads is not None)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:
@@ -68,6 +69,8 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
         layout.add_norm(layer.before_mixer, layout.hidden, layout.normed)
         if isinstance(layer.mixer, Attention):
             mixed = lay_out_attention(layout, layer.mixer, cache, last=last)
+        elif isinstance(layer.mixer, LatentAttention):
+            mixed = lay_out_latents(layout, layer.mixer, cache, last=last)
         else:
             mixed = lay_out_stateful(layout, layer.mixer, states, last=last)
     if layer.parallel:  # the MLP reads the stream as it was before the mixer's branch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from .layout import STORE_FP32, Layout
 from .places import cache_fields, heads_fit
 from .pool import Kind
-from .recipe import Attention, NotUnderstoodError
+from .recipe import Attending, Attention, NotUnderstoodError, Rotary
 
 
 @dataclass
@@ -26,7 +27,7 @@ class CachePlaces:
     block_size: int
     begins: list[int] = field(default_factory=list)
 
-    def take(self, attention: Attention, dtype: torch.dtype) -> int:
+    def take(self, attention: Attending, dtype: torch.dtype) -> int:
         """Where an attention's keys and values begin in the first block."""
         if attention.reads is None:
             self.begins.append(self.next)
@@ -55,14 +56,6 @@ def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, 
     layout.add_linear(packed, layout.normed, projected, mode=STORE_FP32, scale=1.0)
     begin = cache.take(attention, layout.dtype)
     shape = cache_fields(of_layer, begin, cache.block_size, layout.dtype) | {"stride": columns}
-    turn: dict[str, Any] = {}
-    if attention.rotary is not None:
-        turn = {
-            "rotary": 2 * attention.rotary.cosines.shape[1],
-            "interleaved": int(attention.rotary.interleaved),
-            "cosines": layout.keep_in_order(attention.rotary.cosines),
-            "sines": layout.keep_in_order(attention.rotary.sines),
-        }
     norms = {
         name: layout.keep(norm.weight.contiguous())
         for name, norm in (
@@ -75,22 +68,40 @@ def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, 
     eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
     of_values = 0.0 if attention.value_norm is None else attention.value_norm.eps
     storing = shape if attention.reads is None else shape | {"keys": None, "values": None}
-    layout.add(
-        Kind.HEADS, mode=int(attention.norms_across), in_=projected, eps=eps, softcap=of_values, **storing, **turn,
+    add_heads(
+        layout, attention.rotary, storing, in_=projected, mode=int(attention.norms_across), eps=eps, softcap=of_values,
         **norms,
     )  # fmt: skip
     if last:
         (projected,) = layout.begin_late(("projected", columns, torch.float32, projected))
     mixed = layout.buffer("mixed", mixed_columns, layout.dtype)
+    add_attention(layout, attention, shape, projected, mixed)
+    if attention.gated:
+        layout.add(Kind.GATE, n=mixed_columns, in_=projected + 4 * of_heads, out=mixed, stride=columns)
+    return mixed
+
+
+def add_heads(layout: Layout, rotary: Rotary | None, fields: Mapping[str, Any], **more: Any) -> None:
+    """Queries and keys are turned by position; keys and values go into the cache, where `fields` have it."""
+    turn: dict[str, Any] = {}
+    if rotary is not None:
+        turn = {
+            "rotary": 2 * rotary.cosines.shape[1],
+            "interleaved": int(rotary.interleaved),
+            "cosines": layout.keep_in_order(rotary.cosines),
+            "sines": layout.keep_in_order(rotary.sines),
+        }
+    layout.add(Kind.HEADS, **fields, **turn, **more)
+
+
+def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any], asked: int, mixed: int) -> None:
+    """Rows that begin with queries read what the cache has."""
     by_head = {
         name: layout.keep(each.float().contiguous())
         for name, each in (("sinks", attention.sinks), ("slopes", attention.slopes))
         if each is not None
     }
     layout.add(
-        Kind.ATTEND, in_=projected, out=mixed, scale=attention.scale, softcap=attention.softcap,
-        window=attention.window, **shape, **by_head,
+        Kind.ATTEND, in_=asked, out=mixed, scale=attention.scale, softcap=attention.softcap, window=attention.window,
+        **fields, **by_head,
     )  # fmt: skip
-    if attention.gated:
-        layout.add(Kind.GATE, n=mixed_columns, in_=projected + 4 * of_heads, out=mixed, stride=columns)
-    return mixed

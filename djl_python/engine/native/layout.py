@@ -69,6 +69,14 @@ class Layout:
         self.weight_bytes += packed.bytes
         self.add_product(packed, given, out, **more)
 
+    def add_side_by_side(self, weights: Tensor, given: int, out: int, **more: Any) -> None:
+        """Products of parts of a row, (products, out, in), with weights as they are; `more` says where parts are."""
+        products, n, _ = weights.shape
+        whole = functional.pad(weights, (0, 0, 0, -n % PANEL)).flatten(0, 1)
+        packed = replace(self._packer.pack([Linear(whole, None)], None), n=n)
+        self.weight_bytes += packed.bytes
+        self.add_product(packed, given, out, heads=products, **more)
+
     def as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
         """What a product with these weights reads: what is given, or that rounded to integers."""
         if not packed.of_codes:

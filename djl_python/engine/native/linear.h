@@ -58,8 +58,22 @@ inline __m512 gated(__m512 gate, __m512 x, const Op& op) {
     return _mm512_mul_ps(_mm512_add_ps(x, one), _mm512_div_ps(gate, _mm512_add_ps(one, inner)));
 }
 
-// Panels of columns, of one expert if there are any.
+// Panels of columns, of one expert if there are any, or of one of the products that lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
+
+// With `heads` there are so many products, each of whose panels follow the one before's. Each takes its own k numbers of a
+// row, of which there is one every `stride`, and makes its own n, `dim` after the one before, in rows `value_dim` apart.
+inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
+
+// Where in a row a panel's product finds what it takes.
+inline int64_t taken_from(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
+
+inline int64_t taken_stride(const Op& op) { return op.heads ? op.stride : op.k; }
+
+// Where a panel's product puts its first number of a row.
+inline int64_t made_at(const Op& op, int64_t row, int panel) {
+    return op.heads ? row * op.value_dim + (int64_t)(panel / panels_of(op)) * op.dim : row * op.n;
+}
 
 // What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes.
 template <class F>
@@ -67,7 +81,7 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     if (op.bias)  // padded to whole panels
         for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_loadu_ps(op.bias + panel * kPanel + v * 16));
     __m512 most = _mm512_set1_ps(-INFINITY);
-    int vectors = 4, first = (op.experts ? panel % panels_of(op) : panel) * kPanel;
+    int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated(sum[0], sum[2], op);
         sum[1] = gated(sum[1], sum[3], op);
@@ -76,15 +90,16 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     } else if (op.activation) {
         for (int v = 0; v < 4; ++v) sum[v] = activate(sum[v], op.activation);
     }
+    const int64_t begin = made_at(op, row, panel);
     for (int v = 0; v < vectors; ++v) {
         const int c = first + v * 16;
         if (c >= op.n) break;
         const __mmask16 mask = lanes_of(op.n - c);
         if (op.mode == 0) {
-            F::store((typename F::T*)op.out + row * op.n + c, sum[v], mask);
+            F::store((typename F::T*)op.out + begin + c, sum[v], mask);
             continue;
         }
-        float* out = (float*)op.out + row * op.n + c;
+        float* out = (float*)op.out + begin + c;
         __m512 x = _mm512_mul_ps(sum[v], _mm512_set1_ps(op.scale));
         if (op.mode == 1) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, out));
         if (op.softcap > 0) {
@@ -130,7 +145,7 @@ struct Cut {
     int whole_parts, spare;  // runs of a band with each of them that are slots
 
     Cut(const Op& op, const Step& step, int steps, int part, Shape shape, int lines)
-        : panels(panels_of(op)), rows(rows_of(op, step)), height(rows > kBand ? kTallBand : std::max(1, rows)),
+        : panels(panels_side_by_side(op)), rows(rows_of(op, step)), height(rows > kBand ? kTallBand : std::max(1, rows)),
           bands((rows + height - 1) / height), steps(steps), part(part), whole_parts(steps / part),
           spare(Tiles(height, shape, lines).spare) {}
 

@@ -50,6 +50,7 @@ class Kind(IntEnum):
     GATE = 20
     STEP_SIZES = 21
     SELECT = 22
+    LATENTS = 23
 
 
 _INTS: Final = (

@@ -13,9 +13,9 @@ constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
     kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate,
-    kStepSizes, kSelect
+    kStepSizes, kSelect, kLatents
 };
-constexpr int kKinds = 23;
+constexpr int kKinds = 24;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; the others: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour, kEightByGroup };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
@@ -36,7 +36,7 @@ struct Op {
     int32_t norm;       // kNorm, kNormRows: NormKind
     int32_t activation;
     int32_t gated;      // kLinear: columns come in halves of a panel, activation(first) * second is stored
-    int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;
+    int32_t heads, kv_heads, dim, value_dim, rotary, interleaved, window;  // kLinear: see linear.h
     int32_t format;     // kLinear, kEmbed: WeightFormat
     int32_t experts;    // kLinear: 0, or weights of so many experts, panel after panel; see routing.h
     int32_t chosen;     // experts of each token

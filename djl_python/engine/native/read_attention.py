@@ -33,7 +33,7 @@ def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary
 def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Every table of cos and sin that the model has or made, for all positions: (positions, rotated) each."""
     for event in seen.events:
-        if "Rotary" not in type(event.module).__name__ or not isinstance(event.result, tuple):
+        if "Rotary" not in type(event.module).__name__:
             continue
         places = torch.arange(max_positions)[None]
 
@@ -43,8 +43,11 @@ def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tup
 
         given = tuple(all_places(value) for value in event.given)
         keywords = {name: all_places(value) for name, value in event.keywords.items()}
-        cos, sin = event.module(*given, **keywords)
-        yield cos[0].float(), sin[0].float()
+        turns = event.module(*given, **keywords)
+        if isinstance(turns, tuple):
+            yield turns[0][0].float(), turns[1][0].float()
+        elif turns.is_complex():
+            yield torch.cat([turns[0].real] * 2, -1).float(), torch.cat([turns[0].imag] * 2, -1).float()
     for table in model.buffers():  # GPT-J's: sines, then cosines; each layer has the same
         if table.dim() != 2 or len(table) < max_positions or not table.is_floating_point():
             continue
@@ -54,7 +57,7 @@ def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tup
             return
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x (heads, tokens, dim), the first dimensions rotated by cos and sin (tokens, half)."""
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -220,7 +223,7 @@ def _changes(
             if turn is not None:
                 if 2 * turn.cosines.shape[-1] > dim:
                     continue
-                x = _rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
+                x = rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
             factor = rounded(factor_of(x, after))
             if same(x * factor, after):
                 found.append(_Change(norm_of, across, turn, factor))

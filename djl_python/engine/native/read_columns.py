@@ -20,11 +20,16 @@ def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
     Raises:
         NotUnderstoodError: some are not there.
     """
-    places = {column: i for i, column in enumerate(_column_bytes(among))}
-    found = [places.get(column) for column in _column_bytes(wanted)]
-    if None in found:
+    found = columns_if_any(wanted, among)
+    if (found < 0).any():
         raise NotUnderstoodError("what mixes tokens is not what was projected")
-    return torch.tensor(found)
+    return found
+
+
+def columns_if_any(wanted: Tensor, among: Tensor) -> Tensor:
+    """The same, -1 for those that are not there."""
+    places = {column: i for i, column in enumerate(_column_bytes(among))}
+    return torch.tensor([places.get(column, -1) for column in _column_bytes(wanted)])
 
 
 def _column_bytes(x: Tensor) -> list[bytes]:

@@ -11,9 +11,10 @@ from .near import factor_of, rounded, same
 from .read_attention import read_attention
 from .read_experts import experts_event, read_experts, router_event
 from .read_inputs import SeenInputs, read_branch
+from .read_latents import expansion_of, read_latents
 from .read_mlp import FUNCTIONS, read_mlp
 from .read_states import read_states
-from .recipe import Attention, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rotary, Stateful
+from .recipe import Attending, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rotary, Stateful
 from .watch import Event
 
 
@@ -91,13 +92,17 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
 
 def _mixer(
     reader: LayerReader, turns: list[Rotary], places: slice
-) -> tuple[Attention | Stateful | None, _Branch | None, list[tuple[Event, Linear]]]:
+) -> tuple[Attending | Stateful | None, _Branch | None, list[tuple[Event, Linear]]]:
     """What mixes tokens, what it adds, and the linears after it."""
     if not reader.calls and not reader.called:
         return None, None, reader.linears
-    mixer: Attention | Stateful
+    mixer: Attending | Stateful
     if len(reader.calls) == 1 and not reader.called:
-        mixer, linears = read_attention(reader, turns, places)
+        expanding = expansion_of(reader)
+        if expanding is None:
+            mixer, linears = read_attention(reader, turns, places)
+        else:
+            mixer, linears = read_latents(reader, expanding, turns, places)
     else:
         mixer, linears = read_states(reader)
     return mixer, _Branch.of(reader, linears.given, linears.output_event.result), linears.rest

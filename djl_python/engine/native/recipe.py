@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -113,6 +114,52 @@ class Attention:
     @property
     def shape(self) -> LayerShape:
         return LayerShape(self.heads, self.kv_heads, self.dim, self.value_dim)
+
+
+@dataclass
+class LatentAttention:
+    """One layer's attention whose keys and values come of one latent a token (https://arxiv.org/abs/2405.04434).
+
+    They are never made. What would make a head's keys, transposed, is done to its query, and what would make its values
+    to the weighed sum of latents: so all heads read one key, what is turned by position and the latent, and one value.
+
+    Args:
+        turned: dimensions of a key that don't come of the latent.
+        projection: gives the latent, before `norm`, and what is turned.
+        query_latent, query_norm: what queries come of instead of the layer's input, if they do.
+        queries: gives, head by head, what meets the latent; then, head by head, what is turned.
+        expansion: of the latent, no bias: its rows `key_rows` (heads, dimensions) and `value_rows`, of each head.
+    """
+
+    heads: int
+    turned: int
+    scale: float
+    softcap: float
+    window: int
+    sinks: Tensor | None
+    slopes: Tensor | None
+    projection: Stacked
+    norm: Norm
+    query_latent: Stacked | None
+    query_norm: Norm | None
+    queries: Stacked
+    expansion: Linear
+    key_rows: Tensor
+    value_rows: Tensor
+    rotary: Rotary | None
+    output: Linear
+
+    kv_heads: ClassVar[int] = 1
+    reads: ClassVar[None] = None
+
+    @property
+    def rank(self) -> int:
+        """Of the latent."""
+        return len(self.norm.weight)
+
+    @property
+    def shape(self) -> LayerShape:
+        return LayerShape(self.heads, 1, self.turned + self.rank, self.rank)
 
 
 @dataclass
@@ -263,6 +310,7 @@ class ShortConvolution(_WithState):
     output: Linear
 
 
+Attending = Attention | LatentAttention
 Stateful = DeltaNet | StateSpace | SelectiveSpace | ShortConvolution
 
 
@@ -353,7 +401,7 @@ class Layer:
     """
 
     before_mixer: Norm | None
-    mixer: Attention | Stateful | None
+    mixer: Attending | Stateful | None
     after_mixer: Norm | None
     before_mlp: Norm | None
     mlp: Mlp | Experts | None
@@ -381,13 +429,13 @@ class Recipe:
     token_inputs: TokenInputs | None = None
 
     @property
-    def caches(self) -> list[Attention]:
+    def caches(self) -> list[Attending]:
         """Those with keys and values of their own."""
         return [attention for attention in self.attentions if attention.reads is None]
 
     @property
-    def attentions(self) -> list[Attention]:
-        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+    def attentions(self) -> list[Attending]:
+        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending)]
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """What a sequence has beside keys and values."""

@@ -1,0 +1,68 @@
+"""Lays latent attention out: all heads' queries meet the latents of the cache. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import torch
+
+from .lay_out_attention import CachePlaces, add_attention, add_heads
+from .layout import STORE, STORE_FP32, Layout
+from .places import cache_fields, heads_fit
+from .pool import NORMS, Kind
+from .recipe import LatentAttention, Norm, NotUnderstoodError, Stacked
+
+
+def lay_out_latents(layout: Layout, attention: LatentAttention, cache: CachePlaces, *, last: bool) -> int:
+    """Where `attention.output` finds what it reads.
+
+    Args:
+        last: of tokens whose logits nobody wants, keys and values are all that is needed.
+    """
+    shape = attention.shape
+    heads, rank, turned = attention.heads, attention.rank, attention.turned
+    part, value_dim = attention.key_rows.shape[1], attention.value_rows.shape[1]
+    if not heads_fit(shape) or part % 2:
+        raise NotUnderstoodError(f"a latent of {rank} dimensions, {part} and {turned} of a head's key")
+    given = layout.normed
+    if attention.query_latent is not None and attention.query_norm is not None:
+        given = _query_latents(layout, attention.query_latent, attention.query_norm)
+    width = heads * (part + turned)
+    queries = layout.buffer("queries", width, layout.dtype)
+    layout.add_linear(layout.pack(attention.queries.joined(), of=attention.queries.parts), given, queries, mode=STORE)
+    latents = layout.buffer("latents", rank + turned, layout.dtype)
+    packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
+    layout.add_linear(packed, layout.normed, latents, mode=STORE)
+    fields = cache_fields(shape, cache.take(attention, layout.dtype), cache.block_size, layout.dtype)
+    columns = fields["stride"]
+    asked = layout.buffer("projected", columns, torch.float32)
+    expansion = attention.expansion.numbers
+    of_keys, of_values = expansion[attention.key_rows], expansion[attention.value_rows]
+    layout.add_side_by_side(
+        of_keys.transpose(1, 2), queries, asked + 4 * turned, stride=width, dim=shape.key_dim, value_dim=columns,
+        mode=STORE_FP32, scale=1.0,
+    )  # fmt: skip
+    layout.add(
+        Kind.LATENTS, in_=latents, weight=queries + heads * part * layout.dtype.itemsize, stride=width, out=asked,
+        weight2=layout.keep(attention.norm.weight.contiguous()), eps=attention.norm.eps,
+        heads=heads, dim=shape.key_dim, value_dim=rank, rotary=turned,
+    )  # fmt: skip
+    add_heads(layout, attention.rotary, fields, in_=asked)
+    if last:
+        (asked,) = layout.begin_late(("projected", columns, torch.float32, asked))
+    weighed = layout.buffer("weighed latents", heads * rank, layout.dtype)
+    add_attention(layout, attention, fields, asked, weighed)
+    mixed = layout.buffer("mixed", heads * value_dim, layout.dtype)
+    layout.add_side_by_side(
+        of_values, weighed, mixed, stride=heads * rank, dim=value_dim, value_dim=heads * value_dim, mode=STORE
+    )
+    return mixed
+
+
+def _query_latents(layout: Layout, latent: Stacked, norm: Norm) -> int:
+    width = len(norm.weight)
+    made = layout.buffer("query latents", width, layout.dtype)
+    layout.add_linear(layout.pack(latent.joined(), of=latent.parts), layout.normed, made, mode=STORE)
+    layout.add(
+        Kind.NORM_ROWS, n=width, k=width, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
+        weight=layout.keep(norm.weight.contiguous()),
+    )  # fmt: skip
+    return made

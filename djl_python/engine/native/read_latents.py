@@ -1,0 +1,170 @@
+"""Reads one layer's attention whose keys and values come of a latent. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .layer_reader import LayerReader, Projected
+from .near import same
+from .read_attention import rotate
+from .read_columns import columns_if_any, columns_of
+from .recipe import LatentAttention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
+from .watch import Event
+from .watch_attention import Call
+
+#: A linear, and what it did.
+Done = tuple[Event, Linear]
+
+
+def expansion_of(reader: LayerReader) -> Done | None:
+    """The linear that makes the values of something else than the layer's first linears read, if there is one."""
+    (call,) = reader.calls
+    given, values = reader.linears[0][0].x, _columns(call.value)
+    for event, linear in reader.linears[1:]:
+        if not torch.equal(event.x, given) and bool((columns_if_any(values, _rows(event.result)) >= 0).all()):
+            return event, linear
+    return None
+
+
+def read_latents(
+    reader: LayerReader, expanding: Done, turns: Sequence[Rotary], places: slice
+) -> tuple[LatentAttention, Projected]:
+    """The layer's one attention, whose values `expanding` made, and what its linears did."""
+    (call,) = reader.calls
+    result = call.result.reshape(1, call.result.shape[1], -1)
+    linears = reader.projected(lambda x, _: x.shape == result.shape and torch.equal(x, result.to(x.dtype)), inner=True)
+    event, expansion = expanding
+    if expansion.bias is not None:
+        raise NotUnderstoodError("a bias where keys and values are made of a latent")
+    latent, norm = _normed_columns(reader, event.x, linears.made)
+    beside = _beside(latent, linears)
+    heads = _read_heads(call, event)
+    others = [done for done in linears.within if done[0] is not event]
+    if len(others) > 1:
+        raise NotUnderstoodError("queries come of more than one linear")
+    query_latent, query_norm, made, linears_of_queries = None, None, linears.made, linears.linears
+    free = torch.ones(made.shape[1], dtype=torch.bool)
+    free[torch.cat([latent, beside])] = False
+    if others:
+        ((query_event, query_linear),) = others
+        columns, query_norm = _normed_columns(reader, query_event.x, made)
+        query_latent = Stacked(linears.linears, columns)
+        made, linears_of_queries = _rows(query_event.result), [query_linear]
+        free = torch.ones(made.shape[1], dtype=torch.bool)
+    met = columns_of(_columns(call.query[..., heads.dims]), made)
+    free[met] = False
+    turned = free.nonzero().flatten()
+    if len(turned) != call.query.shape[1] * len(beside):
+        raise NotUnderstoodError("queries are more than what meets the latent and what is turned")
+    turned = turned.view(call.query.shape[1], -1)
+    order, turn = _turn(call, heads.others, linears.made[:, beside], made[:, turned], turns, places)
+    attention = LatentAttention(
+        heads=call.query.shape[1],
+        turned=len(beside),
+        scale=call.scale,
+        softcap=call.softcap,
+        window=call.window,
+        sinks=call.sinks,
+        slopes=call.slopes,
+        projection=Stacked(linears.linears, torch.cat([latent, beside[order]])),
+        norm=norm,
+        query_latent=query_latent,
+        query_norm=query_norm,
+        queries=Stacked(linears_of_queries, torch.cat([met, turned[:, order].flatten()])),
+        expansion=expansion,
+        key_rows=heads.key_rows,
+        value_rows=heads.value_rows,
+        rotary=turn,
+        output=linears.output,
+    )
+    return attention, linears
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(tokens, columns) of what has more dimensions, all of one."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _columns(heads: Tensor) -> Tensor:
+    """(1, heads, tokens, dim) -> (tokens, heads * dim)"""
+    return heads[0].transpose(0, 1).flatten(1)
+
+
+def _normed_columns(reader: LayerReader, x: Tensor, made: Tensor) -> tuple[Tensor, Norm]:
+    """Which columns of what was made a norm took to make x; and the norm."""
+    for event, norm in reader.norms:
+        if event.result.numel() == x.numel() and torch.equal(_rows(event.result), _rows(x)):
+            if norm.kind != "rms" or norm.bias is not None:
+                raise NotUnderstoodError(f"a latent's norm of the kind {norm.kind}")
+            return columns_of(_rows(event.x), made), norm
+    raise NotUnderstoodError("a latent without a norm")
+
+
+def _beside(latent: Tensor, linears: Projected) -> Tensor:
+    """The other columns of the linear that makes the latent."""
+    ends = itertools.accumulate(len(linear.weight) for linear in linears.linears)
+    for linear, end in zip(linears.linears, ends, strict=True):
+        columns = torch.arange(end - len(linear.weight), end)
+        if torch.isin(latent, columns).all():
+            return columns[~torch.isin(columns, latent)]
+    raise NotUnderstoodError("a latent that more than one linear makes")
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """What of each head comes of the latent.
+
+    Args:
+        dims: of a key, those that do; the `others` are the same for all heads.
+        key_rows: (heads, dims) of the expanding linear.
+        value_rows: (heads, value dims).
+    """
+
+    dims: Tensor
+    others: Tensor
+    key_rows: Tensor
+    value_rows: Tensor
+
+
+def _read_heads(call: Call, expanding: Event) -> _Heads:
+    count = call.key.shape[1]
+    made = _rows(expanding.result)
+    key_rows = columns_if_any(_columns(call.key), made).view(count, -1)
+    expanded = key_rows >= 0
+    dims, others = (each.nonzero().flatten() for each in (expanded.all(0), (~expanded).all(0)))
+    if len(dims) + len(others) != key_rows.shape[1] or call.query.shape[1] != count:
+        raise NotUnderstoodError("heads of different kinds")
+    value_rows = columns_of(_columns(call.value), made).view(count, -1)
+    return _Heads(dims, others, key_rows[:, dims], value_rows)
+
+
+def _turn(
+    call: Call, dims: Tensor, key: Tensor, queries: Tensor, turns: Sequence[Rotary], places: slice
+) -> tuple[Tensor, Rotary | None]:
+    """How positions turn these dimensions of keys and queries, and in which order they are before that.
+
+    Args:
+        key: (tokens, dims) before.
+        queries: (tokens, heads, dims) before.
+    """
+    natural = torch.arange(len(dims))
+    after_key, after_queries = call.key[0][..., dims], call.query[0][..., dims]
+    for order in (natural, torch.cat([natural[0::2], natural[1::2]])):
+        before_key = key[:, order].float().expand_as(after_key)
+        before_queries = queries[..., order].float().transpose(0, 1)
+        for turn in (None, *turns):
+            if turn is None:
+                made = before_key, before_queries
+            elif 2 * turn.cosines.shape[-1] <= len(dims):
+                tables = turn.cosines[places], turn.sines[places], turn.interleaved
+                made = rotate(before_key, *tables), rotate(before_queries, *tables)
+            else:
+                continue
+            if same(made[0], after_key) and same(made[1], after_queries):
+                return order, turn
+    raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")

@@ -227,6 +227,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "gate",
         "step_sizes",
         "select",
+        "latents",
     }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing
     native.program.close()

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import Attention, Experts, NotUnderstoodError, Recipe
+from djl_python.engine.native.recipe import Attending, Experts, LatentAttention, NotUnderstoodError, Recipe
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 
@@ -48,7 +48,15 @@ def features(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def of_attention(attention: Attention) -> dict[str, Any]:
+def of_attention(attention: Attending) -> dict[str, Any]:
+    if isinstance(attention, LatentAttention):
+        return {
+            "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
+            "interleaved": attention.rotary is not None and attention.rotary.interleaved,
+            "latents": (attention.rank, 0 if attention.query_norm is None else len(attention.query_norm.weight)),
+            "of_heads": (attention.key_rows.shape[1], attention.turned, attention.value_rows.shape[1]),
+            "scale": round(attention.scale * (attention.key_rows.shape[1] + attention.turned) ** 0.5, 6),
+        }
     return {
         "gate": attention.gated,
         "kv_heads": attention.kv_heads,
@@ -104,6 +112,14 @@ _ONE = {"reads": [None], "windows": [0]}
 _PLAIN = _LLAMA | {"kv_heads": 4, "attention_bias": True, "norms": "l-l-", "gated": False}
 _FALCON = _PLAIN | {"activation": "gelu"}
 _OWN = _FALCON | {"mixers": ["Attention"] * 2, "reads": [None] * 2, "windows": [0, 0], "experts": [0, 0]}
+_LATENTS = {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION} | {
+    "mixers": ["LatentAttention"] * 3,
+    "rotated": 8,
+    "interleaved": False,
+    "latents": (32, 24),
+    "of_heads": (24, 8, 20),
+    "scale": 1.0,
+}
 _DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], **_ONE, "head_norms": True}
 EXPECTED: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
@@ -154,6 +170,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [32, 0, 32], "chosen": 3},
     "qwen2_moe": _LLAMA | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True},
     "glm4_moe": _LLAMA | {"rotated": 8, "experts": [0, 6, 6]},
+    "deepseek_v2": _LATENTS | {"interleaved": True, "latents": (32, 0), "experts": [0, 4, 4]},
+    "youtu": _LATENTS,
+    "minicpm3": _LATENTS | {"embedding_scale": 12.0, "factors": (0.80829, 4.0)},
     "gpt_oss": _LLAMA
     | {
         "attention_bias": True,

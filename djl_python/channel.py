@@ -20,8 +20,15 @@ _READ_BYTES: Final = 1 << 16
 _unsent: Final[list[Channel]] = []
 
 
+def _nothing() -> None:
+    """Nobody has anything to add."""
+
+
 class Channel(asyncio.BufferedProtocol):
     """Messages out with `send`, messages in by callback, the peer's death by callback; once it is attached to a socket.
+
+    Attributes:
+        before_frame: called when a frame is about to leave; what it sends goes along.
 
     Callbacks run in the event loop: `on_messages` once per read with everything it completed, `on_closed` exactly
     once, also when the peer was killed.
@@ -36,6 +43,7 @@ class Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.closed = False
+        self.before_frame: Callable[[], None] = _nothing
 
     async def attach(self, sock: socket.socket) -> None:
         """Take over a connected socket. What has come already may be handed over before this returns."""
@@ -57,6 +65,7 @@ class Channel(asyncio.BufferedProtocol):
         """Send what is queued now."""
         if not self._outgoing:
             return
+        self.before_frame()
         _unsent.remove(self)
         if self._transport is not None and not self.closed:
             self._transport.write(encode_frame(self._outgoing))

@@ -14,8 +14,11 @@ from ..channel import Channel
 from ..protocol import Chunk, Report, Start
 
 REQUEST_ID: Final = "x-request-id"
-#: Numbers wait this long for others: a report for every token would cost more than the token's text.
+#: Numbers wait this long for others, and then for a frame that leaves anyway: a report for every token would cost more
+#: than the token's text, and one by itself wakes two processes.
 REPORT_EVERY_S: Final = 0.1
+#: How long they wait at most.
+REPORT_WITHIN_S: Final = 0.3
 
 
 class ChannelReply:
@@ -79,13 +82,16 @@ class ChannelReply:
 
 
 class ChannelMetrics:
-    """A `handler.Metrics`: what is counted leaves as one Report every `REPORT_EVERY_S`. Any thread may count."""
+    """A `handler.Metrics`: what is counted leaves as one Report, see `REPORT_EVERY_S`. Any thread may count."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
+        self._due_s = 0.0  # the loop's time from which on a report goes along with what leaves
+        self._timer: asyncio.TimerHandle | None = None
         self._clear()
+        channel.before_frame = self._go_along
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter."""
@@ -120,11 +126,24 @@ class ChannelMetrics:
         if not self._scheduled:
             self._scheduled = True
             if threading.current_thread() is threading.main_thread():
-                self._loop.call_later(REPORT_EVERY_S, self.flush)
+                self._wait()
             else:
-                self._loop.call_soon_threadsafe(self._loop.call_later, REPORT_EVERY_S, self.flush)
+                self._loop.call_soon_threadsafe(self._wait)
+
+    def _wait(self) -> None:
+        """For a frame that leaves, but not for ever."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(REPORT_WITHIN_S, self.flush)
+
+    def _go_along(self) -> None:
+        if self._scheduled and self._loop.time() >= self._due_s:
+            self._send()
 
     def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_s = self._loop.time() + REPORT_EVERY_S
         with self._lock:
             report = Report(gauges=self._gauges, counts=self._counts, observations=self._observations)
             self._clear()

@@ -7,7 +7,7 @@ import pytest
 
 from djl_python.channel import Channel
 from djl_python.protocol import AnyMessage, Chunk, Report, Start
-from djl_python.worker.reply import REPORT_EVERY_S, ChannelMetrics, ChannelReply
+from djl_python.worker.reply import REPORT_WITHIN_S, ChannelMetrics, ChannelReply
 
 
 class Ends:
@@ -100,8 +100,22 @@ async def test_metrics_that_are_wanted_now_leave_now() -> None:
     metrics.flush()
     channel.send(Chunk(5, b"x", True))
     assert await ends.frame() == [Report(counts={"a": 1}), Chunk(5, b"x", True)], "and nothing before"
-    await asyncio.sleep(3 * REPORT_EVERY_S)
+    await asyncio.sleep(1.5 * REPORT_WITHIN_S)
     assert len(ends.frames) == 1
+    await ends.close()
+
+
+async def test_metrics_go_along_with_a_frame_if_the_last_did_not_leave_just_now() -> None:
+    ends = Ends()
+    channel = await ends.open()
+    metrics = ChannelMetrics(channel)
+    metrics.count("a")
+    channel.send(Chunk(5, b"x", False))
+    assert await ends.frame() == [Chunk(5, b"x", False), Report(counts={"a": 1})]
+    metrics.count("b")
+    channel.send(Chunk(5, b"y", False))
+    assert await ends.frame() == [Chunk(5, b"y", False)]
+    assert await ends.frame() == [Report(counts={"b": 1})]
     await ends.close()
 
 

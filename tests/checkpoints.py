@@ -181,7 +181,7 @@ _STATE_SPACES: dict[str, Any] = {
 _OF_ATTENTION = {"num_attention_heads", "intermediate_size", "max_position_embeddings"}
 
 # Layers with a state, mostly beside those with attention.
-NATIVE_HYBRID: dict[str, Any] = {
+HYBRID: dict[str, Any] = {
     "qwen3_5": lambda: Qwen3_5TextConfig(**_COMMON, **_DELTA_NETS, head_dim=16),  # an attention with a gate
     "qwen3_next": lambda: Qwen3NextConfig(  # one projection, key head by key head; experts
         **_COMMON,
@@ -224,6 +224,25 @@ NATIVE_HYBRID: dict[str, Any] = {
         moe_intermediate_size=32,
         moe_shared_expert_intermediate_size=48,
     ),
+    "falcon_h1": lambda: FalconH1Config(  # a state space beside the attention, without a norm; factors of everything
+        **_COMMON,
+        num_key_value_heads=2,
+        mamba_n_heads=4,
+        mamba_d_head=16,
+        mamba_d_ssm=64,
+        mamba_n_groups=1,
+        mamba_d_state=16,
+        mamba_rms_norm=False,
+        attention_in_multiplier=1.5,
+        attention_out_multiplier=0.9,
+        ssm_in_multiplier=1.25,
+        ssm_out_multiplier=0.7,
+        ssm_multipliers=[0.35, 0.25, 0.8, 0.5, 0.3],
+        key_multiplier=0.4,
+        mlp_multipliers=[0.9, 0.3],
+        embedding_multiplier=5.0,
+        lm_head_multiplier=0.1,
+    ),
     "jamba": lambda: JambaConfig(  # norms of what makes steps, B and C; layers of two classes, experts
         **_COMMON,
         num_key_value_heads=2,
@@ -251,11 +270,6 @@ NATIVE_HYBRID: dict[str, Any] = {
         head_dim=16,
         state_size=16,
         n_groups=2,
-    ),
-}
-HYBRID: dict[str, Any] = NATIVE_HYBRID | {
-    "falcon_h1": lambda: FalconH1Config(  # a state space beside the attention, in every layer
-        **_COMMON, num_key_value_heads=2, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1
     ),
 }
 
@@ -318,7 +332,7 @@ OWN_ATTENTION: dict[str, Any] = {
     ),
 }
 
-NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | NATIVE_HYBRID
+NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | HYBRID
 
 # Can't be paged: a window in an attention of the model's own.
 UNPAGED: dict[str, Any] = {
@@ -336,7 +350,7 @@ UNPAGED: dict[str, Any] = {
     ),
 }
 
-ALL: dict[str, Any] = NATIVE | HYBRID | UNPAGED
+ALL: dict[str, Any] = NATIVE | UNPAGED
 
 
 def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:

@@ -15,7 +15,7 @@ from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
-from tests.checkpoints import ALL, ARCHITECTURES, HYBRID, NATIVE, NATIVE_HYBRID, VOCABULARY, build_checkpoint
+from tests.checkpoints import ALL, ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
 
 
 def native_kernels_run_here() -> bool:
@@ -120,7 +120,7 @@ def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path)
     assert tight.stats.kv_blocks_used == 0
 
 
-@pytest.mark.parametrize("architecture", NATIVE_HYBRID)
+@pytest.mark.parametrize("architecture", HYBRID)
 def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Path) -> None:
     """What was computed of it isn't computed again, and what follows is what follows without that."""
     if not native_kernels_run_here():

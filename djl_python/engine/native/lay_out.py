@@ -13,7 +13,7 @@ from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import STORE_FP32, Layout
 from .pool import NORMS, Kind
-from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Recipe
+from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Mixer, Recipe
 
 
 def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> None:
@@ -60,26 +60,36 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
 
 def _remembers(layer: Layer) -> bool:
     """Whether later tokens read something that a token leaves there."""
-    return layer.mixer is not None and not (isinstance(layer.mixer, Attending) and layer.mixer.reads is not None)
+    return any(not isinstance(each.what, Attending) or each.what.reads is None for each in layer.mixers)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:
-    mixed = 0
-    if layer.mixer is not None:
-        layout.add_norm(layer.before_mixer, layout.hidden, layout.normed)
-        if isinstance(layer.mixer, Attention):
-            mixed = lay_out_attention(layout, layer.mixer, cache, last=last)
-        elif isinstance(layer.mixer, LatentAttention):
-            mixed = lay_out_latents(layout, layer.mixer, cache, last=last)
-        else:
-            mixed = lay_out_stateful(layout, layer.mixer, states, last=last)
-    if layer.parallel:  # the MLP reads the stream as it was before the mixer's branch
-        layout.add_norm(layer.before_mlp, layout.hidden, layout.normed)
-    if layer.mixer is not None:
-        layout.add_branch(layer.mixer.output, mixed, layer.after_mixer, layer.scale)
-    if layer.mlp is not None and not layer.parallel:
-        layout.add_norm(layer.before_mlp, layout.hidden, layout.normed)
-    if isinstance(layer.mlp, Experts):
-        lay_out_experts(layout, layer.mlp, layer.after_mlp, layer.scale)
-    elif layer.mlp is not None:
-        layout.add_branch(layer.mlp.down, lay_out_mlp(layout, layer.mlp), layer.after_mlp, layer.scale)
+    # What others read is the stream as it was before a branch is added.
+    given = [layout.normed_for(i) for i in range(len(layer.mixers))]
+    for branch, normed in zip(layer.mixers, given, strict=True):
+        layout.add_norm(branch.before, layout.hidden, normed)
+    for i, (branch, normed) in enumerate(zip(layer.mixers, given, strict=True)):
+        layout.normed = normed
+        mixed = _lay_out_mixer(layout, branch.what, cache, states, last=last and i + 1 == len(given))
+        layout.normed = given[0]
+        if layer.parallel and layer.mlp is not None and i + 1 == len(given):
+            layout.add_norm(layer.mlp.before, layout.hidden, layout.normed)
+        layout.add_branch(branch.what.output, mixed, branch.after, branch.scale)
+    if layer.mlp is None:
+        return
+    if not layer.parallel:
+        layout.add_norm(layer.mlp.before, layout.hidden, layout.normed)
+    if isinstance(layer.mlp.what, Experts):
+        lay_out_experts(layout, layer.mlp.what, layer.mlp.after, layer.mlp.scale)
+    else:
+        inner = lay_out_mlp(layout, layer.mlp.what)
+        layout.add_branch(layer.mlp.what.down, inner, layer.mlp.after, layer.mlp.scale)
+
+
+def _lay_out_mixer(layout: Layout, mixer: Mixer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> int:
+    """Where its output finds what it reads."""
+    if isinstance(mixer, Attention):
+        return lay_out_attention(layout, mixer, cache, last=last)
+    if isinstance(mixer, LatentAttention):
+        return lay_out_latents(layout, mixer, cache, last=last)
+    return lay_out_stateful(layout, mixer, states, last=last)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .near import factor_of, same
 from .parts import as_linear, as_norm
 from .recipe import Linear, Norm, NotUnderstoodError
 from .watch import Event, Watched
@@ -52,9 +55,23 @@ class LayerReader:
         self.linears = [(e, linear) for e in events if (linear := as_linear(e.module)) is not None]
         self.norms = [(e, norm) for e in events if (norm := as_norm(e)) is not None]
 
+    def only(self, **parts: Any) -> LayerReader:
+        """The same, but some of its lists."""
+        other = copy.copy(self)
+        vars(other).update(parts)
+        return other
+
     def norm_into(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm whose result is x."""
-        return next(((e, n) for e, n in self.norms if e.result.shape == x.shape and torch.equal(e.result, x)), None)
+        """The norm whose result is x, or times a factor, which is in its weight then."""
+        made = [(e, n) for e, n in self.norms if e.result.shape == x.shape]
+        if (exactly := next(((e, n) for e, n in made if torch.equal(e.result, x)), None)) or torch.equal(x, self.given):
+            return exactly
+        for event, norm in made:
+            factor = factor_of(event.result, x)
+            if torch.equal(event.x, self.given) and same(factor * event.result, x):
+                bias = None if norm.bias is None else norm.bias * factor
+                return event, Norm(norm.kind, norm.weight * factor, bias, norm.eps)
+        return None
 
     def norm_of(self, x: Tensor) -> tuple[Event, Norm] | None:
         """The norm that x is the input of."""

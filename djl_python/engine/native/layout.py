@@ -114,6 +114,10 @@ class Layout:
             self.add_linear(packed, given, self.branch, mode=STORE_FP32, scale=1.0)
             self.add_norm(after, self.branch, self.hidden, mode=ADD, scale=scale)
 
+    def normed_for(self, mixer: int) -> int:
+        """What a layer's mixer of this number reads, where there are several."""
+        return self.normed if mixer == 0 else self.buffer(f"normed {mixer}", self.width, self.dtype)
+
     def begin_late(self, *rows: tuple[str, int, torch.dtype, int]) -> list[int]:
         """Go on with the rows whose logits are wanted, of the stream and of other buffers.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Generic
 
+import torch
 from torch import Tensor
 
-from .layer_reader import LayerReader
+from .layer_reader import LayerReader, Projected
 from .near import factor_of, rounded, same
 from .read_attention import read_attention
 from .read_experts import experts_event, read_experts, router_event
@@ -14,29 +18,34 @@ from .read_inputs import SeenInputs, read_branch
 from .read_latents import expansion_of, read_latents
 from .read_mlp import FUNCTIONS, read_mlp
 from .read_states import read_states
-from .recipe import Attending, Experts, Layer, Linear, Mlp, Norm, NotUnderstoodError, Rotary, Stateful
+from .recipe import Branch, Experts, Layer, Linear, Mixer, Mlp, Norm, NotUnderstoodError, Rotary, What
 from .watch import Event
 
 
 @dataclass(frozen=True)
-class _Branch:
+class _Seen(Generic[What]):
     """What a layer adds to the stream, of what, and the norms before and after."""
 
+    what: What
     source: Tensor
     made: Tensor
     before: Norm | None
     after: Norm | None
 
     @classmethod
-    def of(cls, reader: LayerReader, given: Tensor, made: Tensor) -> _Branch:
+    def of(cls, reader: LayerReader, what: What, given: Tensor, made: Tensor) -> _Seen[What]:
         """From what the branch's modules were given and made."""
         before, after = reader.norm_into(given), reader.norm_of(made)
         return cls(
+            what=what,
             source=given if before is None else before[0].x,
             made=made if after is None else after[0].result,
             before=None if before is None else before[1],
             after=None if after is None else after[1],
         )
+
+    def times(self, scale: float) -> Branch[What]:
+        return Branch(self.before, self.what, self.after, scale)
 
 
 def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: SeenInputs | None) -> Layer:
@@ -45,80 +54,118 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
     Raises:
         NotUnderstoodError: says at what.
     """
-    mixer, mixed, rest = _mixer(reader, turns, places)
+    mixed, rest = _mixers(reader, turns, places)
     beside = [] if inputs is None else rest[-2:]
-    mlp, through = _mlp(reader, rest[: len(rest) - len(beside)])
-    first = mixed or through
-    if first is None:
+    through = _mlp(reader, rest[: len(rest) - len(beside)])
+    if not mixed and through is None:
         raise NotUnderstoodError("nothing that is known")
-    if not same(first.source, reader.given):
+    if any(not same(each.source, reader.given) for each in mixed):
         raise NotUnderstoodError("the first linears do not read the layer's input")
-    parallel = mixed is not None and through is not None and same(through.source, reader.given)
-    if mixed is None or through is None:
-        scale = rounded(factor_of(first.made, reader.result - reader.given))
-    elif parallel:
-        scale = rounded(factor_of(mixed.made, reader.result - reader.given - through.made))
-    else:
-        scale = rounded(factor_of(mixed.made, through.source - reader.given))
     stream = reader.given.float()
-    for branch in (mixed, through):
-        if branch is None:
-            continue
-        if not parallel and not same(stream, branch.source):
+    mixers: list[Branch[Mixer]] = []
+    parallel = bool(mixed) and through is not None and same(through.source, reader.given)
+    if through is not None and not parallel:
+        scales, _ = _scales(stream, [each.made for each in mixed], through.source)
+        mixers = [each.times(scale) for each, scale in zip(mixed, scales, strict=True)]
+        stream = _sum(stream, mixed, scales)
+        if not same(stream, through.source):
             raise NotUnderstoodError("the MLP reads something else than the residual stream")
-        stream = stream + scale * branch.made.float()
+    last: list[_Seen[Any]] = [*([] if mixers else mixed), *([] if through is None else [through])]
+    # A factor would show in what follows; what is added beside the stream is added before it.
+    scales, factor = _scales(stream, [each.made for each in last], beside[0][0].x if beside else reader.result)
+    stream = _sum(stream, last, scales)
+    if not mixers:
+        mixers = [each.times(scale) for each, scale in zip(mixed, scales, strict=False)]
     token_branch = None
     if inputs is not None:
         if not same(beside[0][0].x, stream):
             raise NotUnderstoodError("what is given beside the stream is gated by something else")
         token_branch, added = read_branch(reader, beside, inputs)
         stream = stream + added.float()
-    factor = rounded(factor_of(stream, reader.result))
+        factor = rounded(factor_of(stream, reader.result))
     if not same(factor * stream, reader.result):
         raise NotUnderstoodError("its result is not the sum of its branches")
     return Layer(
-        before_mixer=None if mixed is None else mixed.before,
-        mixer=mixer,
-        after_mixer=None if mixed is None else mixed.after,
-        before_mlp=None if through is None else through.before,
-        mlp=mlp,
-        after_mlp=None if through is None else through.after,
+        mixers=mixers,
+        mlp=None if through is None else through.times(scales[-1]),
         parallel=parallel,
-        scale=scale,
         token_branch=token_branch,
         factor=factor,
     )
 
 
-def _mixer(
+def _scales(stream: Tensor, branches: list[Tensor], result: Tensor) -> tuple[list[float], float]:
+    """What of each branch is added to the stream, and then multiplies it all: (scales, factor)."""
+    factor = rounded(_fitted([stream, *branches], result)[0])
+    target = result.double() / factor - stream.double()
+    return [rounded(scale) for scale in _fitted(branches, target)], factor
+
+
+def _fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
+    """How much of each part makes the whole most nearly."""
+    if not parts:
+        return []
+    columns = torch.stack([part.double().flatten() for part in parts], 1)
+    solution: list[float] = torch.linalg.lstsq(columns, whole.double().flatten()).solution.tolist()
+    return solution
+
+
+def _sum(stream: Tensor, branches: Sequence[_Seen[Any]], scales: list[float]) -> Tensor:
+    for each, scale in zip(branches, scales, strict=True):
+        stream = stream + scale * each.made.float()
+    return stream
+
+
+def _mixers(
     reader: LayerReader, turns: list[Rotary], places: slice
-) -> tuple[Attending | Stateful | None, _Branch | None, list[tuple[Event, Linear]]]:
-    """What mixes tokens, what it adds, and the linears after it."""
-    if not reader.calls and not reader.called:
-        return None, None, reader.linears
-    mixer: Attending | Stateful
-    if len(reader.calls) == 1 and not reader.called:
-        expanding = expansion_of(reader)
+) -> tuple[list[_Seen[Mixer]], list[tuple[Event, Linear]]]:
+    """What mixes tokens, one after the other, and the linears after that."""
+
+    def attention(part: LayerReader) -> tuple[Mixer, Projected]:
+        part = part.only(called=[])
+        expanding = expansion_of(part)
         if expanding is None:
-            mixer, linears = read_attention(reader, turns, places)
-        else:
-            mixer, linears = read_latents(reader, expanding, turns, places)
-    else:
-        mixer, linears = read_states(reader)
-    return mixer, _Branch.of(reader, linears.given, linears.output_event.result), linears.rest
+            return read_attention(part, turns, places)
+        return read_latents(part, expanding, turns, places)
+
+    def states(part: LayerReader) -> tuple[Mixer, Projected]:
+        return read_states(part.only(calls=[]))
+
+    if len(reader.calls) > 1:
+        raise NotUnderstoodError("more than one attention")
+    kinds = [states] * bool(reader.called) + [attention] * bool(reader.calls)
+    reasons: list[NotUnderstoodError] = []
+    for order in itertools.permutations(kinds):
+        found: list[_Seen[Mixer]] = []
+        rest = reader.linears
+        try:
+            for read in order:
+                mixer, linears = read(reader.only(linears=rest))
+                found.append(_Seen.of(reader, mixer, linears.given, linears.output_event.result))
+                rest = linears.rest
+        except NotUnderstoodError as reason:
+            reasons.append(reason)
+            continue
+        return found, rest
+    raise reasons[0]
 
 
-def _mlp(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> tuple[Mlp | Experts | None, _Branch | None]:
+def _mlp(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> _Seen[Mlp | Experts] | None:
     if not linears and experts_event(reader.events) is None:
-        return None, None
-    mlp, given, made = _mlp_or_experts(reader, linears)
-    return mlp, _Branch.of(reader, given, made)
+        return None
+    return _Seen.of(reader, *_mlp_or_experts(reader, linears))
+
+
+def _factors_in(reader: LayerReader) -> list[float]:
+    """1, and the other numbers that the layer's modules have."""
+    own = {v for module in reader.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
+    return [1.0, *(own - {1.0})]
 
 
 def _mlp_or_experts(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
-        return read_mlp(linears)
+        return read_mlp(linears, factors=_factors_in(reader))
     router = router_event(reader.events, called)
     experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -24,12 +24,15 @@ FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 
 
 def read_mlp(
-    linears: list[tuple[Event, Linear]], near: Callable[[Tensor, Tensor], bool] = same
+    linears: list[tuple[Event, Linear]],
+    near: Callable[[Tensor, Tensor], bool] = same,
+    factors: Sequence[float] = (1.0,),
 ) -> tuple[Mlp, Tensor, Tensor]:
     """(the MLP, its input, its result)
 
     Args:
         near: whether what an activation makes is what was seen.
+        factors: what may multiply that which is activated.
 
     Raises:
         NotUnderstoodError: they are something else.
@@ -55,16 +58,17 @@ def read_mlp(
             first_made, second_made = made[0].chunk(2, -1)
             choices = [(one, other, first_made, second_made), (other, one, second_made, first_made)]
     # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
-    _, gate, up, name, explained = min(
-        (
-            (distance(function(inner) * factor, wanted), gate, up, name, near(function(inner) * factor, wanted))
-            for gate, up, inner, factor in choices
-            for name, function in FUNCTIONS.items()
-            if inner.shape == wanted.shape
-        ),
-        key=lambda choice: choice[0],
-        default=(0.0, None, down, "", False),
-    )
-    if explained:
-        return Mlp(gate, up, name, down), x, down_event.result
+    tried = [
+        (function(times * inner) * beside, gate, up, name, times)
+        for gate, up, inner, beside in choices
+        for name, function in FUNCTIONS.items()
+        for times in factors
+        if inner.shape == wanted.shape
+    ]
+    if tried:
+        explained, gate, up, name, times = min(tried, key=lambda one: distance(one[0], wanted))
+        if near(explained, wanted):
+            if times != 1:
+                gate, up = (None, up.times(times)) if gate is None else (gate.times(times), up)
+            return Mlp(gate, up, name, down), x, down_event.result
     raise NotUnderstoodError("an unknown activation in the MLP")

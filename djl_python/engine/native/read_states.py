@@ -13,7 +13,7 @@ from .layer_reader import LayerReader, Projected, made_by
 from .mamba2 import MOST_STATE
 from .near import distance, same
 from .norms import likely_norms
-from .read_columns import columns_of, read_convolution
+from .read_columns import columns_if_any, columns_of, read_convolution
 from .read_selective import read_selective_space
 from .recipe import (
     Convolution,
@@ -57,9 +57,12 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
         raise NotUnderstoodError(f"a delta rule with heads of {key_dim} and {value_dim} dimensions")
     if not given.get("use_qk_l2norm_in_kernel"):
         raise NotUnderstoodError("a delta rule of queries and keys of any length")
-    norm, gate, mixed = _gated_norm(reader, ruled.made[0])
+    normed = _gated_norm(reader, ruled.made[0])
+    if normed is None:
+        raise NotUnderstoodError("no norm with a gate takes what was mixed")
+    norm, gate, mixed = normed
     linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
-    convolution, through = _through(convolved, linears, [given[name] for name in ("query", "key", "value")])
+    convolution, through = _through(convolved, linears.made, [given[name] for name in ("query", "key", "value")])
     gates = columns_of(gate.reshape(tokens, -1), linears.made)
     others = sorted(set(range(linears.made.shape[1])) - set(torch.cat([through, gates]).tolist()))
     putting, most_beta = _put_in(linears.made[:, others], given["beta"][0])
@@ -91,9 +94,28 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
         raise NotUnderstoodError(f"a state space with heads of {dim} by {size}")
     if not given.get("dt_softplus") or given.get("z") is not None:
         raise NotUnderstoodError("a state space whose steps or result are changed in an unknown way")
-    norm, gate, mixed = _gated_norm(reader, scanned.made)
-    linears = reader.projected(lambda x, _: x.numel() == mixed.numel() and torch.equal(x, mixed.to(x.dtype)))
-    convolution, through = _through(convolved, linears, [given[name] for name in ("hidden_states", "B", "C")])
+    normed = _gated_norm(reader, scanned.made)
+
+    def takes(x: Tensor, _: list[tuple[Event, Linear]]) -> bool:
+        if normed is None:
+            return bool(x.shape[-1] == heads * dim)
+        return x.numel() == normed[2].numel() and torch.equal(x, normed[2].to(x.dtype))
+
+    linears = reader.projected(takes)
+    made, factors = _times_factors(reader, linears.made, convolved.given["hidden_states"][0].T)
+    convolution, through = _through(convolved, made, [given[name] for name in ("hidden_states", "B", "C")])
+    steps = columns_of(given["dt"][0], made)
+    if normed is None:
+        gates = torch.ones(made.shape[1], dtype=torch.bool)
+        gates[torch.cat([through, steps])] = False
+        gates = gates.nonzero().flatten()
+        mixed = scanned.made.reshape(tokens, -1).float()
+        opened = mixed * nn.functional.silu(made[:, gates].float()) if len(gates) == heads * dim else mixed
+        if not same(opened, linears.output_event.x):
+            raise NotUnderstoodError("a state space without a gate, or with another")
+    else:
+        gates = columns_of(normed[1].reshape(tokens, -1), made)
+    projected = torch.cat([through, gates])
     bias, skipped = given.get("dt_bias"), given.get("D")
     least, most = given.get("dt_limit", (0.0, math.inf))
     space = StateSpace(
@@ -101,21 +123,31 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
         groups=groups,
         dim=dim,
         size=size,
-        projection=Stacked(linears.linears, torch.cat([through, columns_of(gate.reshape(tokens, -1), linears.made)])),
-        steps=Stacked(linears.linears, columns_of(given["dt"][0], linears.made)),
+        projection=Stacked(linears.linears, projected, None if factors is None else factors[projected]),
+        steps=Stacked(linears.linears, steps, None if factors is None else factors[steps]),
         convolution=convolution,
         decay=given["A"].float().contiguous(),
         step_bias=torch.zeros(heads) if bias is None else bias.float().contiguous(),
         skipped=None if skipped is None else skipped.float().contiguous(),
         least_step=least,
         most_step=most,
-        norm=norm,
+        norm=None if normed is None else normed[0],
         output=linears.output,
     )
     return space, linears
 
 
-def _through(convolved: Called, linears: Projected, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
+def _times_factors(reader: LayerReader, made: Tensor, entering: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What was projected, (tokens, columns), or times a buffer of the layer's, which explains what is convolved."""
+    buffers = (each.flatten() for each in reader.layer.buffers() if each.numel() == made.shape[1])
+    for factors in (None, *buffers):
+        product = made if factors is None else (made * factors).to(entering.dtype)
+        if (columns_if_any(entering, product) >= 0).all():
+            return product, factors
+    raise NotUnderstoodError("what is convolved is not what was projected")
+
+
+def _through(convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
     """(the convolution of channels in the order in which they are mixed, the columns that these are projected to)
 
     Args:
@@ -125,10 +157,10 @@ def _through(convolved: Called, linears: Projected, mixed: list[Tensor]) -> tupl
     entering = convolved.given["hidden_states"][0].T
     if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
         raise NotUnderstoodError("something else is convolved")
-    return read_convolution(convolved, channels), columns_of(entering, linears.made)[channels]
+    return read_convolution(convolved, channels), columns_of(entering, made)[channels]
 
 
-def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor]:
+def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor] | None:
     """(the norm that answers go through, its gate, what comes of it)"""
     for event in reader.events:
         given = [each for each in (*event.given, *event.keywords.values()) if isinstance(each, Tensor)]
@@ -139,7 +171,7 @@ def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor
         nearest, result = min(made, key=lambda pair: distance(pair[1], event.result))
         if same(result, event.result) and nearest.norm.bias is None:
             return nearest, given[1], event.result
-    raise NotUnderstoodError("no norm with a gate takes what was mixed")
+    return None
 
 
 def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,13 @@ class Linear:
         """The weight's; of codes, unpacked."""
         return dense(self.weight)
 
+    def times(self, factors: Tensor | float) -> Linear:
+        """What it makes times factors, (out,) or one for all; codes become numbers."""
+        numbers = self.numbers
+        columns = torch.as_tensor(factors, dtype=torch.float32).view(-1, 1)
+        bias = None if self.bias is None else (self.bias.float() * columns[:, 0]).to(self.bias.dtype)
+        return Linear((numbers.float() * columns).to(numbers.dtype), bias)
+
 
 @dataclass
 class OfExperts:
@@ -55,10 +62,14 @@ class OfExperts:
 
 @dataclass
 class Stacked:
-    """Linears of the same input as one, its outputs in another order if there is one; copied when it is asked for."""
+    """Linears of the same input as one, its outputs in another order if there is one; copied when it is asked for.
+
+    `factors`, in that order, multiply what it makes.
+    """
 
     parts: list[Linear]
     order: Tensor | None
+    factors: Tensor | None = None
 
     def joined(self) -> Linear:
         weight = below_each_other([part.weight for part in self.parts])
@@ -71,7 +82,8 @@ class Stacked:
             bias = torch.cat(biases)
         if self.order is None:
             return Linear(weight, bias)
-        return Linear(weight[self.order], None if bias is None else bias[self.order])
+        joined = Linear(weight[self.order], None if bias is None else bias[self.order])
+        return joined if self.factors is None else joined.times(self.factors)
 
 
 @dataclass
@@ -259,7 +271,7 @@ class StateSpace(_WithState):
     skipped: Tensor | None
     least_step: float
     most_step: float
-    norm: GatedNorm
+    norm: GatedNorm | None
     output: Linear
 
     @property
@@ -393,21 +405,30 @@ class TokenBranch:
     after: Norm | None
 
 
+Mixer = Attending | Stateful
+What = TypeVar("What")
+
+
+@dataclass
+class Branch(Generic[What]):
+    """scale * after(what(before(x))), which is added to x."""
+
+    before: Norm | None
+    what: What
+    after: Norm | None
+    scale: float
+
+
 @dataclass
 class Layer:
-    """x += scale * after(mixer(before(x))); the same for the MLP, from the same x if `parallel`. One may be missing.
+    """x += its mixers' branches, all of the same x; then the MLP's, of the same x too if `parallel`.
 
     Then, maybe, a `token_branch`; at last x *= factor.
     """
 
-    before_mixer: Norm | None
-    mixer: Attending | Stateful | None
-    after_mixer: Norm | None
-    before_mlp: Norm | None
-    mlp: Mlp | Experts | None
-    after_mlp: Norm | None
+    mixers: list[Branch[Mixer]]
+    mlp: Branch[Mlp | Experts] | None
     parallel: bool
-    scale: float
     token_branch: TokenBranch | None = None
     factor: float = 1.0
 
@@ -435,9 +456,12 @@ class Recipe:
 
     @property
     def attentions(self) -> list[Attending]:
-        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending)]
+        return [mixer for mixer in self._mixers if isinstance(mixer, Attending)]
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """What a sequence has beside keys and values."""
-        mixers = (layer.mixer for layer in self.layers)
-        return sum(mixer.state_bytes(dtype) for mixer in mixers if isinstance(mixer, Stateful))
+        return sum(mixer.state_bytes(dtype) for mixer in self._mixers if isinstance(mixer, Stateful))
+
+    @property
+    def _mixers(self) -> list[Mixer]:
+        return [branch.what for layer in self.layers for branch in layer.mixers]

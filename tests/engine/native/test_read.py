@@ -25,16 +25,20 @@ def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) ->
 def features(recipe: Recipe) -> dict[str, Any]:
     """The properties in which architectures differ, of the first layer and the first attention."""
     layer = recipe.layers[0]
-    mlp = next((each.mlp for each in recipe.layers if each.mlp is not None), None)
-    norms = (layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp)
+    mlp = next((each.mlp.what for each in recipe.layers if each.mlp is not None), None)
+    first = layer.mixers[0] if layer.mixers else None
+    norms = [norm for one in (first, layer.mlp) for norm in ((None, None) if one is None else (one.before, one.after))]
     return {
-        "mixers": [type(one.mixer).__name__ for one in recipe.layers],
+        "mixers": ["+".join(type(each.what).__name__ for each in one.mixers) for one in recipe.layers],
         **(of_attention(recipe.attentions[0]) if recipe.attentions else {}),
         "windows": [each.window for each in recipe.attentions],
         "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
         "gated": mlp is not None and mlp.gate is not None,
         "activation": mlp and mlp.activation,
-        "experts": [len(one.mlp.up.weight) if isinstance(one.mlp, Experts) else 0 for one in recipe.layers],
+        "experts": [
+            len(one.mlp.what.up.weight) if one.mlp is not None and isinstance(one.mlp.what, Experts) else 0
+            for one in recipe.layers
+        ],
         "chosen": mlp.router.chosen if isinstance(mlp, Experts) else 0,
         "shared": isinstance(mlp, Experts) and mlp.shared is not None,
         "parallel": layer.parallel,
@@ -43,7 +47,7 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "embedding_norm": recipe.embedding_norm is not None,
         "reads": [each.reads for each in recipe.attentions],
         "token_inputs": recipe.token_inputs is not None,
-        "factors": (round(layer.scale, 6), round(recipe.head_scale, 6)),
+        "factors": (round(layer.mixers[0].scale, 5), round(recipe.head_scale, 5)),
         "head_softcap": recipe.head_softcap,
     }
 
@@ -214,7 +218,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "nemotron_h": _LLAMA
     | {
-        "mixers": ["StateSpace", "NoneType", "Attention", "StateSpace", "NoneType"],
+        "mixers": ["StateSpace", "", "Attention", "StateSpace", ""],
         **_ONE,
         "rotated": 0,
         "norms": "r---",
@@ -223,6 +227,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "experts": [0, 4, 0, 0, 4],
         "chosen": 2,
         "shared": True,
+    },
+    "falcon_h1": _LLAMA
+    | {
+        "mixers": ["StateSpace+Attention"] * 3,
+        "embedding_scale": 5.0,
+        "scale": 0.4,
+        "factors": (0.7, 0.1),
     },
     "jamba": _LLAMA
     | _ONE

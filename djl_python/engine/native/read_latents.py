@@ -26,7 +26,10 @@ def expansion_of(reader: LayerReader) -> Done | None:
     (call,) = reader.calls
     given, values = reader.linears[0][0].x, _columns(call.value)
     for event, linear in reader.linears[1:]:
-        if not torch.equal(event.x, given) and bool((columns_if_any(values, _rows(event.result)) >= 0).all()):
+        made = _rows(event.result)
+        if torch.equal(event.x, given) or not (made == values[:, :1]).all(0).any():  # most are neither
+            continue
+        if (columns_if_any(values, made) >= 0).all():
             return event, linear
     return None
 
@@ -45,24 +48,8 @@ def read_latents(
     beside = _beside(latent, linears)
     heads = _read_heads(call, event)
     others = [done for done in linears.within if done[0] is not event]
-    if len(others) > 1:
-        raise NotUnderstoodError("queries come of more than one linear")
-    query_latent, query_norm, made, linears_of_queries = None, None, linears.made, linears.linears
-    free = torch.ones(made.shape[1], dtype=torch.bool)
-    free[torch.cat([latent, beside])] = False
-    if others:
-        ((query_event, query_linear),) = others
-        columns, query_norm = _normed_columns(reader, query_event.x, made)
-        query_latent = Stacked(linears.linears, columns)
-        made, linears_of_queries = _rows(query_event.result), [query_linear]
-        free = torch.ones(made.shape[1], dtype=torch.bool)
-    met = columns_of(_columns(call.query[..., heads.dims]), made)
-    free[met] = False
-    turned = free.nonzero().flatten()
-    if len(turned) != call.query.shape[1] * len(beside):
-        raise NotUnderstoodError("queries are more than what meets the latent and what is turned")
-    turned = turned.view(call.query.shape[1], -1)
-    order, turn = _turn(call, heads.others, linears.made[:, beside], made[:, turned], turns, places)
+    asked = _read_queries(reader, call, linears, others, heads, torch.cat([latent, beside]))
+    order, turn = _turn(call, heads.others, linears.made[:, beside], asked.made[:, asked.turned], turns, places)
     attention = LatentAttention(
         heads=call.query.shape[1],
         turned=len(beside),
@@ -73,9 +60,9 @@ def read_latents(
         slopes=call.slopes,
         projection=Stacked(linears.linears, torch.cat([latent, beside[order]])),
         norm=norm,
-        query_latent=query_latent,
-        query_norm=query_norm,
-        queries=Stacked(linears_of_queries, torch.cat([met, turned[:, order].flatten()])),
+        query_latent=asked.latent,
+        query_norm=asked.norm,
+        queries=Stacked(asked.parts, torch.cat([asked.met, asked.turned[:, order].flatten()])),
         expansion=expansion,
         key_rows=heads.key_rows,
         value_rows=heads.value_rows,
@@ -141,6 +128,46 @@ def _read_heads(call: Call, expanding: Event) -> _Heads:
         raise NotUnderstoodError("heads of different kinds")
     value_rows = columns_of(_columns(call.value), made).view(count, -1)
     return _Heads(dims, others, key_rows[:, dims], value_rows)
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """What makes queries.
+
+    Args:
+        latent, norm: what they come of instead of the layer's input, if they do.
+        parts, made: the linears, and what they made, (tokens, columns).
+        met: the columns that meet the latent, head by head.
+        turned: (heads, dims) the others.
+    """
+
+    latent: Stacked | None
+    norm: Norm | None
+    parts: list[Linear]
+    made: Tensor
+    met: Tensor
+    turned: Tensor
+
+
+def _read_queries(
+    reader: LayerReader, call: Call, linears: Projected, others: list[Done], heads: _Heads, taken: Tensor
+) -> _Queries:
+    """Of linears of the layer's input, whose `taken` columns are no query's, or of what another made of those."""
+    latent, norm, parts, made = None, None, linears.linears, linears.made
+    if len(others) > 1:
+        raise NotUnderstoodError("queries come of more than one linear")
+    if others:
+        ((event, linear),) = others
+        columns, norm = _normed_columns(reader, event.x, made)
+        latent, parts, made, taken = Stacked(parts, columns), [linear], _rows(event.result), taken[:0]
+    met = columns_of(_columns(call.query[..., heads.dims]), made)
+    free = torch.ones(made.shape[1], dtype=torch.bool)
+    free[torch.cat([met, taken])] = False
+    turned = free.nonzero().flatten()
+    count = call.query.shape[1]
+    if len(turned) != count * len(heads.others):
+        raise NotUnderstoodError("queries are more than what meets the latent and what is turned")
+    return _Queries(latent, norm, parts, made, met, turned.view(count, -1))
 
 
 def _turn(

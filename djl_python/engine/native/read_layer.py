@@ -61,21 +61,19 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         raise NotUnderstoodError("nothing that is known")
     if any(not same(each.source, reader.given) for each in mixed):
         raise NotUnderstoodError("the first linears do not read the layer's input")
-    stream = reader.given.float()
-    mixers: list[Branch[Mixer]] = []
+    branches: list[_Seen[Any]] = [*mixed, *([] if through is None else [through])]
     parallel = bool(mixed) and through is not None and same(through.source, reader.given)
+    numbers = _numbers_in(reader)
+    stream, scales = reader.given.float(), list[float]()
     if through is not None and not parallel:
-        scales, _ = _scales(stream, [each.made for each in mixed], through.source)
-        mixers = [each.times(scale) for each, scale in zip(mixed, scales, strict=True)]
+        scales, _ = _scales(stream, mixed, through.source, numbers)
         stream = _sum(stream, mixed, scales)
         if not same(stream, through.source):
             raise NotUnderstoodError("the MLP reads something else than the residual stream")
-    last: list[_Seen[Any]] = [*([] if mixers else mixed), *([] if through is None else [through])]
-    # A factor would show in what follows; what is added beside the stream is added before it.
-    scales, factor = _scales(stream, [each.made for each in last], beside[0][0].x if beside else reader.result)
-    stream = _sum(stream, last, scales)
-    if not mixers:
-        mixers = [each.times(scale) for each, scale in zip(mixed, scales, strict=False)]
+    left = branches[len(scales) :]
+    # What is added beside the stream comes after the MLP, and a factor after that.
+    more, factor = _scales(stream, left, beside[0][0].x if beside else reader.result, numbers)
+    stream = _sum(stream, left, more)
     token_branch = None
     if inputs is not None:
         if not same(beside[0][0].x, stream):
@@ -85,20 +83,33 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         factor = rounded(factor_of(stream, reader.result))
     if not same(factor * stream, reader.result):
         raise NotUnderstoodError("its result is not the sum of its branches")
+    scaled = [each.times(scale) for each, scale in zip(branches, scales + more, strict=True)]
     return Layer(
-        mixers=mixers,
-        mlp=None if through is None else through.times(scales[-1]),
+        mixers=scaled[: len(mixed)],
+        mlp=None if through is None else scaled[-1],
         parallel=parallel,
         token_branch=token_branch,
         factor=factor,
     )
 
 
-def _scales(stream: Tensor, branches: list[Tensor], result: Tensor) -> tuple[list[float], float]:
-    """What of each branch is added to the stream, and then multiplies it all: (scales, factor)."""
-    factor = rounded(_fitted([stream, *branches], result)[0])
-    target = result.double() / factor - stream.double()
-    return [rounded(scale) for scale in _fitted(branches, target)], factor
+def _scales(
+    stream: Tensor, branches: Sequence[_Seen[Any]], result: Tensor, numbers: Sequence[float]
+) -> tuple[list[float], float]:
+    """What of each branch is added to the stream, and then multiplies it all: (scales, factor).
+
+    What is near one of the numbers is that.
+    """
+    made = [each.made for each in branches]
+    factor = rounded(_fitted([stream, *made], result)[0])
+    fitted = _fitted(made, result.double() / factor - stream.double())
+    return [_near(scale, numbers) for scale in fitted], factor
+
+
+def _near(scale: float, numbers: Sequence[float]) -> float:
+    """The nearest of the numbers, if it is near."""
+    nearest = min(numbers, key=lambda number: abs(number - scale))
+    return nearest if rounded(scale / nearest) == 1 else scale
 
 
 def _fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
@@ -156,16 +167,16 @@ def _mlp(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> _Seen[Mlp 
     return _Seen.of(reader, *_mlp_or_experts(reader, linears))
 
 
-def _factors_in(reader: LayerReader) -> list[float]:
+def _numbers_in(reader: LayerReader) -> list[float]:
     """1, and the other numbers that the layer's modules have."""
     own = {v for module in reader.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
-    return [1.0, *(own - {1.0})]
+    return [1.0, *sorted(own - {1.0})]
 
 
 def _mlp_or_experts(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
-        return read_mlp(linears, factors=_factors_in(reader))
+        return read_mlp(linears, factors=_numbers_in(reader))
     router = router_event(reader.events, called)
     experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ..coded_linear import tensors_of
 from .lay_out_attention import CachePlaces, add_attention, add_heads
 from .layout import STORE, STORE_FP32, Layout
+from .mapped import let_go
 from .places import cache_fields, heads_fit
 from .pool import NORMS, Kind
 from .recipe import LatentAttention, Norm, NotUnderstoodError, Stacked
@@ -54,6 +56,7 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, cache: CachePlac
     layout.add_side_by_side(
         of_values, weighed, mixed, stride=heads * rank, dim=value_dim, value_dim=heads * value_dim, mode=STORE
     )
+    let_go(tensors_of(attention.expansion.weight))
     return mixed
 
 

@@ -132,7 +132,7 @@ class ChannelMetrics:
 
     def _wait(self) -> None:
         """For a frame that leaves, but not for ever."""
-        if self._timer is None:
+        if self._scheduled and self._timer is None:  # else it has left before another thread was heard of
             self._timer = self._loop.call_later(REPORT_WITHIN_S, self.flush)
 
     def _go_along(self) -> None:

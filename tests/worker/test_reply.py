@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -102,6 +103,20 @@ async def test_metrics_that_are_wanted_now_leave_now() -> None:
     assert await ends.frame() == [Report(counts={"a": 1}), Chunk(5, b"x", True)], "and nothing before"
     await asyncio.sleep(1.5 * REPORT_WITHIN_S)
     assert len(ends.frames) == 1
+    await ends.close()
+
+
+async def test_metrics_of_another_thread_may_leave_before_the_loop_hears_of_them() -> None:
+    ends = Ends()
+    metrics = ChannelMetrics(await ends.open())
+    thread = threading.Thread(target=metrics.count, args=("a",))
+    thread.start()
+    thread.join()
+    metrics.flush()
+    assert await ends.frame() == [Report(counts={"a": 1})]
+    await asyncio.sleep(1.5 * REPORT_WITHIN_S)
+    metrics.count("b")
+    assert await ends.frame() == [Report(counts={"b": 1})]
     await ends.close()
 
 

@@ -9,8 +9,8 @@ from .lay_out_attention import CachePlaces, add_attention, add_heads
 from .layout import STORE, STORE_FP32, Layout
 from .mapped import let_go
 from .places import cache_fields, heads_fit
-from .pool import NORMS, Kind
-from .recipe import LatentAttention, Norm, NotUnderstoodError, Stacked
+from .pool import Kind
+from .recipe import LatentAttention, NotUnderstoodError
 
 
 def lay_out_latents(layout: Layout, attention: LatentAttention, cache: CachePlaces, *, last: bool) -> int:
@@ -26,13 +26,10 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, cache: CachePlac
         raise NotUnderstoodError(f"a latent of {rank} dimensions, {part} and {turned} of a head's key")
     given = layout.normed
     if attention.query_latent is not None and attention.query_norm is not None:
-        given = _query_latents(layout, attention.query_latent, attention.query_norm)
-    width = heads * (part + turned)
-    queries = layout.buffer("queries", width, layout.dtype)
-    layout.add_linear(layout.pack(attention.queries.joined(), of=attention.queries.parts), given, queries, mode=STORE)
-    latents = layout.buffer("latents", rank + turned, layout.dtype)
-    packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
-    layout.add_linear(packed, layout.normed, latents, mode=STORE)
+        given = layout.project("query latents", attention.query_latent, layout.normed)
+        layout.add_norm_of_rows(attention.query_norm, given, len(attention.query_norm.weight))
+    queries, width = layout.project("queries", attention.queries, given), heads * (part + turned)
+    latents = layout.project("latents", attention.projection, layout.normed)
     fields = cache_fields(shape, cache.take(attention, layout.dtype), cache.block_size, layout.dtype)
     columns = fields["stride"]
     asked = layout.buffer("projected", columns, torch.float32)
@@ -58,14 +55,3 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, cache: CachePlac
     )
     let_go(tensors_of(attention.expansion.weight))
     return mixed
-
-
-def _query_latents(layout: Layout, latent: Stacked, norm: Norm) -> int:
-    width = len(norm.weight)
-    made = layout.buffer("query latents", width, layout.dtype)
-    layout.add_linear(layout.pack(latent.joined(), of=latent.parts), layout.normed, made, mode=STORE)
-    layout.add(
-        Kind.NORM_ROWS, n=width, k=width, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
-        weight=layout.keep(norm.weight.contiguous()),
-    )  # fmt: skip
-    return made

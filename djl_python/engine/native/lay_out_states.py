@@ -63,7 +63,7 @@ def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int,
     item = layout.dtype.itemsize
     channels, inner = net.convolution.channels, net.heads * net.value_dim
     rates = _project_exactly(layout, layout.normed, "rates", net.rates)
-    projected = _project(layout, net.projection, channels + inner)
+    projected = layout.project("projected", net.projection, layout.normed)
     convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
     decay = layout.buffer("decay", 2 * net.heads, torch.float32)
     layout.add(
@@ -85,7 +85,7 @@ def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tupl
     item = layout.dtype.itemsize
     channels, inner = space.convolution.channels, space.heads * space.dim
     rates = _project_exactly(layout, layout.normed, "rates", space.steps)
-    projected = _project(layout, space.projection, channels + inner)
+    projected = layout.project("projected", space.projection, layout.normed)
     convolved = _convolve(layout, space.convolution, projected, channels + inner, states)
     steps = layout.buffer("steps", space.heads, torch.float32)
     layout.add(
@@ -106,7 +106,7 @@ def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tupl
 def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces) -> tuple[int, int]:
     item = layout.dtype.itemsize
     channels, size = space.convolution.channels, space.size
-    projected = _project(layout, space.projection, 2 * channels)
+    projected = layout.project("projected", space.projection, layout.normed)
     convolved = _convolve(layout, space.convolution, projected, 2 * channels, states)
     of_steps = _project_exactly(layout, convolved, "narrow", space.narrow, space.narrow_norm, 1)
     shared = _project_exactly(layout, convolved, "shared", space.shared, space.shared_norm, 2)
@@ -126,16 +126,9 @@ def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces)
 def _short_convolution(layout: Layout, mixer: ShortConvolution, states: StatePlaces) -> tuple[int, int]:
     channels = mixer.convolution.channels
     row = channels * layout.dtype.itemsize
-    projected = _project(layout, mixer.projection, 3 * channels)
+    projected = layout.project("projected", mixer.projection, layout.normed)
     factors = {"keys": projected + row, "values": projected + 2 * row}
     return _convolve(layout, mixer.convolution, projected, 3 * channels, states, **factors), channels
-
-
-def _project(layout: Layout, projection: Stacked, columns: int) -> int:
-    projected = layout.buffer("projected", columns, layout.dtype)
-    packed = layout.pack(projection.joined(), of=projection.parts)
-    layout.add_linear(packed, layout.normed, projected, mode=STORE, scale=1.0)
-    return projected
 
 
 def _project_exactly(
@@ -150,10 +143,7 @@ def _project_exactly(
     made = layout.buffer(what, packed.n, layout.dtype)
     layout.add_linear(packed, given, made, mode=STORE, scale=1.0)
     if norm is not None:
-        layout.add(
-            Kind.NORM_ROWS, n=packed.n, k=packed.n // parts, norm=NORMS[norm.kind], eps=norm.eps, in_=made, out=made,
-            weight=layout.keep(norm.weight.contiguous()),
-        )  # fmt: skip
+        layout.add_norm_of_rows(norm, made, packed.n, parts)
     return made
 
 

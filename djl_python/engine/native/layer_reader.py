@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,14 +62,19 @@ class LayerReader:
         vars(other).update(parts)
         return other
 
+    @functools.cached_property
+    def numbers(self) -> list[float]:
+        """1, and the other numbers that the layer's modules have."""
+        own = {v for module in self.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
+        return [1.0, *sorted(own - {1.0})]
+
     def norm_into(self, x: Tensor) -> tuple[Event, Norm] | None:
         """The norm whose result is x, or times a factor, which is in its weight then."""
         made = [(e, n) for e, n in self.norms if e.result.shape == x.shape]
         if (exactly := next(((e, n) for e, n in made if torch.equal(e.result, x)), None)) or torch.equal(x, self.given):
             return exactly
         for event, norm in made:
-            factor = factor_of(event.result, x)
-            if torch.equal(event.x, self.given) and same(factor * event.result, x):
+            if torch.equal(event.x, self.given) and same((factor := factor_of(event.result, x)) * event.result, x):
                 bias = None if norm.bias is None else norm.bias * factor
                 return event, Norm(norm.kind, norm.weight * factor, bias, norm.eps)
         return None

@@ -17,7 +17,7 @@ from .mapped import let_go
 from .memory import Arena
 from .packing import PANEL, Packed, Packer, codes_bytes
 from .pool import NORMS, Kind, Op, Pool
-from .recipe import Linear, Norm, OfExperts
+from .recipe import Linear, Norm, OfExperts, Stacked
 
 STORE, ADD, STORE_FP32 = range(3)
 
@@ -69,13 +69,25 @@ class Layout:
         self.weight_bytes += packed.bytes
         self.add_product(packed, given, out, **more)
 
+    def project(self, what: str, stacked: Stacked, given: int) -> int:
+        """A product into a buffer of its own; where that is."""
+        packed = self.pack(stacked.joined(), of=stacked.parts)
+        made = self.buffer(what, packed.n, self.dtype)
+        self.add_linear(packed, given, made, mode=STORE)
+        return made
+
+    def add_norm_of_rows(self, norm: Norm, rows: int, columns: int, parts: int = 1) -> None:
+        """Of each of so many parts of a row, in its place."""
+        self.add(
+            Kind.NORM_ROWS, n=columns, k=columns // parts, norm=NORMS[norm.kind], eps=norm.eps, in_=rows, out=rows,
+            weight=self.keep(norm.weight.contiguous()),
+        )  # fmt: skip
+
     def add_side_by_side(self, weights: Tensor, given: int, out: int, **more: Any) -> None:
         """Products of parts of a row, (products, out, in), with weights as they are; `more` says where parts are."""
         products, n, _ = weights.shape
-        whole = functional.pad(weights, (0, 0, 0, -n % PANEL)).flatten(0, 1)
-        packed = replace(self._packer.pack([Linear(whole, None)], None), n=n)
-        self.weight_bytes += packed.bytes
-        self.add_product(packed, given, out, heads=products, **more)
+        packed = self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None))
+        self.add_linear(replace(packed, n=n), given, out, heads=products, **more)
 
     def as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
         """What a product with these weights reads: what is given, or that rounded to integers."""

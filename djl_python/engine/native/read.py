@@ -113,8 +113,9 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     hidden = end if final is None else final[0].result
     head_event = seen.events[-1]
     head = as_linear(head_event.module)
-    given_scale = 1.0 if head is None else rounded(factor_of(hidden, head_event.x))
-    if head is None or not same(given_scale * hidden, head_event.x):
+    as_it_is = torch.equal(head_event.x, hidden.to(head_event.x.dtype))
+    given_scale = 1.0 if as_it_is else factor_of(hidden, head_event.x)
+    if head is None or not (as_it_is or same(given_scale * hidden, head_event.x)):
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = head_event.result[0].float()
     head_scale = rounded(factor_of(made, seen.logits))

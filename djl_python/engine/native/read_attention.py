@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .layer_reader import LayerReader, Projected, made_by
 from .near import factor_of, rounded, same
 from .parts import rms
+from .read_columns import other_columns
 from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import TOKENS, Event, Watched
 from .watch_attention import Call
@@ -57,11 +58,12 @@ def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tup
             return
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x (heads, tokens, dim), the first dimensions rotated by cos and sin (tokens, half)."""
+def rotate(x: Tensor, turn: Rotary, places: slice) -> Tensor:
+    """x (heads, tokens, dim), whose first dimensions are turned as they are at these positions."""
+    cos, sin = turn.cosines[places], turn.sines[places]
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    if interleaved:
+    if turn.interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]
         turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
     else:
@@ -170,9 +172,7 @@ def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: boo
     if result.shape[1] != heads * dim + stored + gates:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
     if gate is not None:
-        others = torch.ones(result.shape[1], dtype=torch.bool)
-        others[gate] = False
-        order = torch.cat([others.nonzero().flatten(), gate])
+        order = torch.cat([other_columns(gate, result.shape[1]), gate])
         return Stacked(parts, order), result[:, order]
     if len(parts) == 1 and stores and dim == value_dim:
         value = call.value[0].transpose(0, 1).flatten(1)
@@ -223,7 +223,7 @@ def _changes(
             if turn is not None:
                 if 2 * turn.cosines.shape[-1] > dim:
                     continue
-                x = rotate(x, turn.cosines[places], turn.sines[places], turn.interleaved)
+                x = rotate(x, turn, places)
             factor = rounded(factor_of(x, after))
             if same(x * factor, after):
                 found.append(_Change(norm_of, across, turn, factor))

@@ -32,6 +32,13 @@ def columns_if_any(wanted: Tensor, among: Tensor) -> Tensor:
     return torch.tensor([places.get(column, -1) for column in _column_bytes(wanted)])
 
 
+def other_columns(columns: Tensor, count: int) -> Tensor:
+    """Those of so many that are none of these."""
+    left = torch.ones(count, dtype=torch.bool)
+    left[columns] = False
+    return left.nonzero().flatten()
+
+
 def _column_bytes(x: Tensor) -> list[bytes]:
     """Each column's numbers."""
     bits = x.T.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32).numpy()

@@ -12,7 +12,7 @@ from torch import Tensor
 from .layer_reader import LayerReader, Projected
 from .near import same
 from .read_attention import rotate
-from .read_columns import columns_if_any, columns_of
+from .read_columns import columns_if_any, columns_of, other_columns
 from .recipe import LatentAttention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import Event
 from .watch_attention import Call
@@ -84,12 +84,11 @@ def _columns(heads: Tensor) -> Tensor:
 
 def _normed_columns(reader: LayerReader, x: Tensor, made: Tensor) -> tuple[Tensor, Norm]:
     """Which columns of what was made a norm took to make x; and the norm."""
-    for event, norm in reader.norms:
-        if event.result.numel() == x.numel() and torch.equal(_rows(event.result), _rows(x)):
-            if norm.kind != "rms" or norm.bias is not None:
-                raise NotUnderstoodError(f"a latent's norm of the kind {norm.kind}")
-            return columns_of(_rows(event.x), made), norm
-    raise NotUnderstoodError("a latent without a norm")
+    found = reader.norm_into(_rows(x)[None])
+    if found is None or found[1].kind != "rms" or found[1].bias is not None:
+        raise NotUnderstoodError("a latent without a norm, or with another")
+    event, norm = found
+    return columns_of(_rows(event.x), made), norm
 
 
 def _beside(latent: Tensor, linears: Projected) -> Tensor:
@@ -161,9 +160,7 @@ def _read_queries(
         columns, norm = _normed_columns(reader, event.x, made)
         latent, parts, made, taken = Stacked(parts, columns), [linear], _rows(event.result), taken[:0]
     met = columns_of(_columns(call.query[..., heads.dims]), made)
-    free = torch.ones(made.shape[1], dtype=torch.bool)
-    free[torch.cat([met, taken])] = False
-    turned = free.nonzero().flatten()
+    turned = other_columns(torch.cat([met, taken]), made.shape[1])
     count = call.query.shape[1]
     if len(turned) != count * len(heads.others):
         raise NotUnderstoodError("queries are more than what meets the latent and what is turned")
@@ -188,8 +185,7 @@ def _turn(
             if turn is None:
                 made = before_key, before_queries
             elif 2 * turn.cosines.shape[-1] <= len(dims):
-                tables = turn.cosines[places], turn.sines[places], turn.interleaved
-                made = rotate(before_key, *tables), rotate(before_queries, *tables)
+                made = rotate(before_key, turn, places), rotate(before_queries, turn, places)
             else:
                 continue
             if same(made[0], after_key) and same(made[1], after_queries):

@@ -63,16 +63,17 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         raise NotUnderstoodError("the first linears do not read the layer's input")
     branches: list[_Seen[Any]] = [*mixed, *([] if through is None else [through])]
     parallel = bool(mixed) and through is not None and same(through.source, reader.given)
-    numbers = _numbers_in(reader)
     stream, scales = reader.given.float(), list[float]()
     if through is not None and not parallel:
-        scales, _ = _scales(stream, mixed, through.source, numbers)
+        scales = _scales(reader, mixed, through.source.double() - stream)
         stream = _sum(stream, mixed, scales)
         if not same(stream, through.source):
             raise NotUnderstoodError("the MLP reads something else than the residual stream")
     left = branches[len(scales) :]
     # What is added beside the stream comes after the MLP, and a factor after that.
-    more, factor = _scales(stream, left, beside[0][0].x if beside else reader.result, numbers)
+    end = beside[0][0].x if beside else reader.result
+    factor = 1.0 if beside else rounded(_fitted([stream, *(each.made for each in left)], end)[0])
+    more = _scales(reader, left, end.double() / factor - stream)
     stream = _sum(stream, left, more)
     token_branch = None
     if inputs is not None:
@@ -93,23 +94,14 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
     )
 
 
-def _scales(
-    stream: Tensor, branches: Sequence[_Seen[Any]], result: Tensor, numbers: Sequence[float]
-) -> tuple[list[float], float]:
-    """What of each branch is added to the stream, and then multiplies it all: (scales, factor).
+def _scales(reader: LayerReader, branches: Sequence[_Seen[Any]], added: Tensor) -> list[float]:
+    """How much of each branch was added; what is near one of the layer's numbers is that."""
 
-    What is near one of the numbers is that.
-    """
-    made = [each.made for each in branches]
-    factor = rounded(_fitted([stream, *made], result)[0])
-    fitted = _fitted(made, result.double() / factor - stream.double())
-    return [_near(scale, numbers) for scale in fitted], factor
+    def exact(scale: float) -> float:
+        nearest = min(reader.numbers, key=lambda number: abs(number - scale))
+        return nearest if rounded(scale / nearest) == 1 else scale
 
-
-def _near(scale: float, numbers: Sequence[float]) -> float:
-    """The nearest of the numbers, if it is near."""
-    nearest = min(numbers, key=lambda number: abs(number - scale))
-    return nearest if rounded(scale / nearest) == 1 else scale
+    return [exact(scale) for scale in _fitted([each.made for each in branches], added)]
 
 
 def _fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
@@ -167,16 +159,10 @@ def _mlp(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> _Seen[Mlp 
     return _Seen.of(reader, *_mlp_or_experts(reader, linears))
 
 
-def _numbers_in(reader: LayerReader) -> list[float]:
-    """1, and the other numbers that the layer's modules have."""
-    own = {v for module in reader.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
-    return [1.0, *sorted(own - {1.0})]
-
-
 def _mlp_or_experts(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
-        return read_mlp(linears, factors=_numbers_in(reader))
+        return read_mlp(linears, factors=reader.numbers)
     router = router_event(reader.events, called)
     experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]

@@ -13,7 +13,7 @@ from .layer_reader import LayerReader, Projected, made_by
 from .mamba2 import MOST_STATE
 from .near import distance, same
 from .norms import likely_norms
-from .read_columns import columns_if_any, columns_of, read_convolution
+from .read_columns import columns_if_any, columns_of, other_columns, read_convolution
 from .read_selective import read_selective_space
 from .recipe import (
     Convolution,
@@ -64,18 +64,17 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
     convolution, through = _through(convolved, linears.made, [given[name] for name in ("query", "key", "value")])
     gates = columns_of(gate.reshape(tokens, -1), linears.made)
-    others = sorted(set(range(linears.made.shape[1])) - set(torch.cat([through, gates]).tolist()))
+    others = other_columns(torch.cat([through, gates]), linears.made.shape[1])
     putting, most_beta = _put_in(linears.made[:, others], given["beta"][0])
     forgetting = [i for i in range(len(others)) if i not in putting]
     decay, decay_bias = _decay(reader.layer, linears.made[:, others][:, forgetting], given["g"][0])
-    rates = [others[i] for i in (*forgetting, *putting)]
     net = DeltaNet(
         heads=heads,
         key_heads=key_heads,
         key_dim=key_dim,
         value_dim=value_dim,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
-        rates=Stacked(linears.linears, torch.tensor(rates)),
+        rates=Stacked(linears.linears, others[[*forgetting, *putting]]),
         convolution=convolution,
         decay=decay,
         decay_bias=decay_bias,
@@ -106,9 +105,7 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
     convolution, through = _through(convolved, made, [given[name] for name in ("hidden_states", "B", "C")])
     steps = columns_of(given["dt"][0], made)
     if normed is None:
-        gates = torch.ones(made.shape[1], dtype=torch.bool)
-        gates[torch.cat([through, steps])] = False
-        gates = gates.nonzero().flatten()
+        gates = other_columns(torch.cat([through, steps]), made.shape[1])
         mixed = scanned.made.reshape(tokens, -1).float()
         opened = mixed * nn.functional.silu(made[:, gates].float()) if len(gates) == heads * dim else mixed
         if not same(opened, linears.output_event.x):

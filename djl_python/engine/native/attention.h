@@ -285,7 +285,8 @@ template <class F>
 void finish_attention(const Op& op, const Walk& walk, const Part& all) {
     for (int q = 0; q < walk.count(); ++q) {
         const int head = walk.head + q % walk.heads;
-        auto out = (typename F::T*)op.out + ((int64_t)(walk.first + q / walk.heads) * op.heads + head) * op.value_dim;
+        const int64_t row = (walk.first + q / walk.heads) * pitch_of(op, op.heads * op.value_dim);
+        auto out = (typename F::T*)op.out + row + head * op.value_dim;
         const float inverse = all.total[q] > 0 ? 1.0f / all.total[q] : 0.0f;
         const float* sums = all.sums.data() + (size_t)q * op.value_dim;
         for (int i = 0; i < op.value_dim; i += 16)

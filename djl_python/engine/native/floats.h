@@ -52,10 +52,18 @@ struct FloatPart {
         });
     }
 
+    // What is left of it after some steps.
+    FloatPart after(int steps) const {
+        FloatPart left = *this;
+        left.weights.at = left.at = at + (int64_t)steps * lines * 64;
+        left.rows += steps * F::pair;
+        return left;
+    }
+
     void correct(int count, float* sums) const { weights.correct((const char*)rows, stride, count, sums); }
 
 private:
-    const Weights weights;
+    Weights weights;
     const typename F::T* rows;
     const int64_t stride;
 };
@@ -79,7 +87,7 @@ struct FloatPanel {
 
     FloatPart<F, Weights> part(int number, int row) const {
         const int first = number * length;
-        const int64_t stride = taken_stride(op);
+        const int64_t stride = stride_of(op, op.k);
         const auto* rows = (const typename F::T*)op.in + row * stride + taken_from(op, panel) + first * F::pair;
         return {Weights(op, panel, parts, number, at(first)), rows, stride};
     }

@@ -11,7 +11,7 @@ from .lay_out_inputs import lay_out_branch, lay_out_inputs
 from .lay_out_latents import lay_out_latents
 from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
-from .layout import STORE_FP32, Layout
+from .layout import STORE_FP32, Layout, Rows
 from .pool import NORMS, Kind
 from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Mixer, Recipe
 
@@ -54,7 +54,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
                 Kind.NORM, n=layout.width, norm=NORMS[None], weight=factors, in_=layout.hidden, out=layout.hidden,
                 mode=STORE_FP32,
             )  # fmt: skip
-    layout.add_norm(recipe.final_norm, layout.hidden, layout.normed)
+    layout.add_normed(recipe.final_norm)
     layout.add_linear(head, layout.normed, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
 
 
@@ -67,18 +67,16 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
     # What others read is the stream as it was before a branch is added.
     given = [layout.normed_for(i) for i in range(len(layer.mixers))]
     for branch, normed in zip(layer.mixers, given, strict=True):
-        layout.add_norm(branch.before, layout.hidden, normed)
+        layout.add_normed(branch.before, normed)
     for i, (branch, normed) in enumerate(zip(layer.mixers, given, strict=True)):
-        layout.normed = normed
-        mixed = _lay_out_mixer(layout, branch.what, cache, states, last=last and i + 1 == len(given))
-        layout.normed = given[0]
+        mixed = _lay_out_mixer(layout, branch.what, normed, cache, states, last=last and i + 1 == len(given))
         if layer.parallel and layer.mlp is not None and i + 1 == len(given):
-            layout.add_norm(layer.mlp.before, layout.hidden, layout.normed)
+            layout.add_normed(layer.mlp.before)
         layout.add_branch(branch.what.output, mixed, branch.after, branch.scale)
     if layer.mlp is None:
         return
     if not layer.parallel:
-        layout.add_norm(layer.mlp.before, layout.hidden, layout.normed)
+        layout.add_normed(layer.mlp.before)
     if isinstance(layer.mlp.what, Experts):
         lay_out_experts(layout, layer.mlp.what, layer.mlp.after, layer.mlp.scale)
     else:
@@ -86,10 +84,12 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
         layout.add_branch(layer.mlp.what.down, inner, layer.mlp.after, layer.mlp.scale)
 
 
-def _lay_out_mixer(layout: Layout, mixer: Mixer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> int:
+def _lay_out_mixer(
+    layout: Layout, mixer: Mixer, given: Rows, cache: CachePlaces, states: StatePlaces, *, last: bool
+) -> Rows:
     """Where its output finds what it reads."""
     if isinstance(mixer, Attention):
-        return lay_out_attention(layout, mixer, cache, last=last)
+        return lay_out_attention(layout, mixer, given, cache, last=last)
     if isinstance(mixer, LatentAttention):
-        return lay_out_latents(layout, mixer, cache, last=last)
-    return lay_out_stateful(layout, mixer, states, last=last)
+        return lay_out_latents(layout, mixer, given, cache, last=last)
+    return lay_out_stateful(layout, mixer, given, states, last=last)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .layout import STORE_FP32, Layout
+from .layout import STORE_FP32, Layout, Rows
 from .places import cache_fields, heads_fit
 from .pool import Kind
 from .recipe import Attending, Attention, NotUnderstoodError, Rotary
@@ -37,7 +37,7 @@ class CachePlaces:
         return self.begins[-1]
 
 
-def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, *, last: bool) -> int:
+def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: CachePlaces, *, last: bool) -> Rows:
     """Where `attention.output` finds what it reads.
 
     Args:
@@ -53,7 +53,7 @@ def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, 
     columns = of_heads + mixed_columns * attention.gated
     projected = layout.buffer("projected", columns, torch.float32)
     packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
-    layout.add_linear(packed, layout.normed, projected, mode=STORE_FP32, scale=1.0)
+    layout.add_linear(packed, given, projected, mode=STORE_FP32, scale=1.0)
     begin = cache.take(attention, layout.dtype)
     shape = cache_fields(of_layer, begin, cache.block_size, layout.dtype) | {"stride": columns}
     norms = {
@@ -74,10 +74,12 @@ def lay_out_attention(layout: Layout, attention: Attention, cache: CachePlaces, 
     )  # fmt: skip
     if last:
         (projected,) = layout.begin_late(("projected", columns, torch.float32, projected))
-    mixed = layout.buffer("mixed", mixed_columns, layout.dtype)
+    mixed = layout.rows("mixed", mixed_columns)
     add_attention(layout, attention, shape, projected, mixed)
     if attention.gated:
-        layout.add(Kind.GATE, n=mixed_columns, in_=projected + 4 * of_heads, out=mixed, stride=columns)
+        layout.add(
+            Kind.GATE, n=mixed_columns, in_=projected + 4 * of_heads, out=mixed.at, stride=columns, pitch=mixed.stride
+        )
     return mixed
 
 
@@ -94,7 +96,7 @@ def add_heads(layout: Layout, rotary: Rotary | None, fields: Mapping[str, Any], 
     layout.add(Kind.HEADS, **fields, **turn, **more)
 
 
-def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any], asked: int, mixed: int) -> None:
+def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any], asked: int, mixed: Rows) -> None:
     """Rows that begin with queries read what the cache has."""
     by_head = {
         name: layout.keep(each.float().contiguous())
@@ -102,6 +104,6 @@ def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any
         if each is not None
     }
     layout.add(
-        Kind.ATTEND, in_=asked, out=mixed, scale=attention.scale, softcap=attention.softcap, window=attention.window,
-        **fields, **by_head,
+        Kind.ATTEND, in_=asked, out=mixed.at, pitch=mixed.stride, scale=attention.scale, softcap=attention.softcap,
+        window=attention.window, **fields, **by_head,
     )  # fmt: skip

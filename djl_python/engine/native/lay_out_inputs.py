@@ -12,7 +12,7 @@ from .recipe import TokenBranch, TokenInputs
 
 def lay_out_inputs(layout: Layout, inputs: TokenInputs, layers: int) -> None:
     columns = layers * inputs.width
-    layout.add_norm(None, layout.hidden, layout.normed)
+    layout.add_normed(None)
     projected = layout.buffer("projected inputs", columns, torch.float32)
     layout.add_linear(layout.pack(inputs.projection), layout.normed, projected, mode=STORE_FP32, scale=1.0)
     looked_up = layout.buffer("inputs", columns, torch.float32)
@@ -30,7 +30,9 @@ def lay_out_inputs(layout: Layout, inputs: TokenInputs, layers: int) -> None:
 def lay_out_branch(layout: Layout, branch: TokenBranch, index: int) -> None:
     assert layout.inputs is not None
     address, columns = layout.inputs
-    layout.add_norm(None, layout.hidden, layout.normed)
+    layout.add_normed(None)
     inner, width = lay_out_mlp(layout, branch.mlp), len(branch.mlp.up.weight)
-    layout.add(Kind.GATE, mode=1, n=width, in_=address + 4 * index * width, out=inner, stride=columns)
+    layout.add(
+        Kind.GATE, mode=1, n=width, in_=address + 4 * index * width, out=inner.at, stride=columns, pitch=inner.stride
+    )
     layout.add_branch(branch.mlp.down, inner, branch.after, 1.0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from .layout import STORE, Layout
+from .layout import STORE, Layout, Rows
 from .pool import ACTIVATIONS
 from .recipe import Mlp
 
 
-def lay_out_mlp(layout: Layout, mlp: Mlp) -> int:
+def lay_out_mlp(layout: Layout, mlp: Mlp) -> Rows:
     """Where `mlp.down` finds what it reads."""
-    inner = layout.buffer("inner", len(mlp.up.weight), layout.dtype)
+    inner = layout.rows("inner", len(mlp.up.weight))
     packed = layout.pack(mlp.up) if mlp.gate is None else layout.pack(mlp.gate, mlp.up)
     activation, gated = ACTIVATIONS[mlp.activation], int(mlp.gate is not None)
-    layout.add_linear(packed, layout.normed, inner, mode=STORE, activation=activation, gated=gated)
+    layout.add_linear(
+        packed, layout.normed, inner.at, pitch=inner.stride, mode=STORE, activation=activation, gated=gated
+    )
     return inner

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .delta_rule import EPS
-from .layout import STORE, STORE_FP32, Layout
+from .layout import STORE, STORE_FP32, Layout, Rows
 from .pool import ACTIVATIONS, NORMS, Kind
 from .recipe import (
     Convolution,
@@ -39,31 +39,31 @@ class StatePlaces:
         return begin
 
 
-def lay_out_stateful(layout: Layout, mixer: Stateful, states: StatePlaces, *, last: bool) -> int:
+def lay_out_stateful(layout: Layout, mixer: Stateful, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
     """Where `mixer.output` finds what it reads.
 
     Args:
         last: of tokens whose logits nobody wants, states are all that is needed.
     """
     if isinstance(mixer, DeltaNet):
-        mixed, columns = _delta_net(layout, mixer, states)
+        mixed = _delta_net(layout, mixer, given, states)
     elif isinstance(mixer, StateSpace):
-        mixed, columns = _state_space(layout, mixer, states)
+        mixed = _state_space(layout, mixer, given, states)
     elif isinstance(mixer, SelectiveSpace):
-        mixed, columns = _selective_space(layout, mixer, states)
+        mixed = _selective_space(layout, mixer, given, states)
     else:
-        mixed, columns = _short_convolution(layout, mixer, states)
+        mixed = _short_convolution(layout, mixer, given, states)
     if last:
-        (mixed,) = layout.begin_late(("mixed", columns, layout.dtype, mixed))
+        (at,) = layout.begin_late(("mixed", mixed.stride, layout.dtype, mixed.at))
+        return Rows(at, mixed.stride)
     return mixed
 
 
-def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int, int]:
-    """(where the result is, its columns); this and the others."""
+def _delta_net(layout: Layout, net: DeltaNet, given: Rows, states: StatePlaces) -> Rows:
     item = layout.dtype.itemsize
     channels, inner = net.convolution.channels, net.heads * net.value_dim
-    rates = _project_exactly(layout, layout.normed, "rates", net.rates)
-    projected = layout.project("projected", net.projection, layout.normed)
+    rates = _project_exactly(layout, given, "rates", net.rates)
+    projected = layout.project("projected", net.projection, given)
     convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
     decay = layout.buffer("decay", 2 * net.heads, torch.float32)
     layout.add(
@@ -78,14 +78,14 @@ def _delta_net(layout: Layout, net: DeltaNet, states: StatePlaces) -> tuple[int,
         keys=convolved + of_keys, values=convolved + 2 * of_keys, bias=decay, weight2=decay + 4 * net.heads,
         routed=states.take(net.matrix_bytes), out=answers,
     )  # fmt: skip
-    return _gated(layout, net.norm, answers, inner, projected + channels * item, channels + inner), inner
+    return _gated(layout, net.norm, answers, inner, projected + channels * item, channels + inner)
 
 
-def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tuple[int, int]:
+def _state_space(layout: Layout, space: StateSpace, given: Rows, states: StatePlaces) -> Rows:
     item = layout.dtype.itemsize
     channels, inner = space.convolution.channels, space.heads * space.dim
-    rates = _project_exactly(layout, layout.normed, "rates", space.steps)
-    projected = layout.project("projected", space.projection, layout.normed)
+    rates = _project_exactly(layout, given, "rates", space.steps)
+    projected = layout.project("projected", space.projection, given)
     convolved = _convolve(layout, space.convolution, projected, channels + inner, states)
     steps = layout.buffer("steps", space.heads, torch.float32)
     layout.add(
@@ -100,18 +100,20 @@ def _state_space(layout: Layout, space: StateSpace, states: StatePlaces) -> tupl
         weight3=None if space.skipped is None else layout.keep(space.skipped),
         routed=states.take(space.matrix_bytes), out=answers,
     )  # fmt: skip
-    return _gated(layout, space.norm, answers, inner, projected + channels * item, channels + inner), inner
+    return _gated(layout, space.norm, answers, inner, projected + channels * item, channels + inner)
 
 
-def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces) -> tuple[int, int]:
+def _selective_space(layout: Layout, space: SelectiveSpace, given: Rows, states: StatePlaces) -> Rows:
     item = layout.dtype.itemsize
     channels, size = space.convolution.channels, space.size
-    projected = layout.project("projected", space.projection, layout.normed)
+    projected = layout.project("projected", space.projection, given)
     convolved = _convolve(layout, space.convolution, projected, 2 * channels, states)
-    of_steps = _project_exactly(layout, convolved, "narrow", space.narrow, space.narrow_norm, 1)
-    shared = _project_exactly(layout, convolved, "shared", space.shared, space.shared_norm, 2)
+    rows = Rows(convolved, channels)
+    of_steps = _project_exactly(layout, rows, "narrow", space.narrow, space.narrow_norm, 1)
+    shared = _project_exactly(layout, rows, "shared", space.shared, space.shared_norm, 2)
     steps = layout.buffer("steps", channels, torch.float32)
-    layout.add_linear(layout.pack_exactly(space.steps), of_steps, steps, mode=STORE_FP32, scale=1.0)
+    narrow = layout.pack_exactly(space.steps)
+    layout.add_linear(narrow, Rows(of_steps, narrow.k), steps, mode=STORE_FP32, scale=1.0)
     answers = layout.buffer("answers", channels, layout.dtype)
     layout.add(
         Kind.SELECT, dim=channels, value_dim=size, n=2 * size, in_=convolved, bias=steps, keys=shared,
@@ -120,19 +122,19 @@ def _selective_space(layout: Layout, space: SelectiveSpace, states: StatePlaces)
         weight3=None if space.skipped is None else layout.keep(space.skipped),
         routed=states.take(space.matrix_bytes), out=answers,
     )  # fmt: skip
-    return _gated(layout, None, answers, channels, projected + channels * item, 2 * channels), channels
+    return _gated(layout, None, answers, channels, projected + channels * item, 2 * channels)
 
 
-def _short_convolution(layout: Layout, mixer: ShortConvolution, states: StatePlaces) -> tuple[int, int]:
+def _short_convolution(layout: Layout, mixer: ShortConvolution, given: Rows, states: StatePlaces) -> Rows:
     channels = mixer.convolution.channels
     row = channels * layout.dtype.itemsize
-    projected = layout.project("projected", mixer.projection, layout.normed)
+    projected = layout.project("projected", mixer.projection, given)
     factors = {"keys": projected + row, "values": projected + 2 * row}
-    return _convolve(layout, mixer.convolution, projected, 3 * channels, states, **factors), channels
+    return Rows(_convolve(layout, mixer.convolution, projected, 3 * channels, states, **factors), channels)
 
 
 def _project_exactly(
-    layout: Layout, given: int, what: str, stacked: Stacked, norm: Norm | None = None, parts: int = 1
+    layout: Layout, given: Rows, what: str, stacked: Stacked, norm: Norm | None = None, parts: int = 1
 ) -> int:
     """What says how much is forgotten: rounding that would add up over a state's tokens.
 
@@ -160,14 +162,14 @@ def _convolve(
     return convolved
 
 
-def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> int:
+def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> Rows:
     """Through a norm, if there is one, and times the gate's silu."""
-    mixed = layout.buffer("mixed", columns, layout.dtype)
+    mixed = layout.rows("mixed", columns)
     how: dict[str, Any] = {"k": columns, "norm": NORMS[None], "weight": layout.keep(torch.ones(columns))}
     if gated is not None:
         norm = gated.norm
         weight = layout.keep(norm.weight.repeat(columns // len(norm.weight)))
         how = {"k": gated.width, "norm": NORMS[norm.kind], "weight": weight, "eps": norm.eps}
         how["mode"] = int(gated.gate_first)
-    layout.add(Kind.NORM_ROWS, n=columns, in_=given, keys=gate, stride=stride, out=mixed, **how)
+    layout.add(Kind.NORM_ROWS, n=columns, in_=given, keys=gate, stride=stride, out=mixed.at, pitch=mixed.stride, **how)
     return mixed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,16 @@ from .pool import NORMS, Kind, Op, Pool
 from .recipe import Linear, Norm, OfExperts, Stacked
 
 STORE, ADD, STORE_FP32 = range(3)
+_LINE: Final = 64  # bytes of a line of a cache
+_WAY: Final = 4096  # bytes of a way of the first one
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where what linears read begins, and how many numbers are from one row to the next."""
+
+    at: int
+    stride: int
 
 
 class Layout:
@@ -31,7 +41,7 @@ class Layout:
 
     Attributes:
         hidden: the residual stream, fp32.
-        normed: what the next linears read.
+        normed: what the next linears read, mostly.
         branch: fp32, what goes through a norm before it is added to the stream.
         inputs: fp32, what layers are given beside it, if they are: address and columns.
         late_from: operations from here on are only needed for logits.
@@ -55,7 +65,7 @@ class Layout:
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
         self.width = width
         self.hidden = self.buffer("hidden", width, torch.float32)
-        self.normed = self.buffer("normed", width, dtype)
+        self.normed = self.rows("normed", width)
         self.branch = self.buffer("branch", width, torch.float32)
         self.inputs: tuple[int, int] | None = None
 
@@ -64,13 +74,13 @@ class Layout:
     def add(self, kind: int, **fields: Any) -> None:
         self.ops.append(Op(kind=kind, late=int(self._late), **fields))
 
-    def add_linear(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
+    def add_linear(self, packed: Packed, given: Rows, out: int | None, **more: Any) -> None:
         given = self.as_wanted(packed, given)
         self.weight_bytes += packed.bytes
         self.add_product(packed, given, out, **more)
 
-    def project(self, what: str, stacked: Stacked, given: int) -> int:
-        """A product into a buffer of its own; where that is."""
+    def project(self, what: str, stacked: Stacked, given: Rows) -> int:
+        """A product into a buffer of its own, row after row; where that is."""
         packed = self.pack(stacked.joined(), of=stacked.parts)
         made = self.buffer(what, packed.n, self.dtype)
         self.add_linear(packed, given, made, mode=STORE)
@@ -83,25 +93,32 @@ class Layout:
             weight=self.keep(norm.weight.contiguous()),
         )  # fmt: skip
 
-    def add_side_by_side(self, weights: Tensor, given: int, out: int, **more: Any) -> None:
-        """Products of parts of a row, (products, out, in), with weights as they are; `more` says where parts are."""
+    def add_side_by_side(self, weights: Tensor, given: Rows, out: int, **more: Any) -> None:
+        """Products of parts of a row, (products, out, in), with weights as they are; `more` says where they go."""
         products, n, _ = weights.shape
         packed = self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None))
         self.add_linear(replace(packed, n=n), given, out, heads=products, **more)
 
-    def as_wanted(self, packed: Packed, given: int, chosen: int = 1, **more: Any) -> int:
+    def as_wanted(self, packed: Packed, given: Rows, chosen: int = 1, **more: Any) -> Rows:
         """What a product with these weights reads: what is given, or that rounded to integers."""
         if not packed.of_codes:
             return given
-        rounded = self.buffer("codes", chosen * codes_bytes(packed.k), torch.int8)
+        width = codes_bytes(packed.k)
+        rounded = self.buffer("codes", chosen * width, torch.int8)
         order = None if packed.order is None else self.keep(packed.order)
-        self.add(Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given, out=rounded, chosen=chosen, weight=order, **more)
-        return rounded
+        self.add(
+            Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given.at, stride=given.stride, out=rounded, chosen=chosen,
+            weight=order, **more,
+        )  # fmt: skip
+        return Rows(rounded, width)
 
-    def add_product(self, packed: Packed, given: int, out: int | None, **more: Any) -> None:
+    def add_product(self, packed: Packed, given: Rows, out: int | None, **more: Any) -> None:
         """Of what is given as the weights want it."""
         bias = None if packed.bias is None else self.keep(packed.bias)
-        self.add(Kind.LINEAR, n=packed.n, k=packed.k, in_=given, out=out, bias=bias, **self.weights(packed), **more)
+        self.add(
+            Kind.LINEAR, n=packed.n, k=packed.k, in_=given.at, stride=given.stride, out=out, bias=bias,
+            **self.weights(packed), **more,
+        )  # fmt: skip
 
     def weights(self, packed: Packed) -> dict[str, int | None]:
         parts = {"weight": packed.weight, "weight2": packed.weight2, "weight3": packed.weight3}
@@ -117,7 +134,12 @@ class Layout:
         kind = None if norm is None else norm.kind
         self.add(Kind.NORM, n=self.width, norm=NORMS[kind], in_=given, out=out, **details, **more)
 
-    def add_branch(self, linear: Linear, given: int, after: Norm | None, scale: float) -> None:
+    def add_normed(self, norm: Norm | None, into: Rows | None = None) -> None:
+        """What linears read: the stream, through a norm if there is one; into `normed`, or elsewhere."""
+        rows = into or self.normed
+        self.add_norm(norm, self.hidden, rows.at, pitch=rows.stride)
+
+    def add_branch(self, linear: Linear, given: Rows, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
         packed = self.pack(linear)
         if after is None:
@@ -126,9 +148,9 @@ class Layout:
             self.add_linear(packed, given, self.branch, mode=STORE_FP32, scale=1.0)
             self.add_norm(after, self.branch, self.hidden, mode=ADD, scale=scale)
 
-    def normed_for(self, mixer: int) -> int:
+    def normed_for(self, mixer: int) -> Rows:
         """What a layer's mixer of this number reads, where there are several."""
-        return self.normed if mixer == 0 else self.buffer(f"normed {mixer}", self.width, self.dtype)
+        return self.normed if mixer == 0 else self.rows(f"normed {mixer}", self.width)
 
     def begin_late(self, *rows: tuple[str, int, torch.dtype, int]) -> list[int]:
         """Go on with the rows whose logits are wanted, of the stream and of other buffers.
@@ -198,12 +220,23 @@ class Layout:
         self.weight_bytes += packed.bytes * chosen // experts
         return packed
 
+    def rows(self, what: str, columns: int, of_token: int = 1) -> Rows:
+        """A buffer of numbers in the model's format that linears read, so many rows of each token."""
+        stride = _apart(columns, self.dtype)
+        return Rows(self.buffer(what, of_token * stride, self.dtype), stride)
+
     def buffer(self, what: str, columns: int, dtype: torch.dtype) -> int:
         """(max_tokens, columns), the same for every layer: what one reads is in the processor's cache."""
         key = (what, columns, dtype)
         if key not in self._buffers:
             self._buffers[key] = self.keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
         return self._buffers[key]
+
+
+def _apart(columns: int, dtype: torch.dtype) -> int:
+    """From a row to the next. If that were a multiple of what a way of the first cache holds, as many models' sizes
+    are, a column of all rows would be in one set of it, where there is no room for a tile's dozen."""
+    return columns + (_LINE // dtype.itemsize if columns * dtype.itemsize % _WAY == 0 else 0)
 
 
 def _below_each_other(weight: Tensor | ExpertStack, missing: int) -> Weight:

@@ -21,7 +21,7 @@ namespace {
 constexpr int kNarrow = 6;      // rows of a tile of four vectors
 constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
 constexpr int kBand = 96;       // rows that a panel is multiplied with at a time, at most
-constexpr int kTallBand = 60;   // of a product that has more
+constexpr int kTwice = 96;      // steps whose weights stay in the first cache until both halves of a panel are done
 
 inline __m512 activate(__m512 x, int activation) {
     const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
@@ -62,17 +62,15 @@ inline __m512 gated(__m512 gate, __m512 x, const Op& op) {
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
 
 // With `heads` there are so many products, each of whose panels follow the one before's. Each takes its own k numbers of a
-// row, of which there is one every `stride`, and makes its own n, `dim` after the one before, in rows `value_dim` apart.
+// row, and makes its own n, `dim` after the one before.
 inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
 
 // Where in a row a panel's product finds what it takes.
 inline int64_t taken_from(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
 
-inline int64_t taken_stride(const Op& op) { return op.heads ? op.stride : op.k; }
-
 // Where a panel's product puts its first number of a row.
 inline int64_t made_at(const Op& op, int64_t row, int panel) {
-    return op.heads ? row * op.value_dim + (int64_t)(panel / panels_of(op)) * op.dim : row * op.n;
+    return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
 }
 
 // What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes.
@@ -140,13 +138,13 @@ struct Tiles {
 // panels are four and a half for each of two. A piece of a band is worth it if it isn't too low.
 struct Cut {
     int panels, rows;
-    int height, bands;       // rows of a band; the last band may have fewer
+    int bands, height;       // rows of a band; the last band may have fewer
     int steps, part;         // along k; of a part
     int whole_parts, spare;  // runs of a band with each of them that are slots
 
     Cut(const Op& op, const Step& step, int steps, int part, Shape shape, int lines)
-        : panels(panels_side_by_side(op)), rows(rows_of(op, step)), height(rows > kBand ? kTallBand : std::max(1, rows)),
-          bands((rows + height - 1) / height), steps(steps), part(part), whole_parts(steps / part),
+        : panels(panels_side_by_side(op)), rows(rows_of(op, step)), bands(std::max(1, (rows + kBand - 1) / kBand)),
+          height(std::max(1, (rows + bands - 1) / bands)), steps(steps), part(part), whole_parts(steps / part),
           spare(Tiles(height, shape, lines).spare) {}
 
     Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
@@ -223,6 +221,22 @@ inline __attribute__((always_inline)) void with_height(int height, const Work& w
     work(std::integral_constant<int, Least>{});
 }
 
+// R rows, which are a tile for each half of a panel, times a part of it. Who comes second finds weights in the first cache.
+template <int R, class Part>
+void multiply_alone(const Part& part, int steps, float* sums) {
+    constexpr int lines = Part::lines, vectors = Part::shape.vectors;
+    const char* at = part.at + kAhead;
+    const int length = evenly(steps, kTwice);
+    for (int from = 0; from < steps; from += length) {
+        const Part some = part.after(from);
+        const int count = std::min(length, steps - from);
+        for (int vector = 0; vector < 4; vector += vectors) {
+            at += count * lines * 32;
+            some.template tile<R, vectors>(0, vector, count, FetchOwn<(lines + 1) / 2>{at, lines * 32}, sums + vector * 16);
+        }
+    }
+}
+
 // Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it.
 template <class Part, class Next>
 void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, float* sums) {
@@ -235,8 +249,13 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
         return;
     }
     constexpr Shape shape = Part::shape;
+    if constexpr (shape.rows > kNarrow)
+        if (rows <= shape.rows)
+            return with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
+                multiply_alone<height>(part, steps, sums);
+            });
     const Tiles tiles(rows, shape, lines);
-    const char* following = tiles.count > 1 ? next() : nullptr;
+    const char* following = next();
     const int last_slot = slot + tiles.spare;
     int run = 0, line = 0;
     for (int vector = 0; vector < 4; vector += shape.vectors)
@@ -249,11 +268,6 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
                 });
             };
             row += height;
-            if (shape.rows > kNarrow && tiles.count == 1) {
-                at += steps * lines * 32;
-                multiply(FetchOwn<(lines + 1) / 2>{at, lines * 32});
-                continue;
-            }
             const char* from = following + (int64_t)line * steps * 64;
             const int fetched = ++run * lines / tiles.runs - line;
             line += fetched;

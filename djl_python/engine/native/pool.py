@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 _INTS: Final = (
     "kind", "late", "of_experts", "n", "k", "mode", "norm", "activation", "gated", "heads", "kv_heads", "dim",
-    "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen", "stride",
+    "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen", "stride", "pitch",
 )  # fmt: skip
 _POINTERS: Final = (
     "in_", "out", "weight", "bias", "weight2", "weight3", "cosines", "sines", "sinks", "slopes", "keys",

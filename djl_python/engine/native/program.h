@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int kPanel = 64;   // columns of a packed weight panel: four vectors
-constexpr int kSteps = 96;   // steps along k (a 32-bit lane of each column) of a panel's part, at most: 24 KiB
+constexpr int kSteps = 512;  // steps along k (a 32-bit lane of each column) of a panel's part, at most: 128 KiB
 constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
@@ -40,7 +40,7 @@ struct Op {
     int32_t format;     // kLinear, kEmbed: WeightFormat
     int32_t experts;    // kLinear: 0, or weights of so many experts, panel after panel; see routing.h
     int32_t chosen;     // experts of each token
-    int32_t stride;     // numbers from one row of what is read to the next, where that is more than a row
+    int32_t stride, pitch;  // numbers from one row of what is read, and written, to the next, where that is not a row's
     float eps, scale, softcap;
     const void* in;
     void* out;
@@ -102,16 +102,24 @@ inline void save_states(const Step& step, int span, int64_t tokens, Save save) {
         if (step.save_after[i] == tokens) save(step.save_slot[i]);
 }
 
+// From a row of so many numbers to the next, of what is read and written.
+inline int64_t stride_of(const Op& op, int width) { return op.stride ? op.stride : width; }
+
+inline int64_t pitch_of(const Op& op, int width) { return op.pitch ? op.pitch : width; }
+
 inline int rows_of(const Op& op, const Step& step) {
     return op.of_experts ? step.tokens * op.chosen : step.tokens;
 }
 
-// A panel is multiplied part by part, each of which stays in the first cache meanwhile. Parts are as long as each other:
-// each costs its sums' way to memory and back.
-inline int part_steps(int steps) {
-    const int parts = (steps + kSteps - 1) / kSteps;
-    return (steps + parts - 1) / parts;
+// In pieces as long as each other, and at most so long: their length.
+inline int evenly(int steps, int most) {
+    const int pieces = (steps + most - 1) / most;
+    return (steps + pieces - 1) / pieces;
 }
+
+// A panel is multiplied part by part: what all rows are multiplied with stays in the second cache meanwhile. Each part
+// costs its sums' way to memory and back.
+inline int part_steps(int steps) { return evenly(steps, kSteps); }
 
 inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
 

@@ -194,7 +194,7 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const int groups = (op.k + kGroup - 1) / kGroup;
     run.share(index, rows, [&](int t) {
-        const auto* x = (const typename F::T*)op.in + (int64_t)t * op.k;
+        const auto* x = (const typename F::T*)op.in + t * stride_of(op, op.k);
         const auto* order = (const int32_t*)op.weight;
         const IntegerRow row = integer_row(op.out, t, groups);
         for (int g = 0; g < groups; ++g) {

@@ -78,7 +78,7 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
         for (int i = 0; i < op.n; i += 16) {
             const __mmask16 mask = lanes_of(op.n - i);
             if (op.mode == 0) {
-                F::store((typename F::T*)op.out + (int64_t)t * op.n + i, value(i, mask), mask);
+                F::store((typename F::T*)op.out + t * pitch_of(op, op.n) + i, value(i, mask), mask);
                 continue;
             }
             float* out = (float*)op.out + (int64_t)t * op.n + i;
@@ -121,7 +121,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
                     x = _mm512_mul_ps(x, _mm512_maskz_loadu_ps(mask, weight + first + i));
                     if (op.bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, op.bias + first + i));
                     if (op.keys && op.mode == 0) x = _mm512_mul_ps(x, gate(i, mask));
-                    F::store((T*)op.out + at + i, x, mask);
+                    F::store((T*)op.out + t * pitch_of(op, op.n) + first + i, x, mask);
                 }
             }
     });
@@ -133,7 +133,7 @@ void gate(Run& run, int index, const Op& op, const Step& step) {
     const __m512 one = _mm512_set1_ps(1.0f);
     run.share(index, step.tokens, [&](int t) {
         const float* from = (const float*)op.in + (int64_t)t * op.stride;
-        auto* out = (typename F::T*)op.out + (int64_t)t * op.n;
+        auto* out = (typename F::T*)op.out + t * pitch_of(op, op.n);
         for (int i = 0; i < op.n; i += 16) {
             const __mmask16 mask = lanes_of(op.n - i);
             const __m512 x = _mm512_maskz_loadu_ps(mask, from + i), was = F::load(out + i, mask);

@@ -23,6 +23,7 @@ constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
 constexpr int kStandIn = kNames - 1;  // the name of the smallest, with a low byte of 0
 constexpr int kColumnAhead = 48;  // steps
+constexpr int kTurned = 64;       // steps that are turned from columns into lanes at a time
 
 // The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
@@ -164,7 +165,7 @@ inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
-    alignas(64) uint32_t lanes[kSteps][kPanel];
+    alignas(64) uint32_t lanes[kTurned][kPanel];
     run.share_in_order(index, panels, [&](int panel) {
         const uint16_t* columns[kPanel];
         for (int c = 0; c < kPanel; ++c) {
@@ -179,15 +180,17 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
         for (int part = 0; part < parts; ++part) {
             const int first = part * length, count = std::min(length, steps - first), before = many;
             const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column, whatever needs no list
-            for (int c = 0; c < kPanel; ++c)
-                for (int s = 0; s < count; ++s)
-                    lanes[s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + s] : nothing;
             auto* to = (char*)op.out + ((int64_t)panel * steps + first) * kStepBytes;
             for (int s = 0; s < count; ++s, to += kStepBytes) {
+                if (s % kTurned == 0)
+                    for (int c = 0; c < kPanel; ++c)
+                        for (int i = s; i < std::min(s + kTurned, count); ++i)
+                            lanes[i - s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + i] : nothing;
+                const uint32_t* lane = lanes[s % kTurned];
                 __m512i named = _mm512_setzero_si512();
                 for (int group = 0; group < 2; ++group) {
-                    const __m512i a = _mm512_load_si512(lanes[s] + group * 32);
-                    const __m512i b = _mm512_load_si512(lanes[s] + group * 32 + 16);
+                    const __m512i a = _mm512_load_si512(lane + group * 32);
+                    const __m512i b = _mm512_load_si512(lane + group * 32 + 16);
                     const __m512i byte = _mm512_set1_epi16(255);
                     const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
                     const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
@@ -196,8 +199,8 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                     _mm512_storeu_si512(to + group * 64, _mm512_maskz_mov_epi8(known, low));
                     for (uint64_t others = ~(uint64_t)known; others; others &= others - 1) {
                         const int place = place_of(group, __builtin_ctzll(others));
-                        const auto* weights = (const uint16_t*)lanes[s];
-                        if (many < op.heads) listed[many] = (uint32_t)(s * kWeights + place) << 16 | weights[place];
+                        if (many < op.heads)
+                            listed[many] = (uint32_t)(s * kWeights + place) << 16 | ((const uint16_t*)lane)[place];
                         ++many;
                     }
                 }

@@ -14,7 +14,7 @@ from djl_python.engine.native.pool import Kind, Op, Pool, Step
 from djl_python.engine.native.recipe import Linear
 
 STORE_FP32 = 2
-SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900)]
+SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one in parts
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_a_gated_pair_shares_panels(pool: Pool) -> None:
 @pytest.mark.parametrize("rows", [1, 6, 7, 12, 13, 24, 61, 97, 130])
 def test_sums_are_those_without_packing(pool: Pool, rows: int) -> None:
     """But for the last bits: what a list has is added after its part."""
-    weight = weights(200, 900)
-    x = torch.randn(rows, 900).bfloat16()
+    weight = weights(200, 2600)
+    x = torch.randn(rows, 2600).bfloat16()
     twelve, plain = product(pool, pack(pool, weight), x), product(pool, spread(pool, weight), x)[:, :200]
     sizes = x.float().abs() @ weight.float().abs().T
     assert ((twelve - plain).abs() <= 1e-6 * sizes).all()
@@ -92,8 +92,8 @@ def test_sums_are_those_without_packing(pool: Pool, rows: int) -> None:
 
 @pytest.mark.parametrize("packed", ["twelve", "same"])
 def test_a_row_has_the_same_sums_in_whatever_company(pool: Pool, packed: str) -> None:
-    weight = weights(200, 900)
-    x = torch.randn(130, 900).bfloat16()
+    weight = weights(200, 2600)
+    x = torch.randn(130, 2600).bfloat16()
     matrix = pack(pool, weight) if packed == "twelve" else spread(pool, weight)
     alone = torch.cat([product(pool, matrix, row) for row in x.split(1)])[:, :200]
     for rows in (6, 7, 12, 13, 24, 61, 97, 130):

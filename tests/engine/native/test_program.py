@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
+from djl_python.engine.native import layout
 from djl_python.engine.native.program import Program
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.runner import NativeModelRunner
@@ -183,6 +184,24 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path:
     exact = native.model.float()(torch.tensor([one.tokens])).logits[0].detach().log_softmax(-1)
     assert (ours - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean()
     native.program.close()
+
+
+@pytest.mark.parametrize("architecture", NATIVE)
+def test_rows_lie_apart_where_the_cache_wants_it(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = []
+    for way in (1 << 30, 4):  # no row is a multiple of that; each row is
+        monkeypatch.setattr(layout, "_WAY", way)
+        native = Native(tmp_path, architecture, torch.float32, threads=1)
+        one = sequence(prompt(5), [0, 1, 2, 3, 4, 5])
+        made = []
+        for length in (LENGTH - 1, 1):
+            made.append(native.runner.run([Chunk(one, length)]).clone())
+            one.computed += length
+        logits.append(torch.cat(made))
+        native.program.close()
+    assert torch.equal(logits[0], logits[1])
 
 
 def test_memory_is_taken_as_blocks_are_used(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step that
 reads prompts may take 2.8 times as long as the usual step; what that is in tokens is learnt from the steps. With nobody
-to wait, a step reads as much as fits.
+to wait, a step reads as much as fits; but of several prompts only as much as is read well at once. Read together, all
+would have their first tokens when the last is read, then end together, and so would whoever comes in their place.
 
 The usual step is one without prompts. Where prompts come faster than they are read at that pace, so that nearly every
 step has some, it is what has become usual: the pace quickens, instead of leaving the batch half empty.
@@ -28,8 +29,12 @@ MOST_DECODE_STEPS: Final = 8.0
 LEAST_TOKENS: Final = 16
 #: As many steps with prompts, and one has none: what that costs changes with the machine and the contexts.
 CHECKED_EVERY: Final = 50
-# Before anything was measured.
+#: As many times as long as one without prompts may a step take that reads several, with nobody to wait: by then, to read
+#: weights once for more of their tokens saves nothing.
+WELL_READ_STEPS: Final = 8.0
+# Before anything was measured; with nobody to wait.
 _FIRST_TOKENS: Final = 64
+_FIRST_ALONE: Final = 512
 _WEIGHT: Final = 0.2  # of the newest measurement
 # Steps that say what is usual: what all but this share of the last ones took at least.
 _REMEMBERED: Final = 256
@@ -54,7 +59,7 @@ class PrefillPacer:
     def budget(self, generating: int, prompts: int = 1) -> int:
         """Tokens of `prompts` for a step that advances `generating` sequences; 0 to see what it costs without them."""
         if not generating:
-            return self._most
+            return self._most if prompts == 1 else self._well_read()
         decode_s = self._decode_s(generating)
         if not decode_s or self._unchecked >= CHECKED_EVERY:
             return 0
@@ -63,6 +68,12 @@ class PrefillPacer:
         stretch = min(STRETCH + QUEUE_STRETCH * max(0, prompts - _FEW), MOST_STRETCH)
         longest_s = min(stretch * max(decode_s, self._usual_s()), MOST_DECODE_STEPS * decode_s)
         return min(self._most, max(LEAST_TOKENS, int((longest_s - decode_s) / self._token_s)))
+
+    def _well_read(self) -> int:
+        decode_s = self._decode_s(1)
+        if not decode_s or not self._token_s:
+            return min(self._most, _FIRST_ALONE)
+        return min(self._most, max(LEAST_TOKENS, int(WELL_READ_STEPS * decode_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
         """A step took so long."""

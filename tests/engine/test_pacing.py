@@ -18,6 +18,27 @@ def test_with_nobody_to_wait_as_much_as_fits() -> None:
     assert PrefillPacer(40).budget(0) == 40
 
 
+def test_of_several_prompts_no_more_than_is_read_well_at_once() -> None:
+    pacer = PrefillPacer(2048)
+    assert pacer.budget(0, 1) == 2048
+    assert 128 <= pacer.budget(0, 2) < 2048, "nothing was measured"
+    pacer.learn(0, 200, 0.2)
+    pacer.learn(1, 0, 0.04)
+    assert pacer.budget(0, 2) == pacer.budget(0, 32) == 8 * 40
+    assert pacer.budget(0, 1) == 2048
+
+
+def test_who_is_read_first_has_its_token_before_the_last_is_read(tmp_path: Path) -> None:
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), max_batch_size=16, max_prefill_tokens=2048)
+    for number in range(16):
+        batch.add(number, [3 + number] * 100, SamplingParams(max_new_tokens=2, ignore_eos=True))
+    seen = [{event.request_id for event in batch.step()} for _ in range(2)]
+    assert 0 in seen[0] and len(seen[0]) < 16
+    while not batch.scheduler.idle:
+        seen.append({event.request_id for event in batch.step()})
+    assert set().union(*seen) == set(range(16))
+
+
 def test_before_anything_is_read_beside_others_a_step_shows_what_they_take() -> None:
     pacer = PrefillPacer(512)
     assert pacer.budget(3) == 0

@@ -29,8 +29,8 @@ MOST_DECODE_STEPS: Final = 8.0
 LEAST_TOKENS: Final = 16
 #: As many steps with prompts, and one has none: what that costs changes with the machine and the contexts.
 CHECKED_EVERY: Final = 50
-#: As many times as long as one without prompts may a step take that reads several, with nobody to wait: by then, to read
-#: weights once for more of their tokens saves nothing.
+#: As many times as long as one without prompts may a step take that reads several, with nobody to wait: by then, to
+#: read weights once for more of their tokens saves nothing.
 WELL_READ_STEPS: Final = 8.0
 # Before anything was measured; with nobody to wait.
 _FIRST_TOKENS: Final = 64

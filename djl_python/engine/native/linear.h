@@ -73,10 +73,12 @@ inline int64_t made_at(const Op& op, int64_t row, int panel) {
     return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
 }
 
-// What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes.
+// What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes. Loops are unrolled, or
+// compilers leave the sums in memory.
 template <class F>
-inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
+inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
     if (op.bias)  // padded to whole panels
+#pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_loadu_ps(op.bias + panel * kPanel + v * 16));
     __m512 most = _mm512_set1_ps(-INFINITY);
     int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
@@ -86,12 +88,14 @@ inline void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
         vectors = 2;
         first /= 2;
     } else if (op.activation) {
+#pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = activate(sum[v], op.activation);
     }
     const int64_t begin = made_at(op, row, panel);
-    for (int v = 0; v < vectors; ++v) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
         const int c = first + v * 16;
-        if (c >= op.n) break;
+        if (v >= vectors || c >= op.n) break;
         const __mmask16 mask = lanes_of(op.n - c);
         if (op.mode == 0) {
             F::store((typename F::T*)op.out + begin + c, sum[v], mask);
@@ -310,6 +314,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
         }
         for (int row = first; row < last; ++row) {
             __m512 sum[4];
+#pragma GCC unroll 4
             for (int v = 0; v < 4; ++v) sum[v] = _mm512_load_ps(sums + (row - first) * kPanel + v * 16);
             panel.finish(sum);
             finish_row<typename Panel::Format>(op, row, panel_index, sum);

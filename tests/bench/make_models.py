@@ -1,6 +1,6 @@
 """Checkpoints of real shapes with random weights, for measuring speed where nothing can be downloaded.
 
-    python -m tests.bench.make_models OUT [llama-135m qwen2-0.5b granite-moe-1b]
+    python -m tests.bench.make_models OUT [llama-135m qwen2-0.5b llama32-1b granite-moe-1b]
 
 What such a model says is noise; how long it takes to say it is what the real one takes. Each directory is a complete
 checkpoint (bf16 safetensors, fast tokenizer, chat template, generation_config) with a serving.properties, so that
@@ -70,6 +70,22 @@ def qwen2_half_billion() -> PretrainedConfig:
     )
 
 
+def llama32_1b() -> PretrainedConfig:
+    """The shape of Llama 3.2 1B: 16 layers of 2048, 32 heads of which 8 for keys and values."""
+    return LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+        tie_word_embeddings=True,
+    )
+
+
 def granite_moe_1b() -> PretrainedConfig:
     """The shape of Granite 3.1 1B A400M: 24 layers of 1024, each with 32 experts of 512 of which a token takes 8."""
     return GraniteMoeConfig(
@@ -95,6 +111,7 @@ def granite_moe_1b() -> PretrainedConfig:
 SHAPES: Mapping[str, Callable[[], PretrainedConfig]] = {
     "llama-135m": llama_135m,
     "qwen2-0.5b": qwen2_half_billion,
+    "llama32-1b": llama32_1b,
     "granite-moe-1b": granite_moe_1b,
 }
 

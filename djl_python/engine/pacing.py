@@ -70,6 +70,7 @@ class PrefillPacer:
         return min(self._most, max(LEAST_TOKENS, int((longest_s - decode_s) / self._token_s)))
 
     def _well_read(self) -> int:
+        """Tokens beyond which a step of prompts alone saves nothing."""
         decode_s = self._decode_s(1)
         if not decode_s or not self._token_s:
             return min(self._most, _FIRST_ALONE)

@@ -8,7 +8,6 @@ import torch
 
 from .lay_out_mlp import lay_out_mlp
 from .layout import ADD, STORE, STORE_FP32, Layout, Rows
-from .packing import codes_bytes
 from .pool import ACTIVATIONS, Kind
 from .recipe import Experts, Norm, NotUnderstoodError, Stacked
 
@@ -38,10 +37,9 @@ def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale:
     linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
     up, down = layout.pack_experts(linears, chosen), layout.pack_experts([experts.down], chosen)
     given = layout.as_wanted(up, layout.normed)
-    item, columns = (1, codes_bytes(up.k)) if up.of_codes else (layout.dtype.itemsize, up.k)
-    rows = Rows(layout.buffer("rows", chosen * given.stride * item, torch.uint8), given.stride)
-    apart = given.stride * item
-    layout.add(Kind.DISPATCH, in_=given.at, out=rows.at, n=columns * item, stride=apart, pitch=apart, **shape)
+    row_bytes = given.stride * (1 if up.of_codes else layout.dtype.itemsize)
+    rows = Rows(layout.buffer("rows", chosen * row_bytes, torch.uint8), given.stride)
+    layout.add(Kind.DISPATCH, in_=given.at, out=rows.at, n=row_bytes, **shape)
     inner = layout.rows("inner rows", up.n, of_token=chosen)
     layout.add_product(
         up, rows, inner.at, pitch=inner.stride, mode=STORE, activation=ACTIVATIONS[experts.activation],

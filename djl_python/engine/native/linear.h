@@ -245,13 +245,10 @@ void multiply_alone(const Part& part, int steps, float* sums) {
 template <class Part, class Next>
 void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, float* sums) {
     constexpr int lines = Part::lines;
-    const char* at = part.at + kAhead;
-    if (rows <= kNarrow) {
-        with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
-            part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{at, lines * 64}, sums);
+    if (rows <= kNarrow)
+        return with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
+            part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
         });
-        return;
-    }
     constexpr Shape shape = Part::shape;
     if constexpr (shape.rows > kNarrow)
         if (rows <= shape.rows)
@@ -282,13 +279,14 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
         }
 }
 
-// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the first cache
-// while all rows are multiplied with them; the sums of a band of rows are in memory.
+// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the second
+// cache while all rows are multiplied with them; the sums of a band of rows are in memory.
 //
 // Panel knows a format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has the
 // address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
-// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel); and
-// correct(rows, sums), which adds what tiles leave out.
+// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel);
+// correct(rows, sums), which adds what tiles leave out; and, if such a tile is higher than kNarrow, after(steps), what is
+// left of the part then.
 //
 // `upcoming` tells where the calling thread's part of the next product is, or null.
 template <class Panel, class Upcoming>

@@ -113,13 +113,13 @@ void sort(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (rows, n bytes) = in (tokens, n bytes), each token's to all its rows. Here stride and pitch are bytes.
+// out (rows, n bytes) = in (tokens, n bytes), each token's to all its rows.
 void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     run.share(index, step.tokens, [&](int t) {
-        const char* row = (const char*)op.in + t * stride_of(op, op.n);
+        const char* row = (const char*)op.in + (int64_t)t * op.n;
         for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c)
-            memcpy((char*)op.out + routed.places[c] * pitch_of(op, op.n), row, op.n);
+            memcpy((char*)op.out + (int64_t)routed.places[c] * op.n, row, op.n);
     });
 }
 

@@ -22,6 +22,7 @@ constexpr int kWeights = 128;  // of a step
 constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
 constexpr int kStandIn = kNames - 1;  // the name of the smallest, with a low byte of 0
+static_assert(kSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
 constexpr int kColumnAhead = 48;  // steps
 constexpr int kTurned = 64;       // steps that are turned from columns into lanes at a time
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -212,12 +213,12 @@ class ChatFormatter(FramedFormatter):
         self._include_usage = include_usage
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
         self._count = UsageCount()
         self._refusal: UnsetType | None = None if style.refusals else UNSET
 
     def push(self, delta: Delta) -> bytes:
-        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        sequence = self._sequences[delta.choice]
         for call in delta.tool_calls:
             sequence.calls.setdefault(call.index, []).append(call)
         if delta.finish is not None:

@@ -7,6 +7,7 @@ prompt tokens (`prompt_logprobs`) are in `details.prefill_top_tokens`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -78,7 +79,7 @@ class LmiFormatter(Formatter):
         self._details = details
         self._full_text = return_full_text
         self._alternatives = alternatives
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
 
     def push(self, delta: Delta) -> bytes:
         if self.stream:
@@ -87,7 +88,7 @@ class LmiFormatter(Formatter):
                 self._encode(self._line(token, delta.finish if position == last else None))
                 for position, token in enumerate(delta.tokens)
             )
-        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        sequence = self._sequences[delta.choice]
         if self._details:
             sequence.tokens += delta.tokens
         sequence.finish = delta.finish

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -230,11 +231,11 @@ class CompletionFormatter(FramedFormatter):
         self._tgi = tgi
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
         self._count = UsageCount(self._n)
 
     def push(self, delta: Delta) -> bytes:
-        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        sequence = self._sequences[delta.choice]
         text = "" if self._scores_only else delta.text
         tokens = () if self._scores_only or self._fields.logprobs is None else delta.tokens
         if delta.finish is not None:

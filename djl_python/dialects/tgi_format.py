@@ -5,6 +5,7 @@ Runs in the worker. Source: TGI 2.3.2's OpenAPI document; headers as its router 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -62,10 +63,10 @@ class WholeFormatter(Formatter):
         self.shows_logprobs = shape.details
         self._shape = shape
         self._wrap = wrap
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
 
     def push(self, delta: Delta) -> bytes:
-        sequence = self._sequences.setdefault(delta.choice, _Sequence())
+        sequence = self._sequences[delta.choice]
         if self._shape.details:
             sequence.tokens += delta.tokens
         if delta.finish is not None:

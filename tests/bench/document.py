@@ -35,7 +35,7 @@ def report(result: Result) -> str:
         f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {cell(machine['read_gb_s'])} GB/s read by "
         f"{machine['read_by']}, GEMM peak in GFLOP/s {gemm}; torch {machine['torch']}, transformers "
         f"{machine['transformers']}, Python {machine['python']}. Prompts of {plan['prompt_tokens']} tokens, "
-        f"{plan['output_tokens']} generated; medians of {plan['rounds']} interleaved rounds.",
+        f"{plan['output_tokens']} generated; {_rounds(result)}.",
         f"    {result['command']}",
         "Output tokens per second, by clients:",
         throughput(result),
@@ -74,6 +74,12 @@ def throughput(result: Result) -> str:
         if precision in result["floor"]:
             rows.append(_ratios(f"{ours['name']} / {FLOOR}", speed, _keys(result["floor"][precision])))
     return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["concurrency"]}})
+
+
+def _rounds(result: Result) -> str:
+    """Of how many runs each number is the median."""
+    rounds = result["plan"]["rounds"]
+    return "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
 
 
 def _keys(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -241,7 +247,8 @@ def summary(results: Sequence[Result]) -> str:
     parts = []
     for result in results:
         machine = result["machine"]
-        parts += [f"`{result['model']}`, {machine['cores']} cores of {machine['cpu']}, {result['date']}; by clients:"]
+        where = f"{machine['cores']} cores of {machine['cpu']}"
+        parts += [f"`{result['model']}`, {where}, {result['date']}; {_rounds(result)}, by clients:"]
         parts += [throughput(result)]
     return "\n\n".join(parts)
 

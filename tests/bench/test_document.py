@@ -112,6 +112,13 @@ def test_a_report_has_floor_ratios_costs_and_failures() -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(("rounds", "said"), [(1, "one round"), (3, "medians of 3 interleaved rounds")])
+def test_both_versions_say_how_many_rounds_were_run(rounds: int, said: str) -> None:
+    result = {**RESULT, "plan": {**RESULT["plan"], "rounds": rounds}}
+    for text in (document.report(result), document.summary([result])):
+        assert said in text
+
+
 def test_results_are_kept_and_shown(tmp_path: Path) -> None:
     long, short = tmp_path / "README.md", tmp_path / "SHORT.md"
     for path in (long, short):

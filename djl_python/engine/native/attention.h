@@ -14,6 +14,7 @@ namespace {
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
 constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
 constexpr int kFewQueries = 12;  // up to here a walk waits for memory
+constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
 // the greatest score, and the weights' total.
@@ -34,21 +35,21 @@ struct Scratch {
 template <class F, int R, int G>
 inline void score(const int32_t* queries, int pairs, const typename F::T* const* keys, const typename F::T* const* values,
                   float* out) {
-    __m512 sum[R][G];
+    Floats sum[R][G];
     for (auto& one : sum)
-        for (auto& group : one) group = _mm512_setzero_ps();
+        for (auto& group : one) group = Floats{};
     for (int p = 0; p < pairs; ++p) {
-        __m512i key[G];
+        Ints key[G];
         for (int g = 0; g < G; ++g) {
-            key[g] = _mm512_loadu_si512((const __m512i*)keys[g] + p);
+            key[g] = load_ints((const Ints*)keys[g] + p);
             _mm_prefetch((const char*)values[g] + p * 64, _MM_HINT_T0);
             _mm_prefetch((const char*)keys[G + g] + p * 64, _MM_HINT_T0);
         }
         for (int r = 0; r < R; ++r)
-            for (int g = 0; g < G; ++g) sum[r][g] = F::fma(sum[r][g], key[g], _mm512_set1_epi32(queries[r * pairs + p]));
+            for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
     }
     for (int r = 0; r < R; ++r)
-        for (int g = 0; g < G; ++g) _mm512_storeu_ps(out + r * kChunkKeys + g * kKeys, sum[r][g]);
+        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
 }
 
 template <class F, int G>
@@ -56,7 +57,7 @@ inline void score_all(const int32_t* queries, int count, int pairs, const typena
                       const typename F::T* const* values, float* out) {
     int q = 0;
     auto of = [&](int from) { return queries + (size_t)from * pairs; };
-    for (; q + 6 <= count; q += 6) score<F, 6, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
+    for (; q + kHigh <= count; q += kHigh) score<F, kHigh, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
     for (; q + 3 <= count; q += 3) score<F, 3, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
     for (; q < count; ++q) score<F, 1, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
 }
@@ -67,16 +68,16 @@ template <class F, int R, int V, bool A>
 inline void mix(const int32_t* weights, const typename F::T* const* values, int groups, int dim, int vector, float* sums,
                 const typename F::T* const* ahead, int lines) {
     constexpr int steps = kKeys / F::pair;
-    __m512 sum[R][V];
+    Floats sum[R][V];
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) sum[r][v] = _mm512_loadu_ps(sums + r * dim + (vector + v) * 16);
+        for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
     for (int g = 0; g < groups; ++g) {
         for (int s = 0; s < steps; ++s) {
-            const auto* base = (const __m512i*)(values[g] + (int64_t)s * dim * F::pair) + vector;
+            const auto* base = (const Ints*)(values[g] + (int64_t)s * dim * F::pair) + vector;
             for (int v = 0; v < V; ++v) {
-                const __m512i value = _mm512_loadu_si512(base + v);
+                const Ints value = load_ints(base + v);
                 for (int r = 0; r < R; ++r)
-                    sum[r][v] = F::fma(sum[r][v], value, _mm512_set1_epi32(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
+                    sum[r][v] = F::add_products(sum[r][v], value, ints(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
             }
             if (A)
                 for (int line = lines * s / steps; line < lines * (s + 1) / steps; ++line)
@@ -84,19 +85,20 @@ inline void mix(const int32_t* weights, const typename F::T* const* values, int 
         }
     }
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) _mm512_storeu_ps(sums + r * dim + (vector + v) * 16, sum[r][v]);
+        for (int v = 0; v < V; ++v) store_floats(sums + r * dim + (vector + v) * 16, sum[r][v]);
 }
 
 template <class F, int R>
 inline void mix_rows(const int32_t* weights, const typename F::T* const* values, int groups, int dim, float* sums,
                      const typename F::T* const* ahead, int lines) {
+    constexpr int wide = std::min(4, kSums / R);
     const int vectors = dim / 16;
     int v = 0;
-    if (ahead && vectors >= 4) {
-        mix<F, R, 4, true>(weights, values, groups, dim, v, sums, ahead, lines);
-        v = 4;
+    if (ahead && vectors >= wide) {
+        mix<F, R, wide, true>(weights, values, groups, dim, v, sums, ahead, lines);
+        v = wide;
     }
-    for (; v + 4 <= vectors; v += 4) mix<F, R, 4, false>(weights, values, groups, dim, v, sums, nullptr, 0);
+    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, values, groups, dim, v, sums, nullptr, 0);
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, values, groups, dim, v, sums, nullptr, 0);
 }
 
@@ -143,14 +145,14 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     s.part.sums.resize((size_t)kQueries * op.value_dim);
     s.all.sums.resize((size_t)kQueries * op.value_dim);
     // Scores are powers of two of the weights; a soft cap still has to see them as they are.
-    const __m512 scale = _mm512_set1_ps(op.softcap > 0 ? op.scale : op.scale * kLog2e);
+    const Floats scale = floats(op.softcap > 0 ? op.scale : op.scale * kLog2e);
     for (int q = 0; q < walk.count(); ++q) {
         const int head = walk.head + q % walk.heads;
         const float* x = (const float*)op.in + (int64_t)(walk.first + q / walk.heads) * op.stride + head * op.dim;
         auto to = (typename F::T*)(s.queries.data() + (size_t)q * pairs);
         for (int i = 0; i < op.dim; i += 16) {
-            const __mmask16 mask = lanes_of(op.dim - i);
-            F::store(to + i, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), scale), mask);
+            const Lanes mask = lanes_of(op.dim - i);
+            F::store(to + i, load_floats(x + i, mask) * scale, mask);
         }
     }
 }
@@ -159,44 +161,44 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
 template <class F>
 inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t position, float* row,
                   typename F::T* weights, float& most, float& sum) {
-    const __m512 lanes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    __m512 top = _mm512_set1_ps(-INFINITY);
+    const Floats lanes = counting();
+    Floats top = floats(-INFINITY);
     // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
     const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
     const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
     const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
     for (int g = 0; g < groups; ++g) {
-        __m512 x = _mm512_loadu_ps(row + g * kKeys);
+        Floats x = load_floats(row + g * kKeys);
         const bool whole = g >= whole_from && g < whole_to;
         if (op.softcap > 0) {
-            x = tanh_ps(_mm512_div_ps(x, _mm512_set1_ps(op.softcap)));
-            x = _mm512_mul_ps(x, _mm512_set1_ps(op.softcap * kLog2e));
+            x = tanh(x / floats(op.softcap));
+            x = x * floats(op.softcap * kLog2e);
         }
         if (slope != 0) {
-            const __m512 distance = _mm512_add_ps(lanes, _mm512_set1_ps((float)(chunk + g * kKeys - position)));
-            x = _mm512_fmadd_ps(distance, _mm512_set1_ps(slope), x);
+            const Floats distance = lanes + floats((float)(chunk + g * kKeys - position));
+            x = fma(distance, floats(slope), x);
         }
         if (!whole) {
             const int64_t key = chunk + g * kKeys;
-            const __mmask16 seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
-            x = _mm512_mask_blend_ps(seen, _mm512_set1_ps(-INFINITY), x);
+            const Lanes seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
+            x = pick(seen, x, floats(-INFINITY));
         }
-        if (!whole || op.softcap > 0 || slope != 0) _mm512_storeu_ps(row + g * kKeys, x);
-        top = _mm512_max_ps(top, x);
+        if (!whole || op.softcap > 0 || slope != 0) store_floats(row + g * kKeys, x);
+        top = max(top, x);
     }
-    most = _mm512_reduce_max_ps(top);
+    most = greatest_lane(top);
     sum = 0;
     if (most == -INFINITY) {  // nothing of this chunk is visible
         memset(weights, 0, (size_t)groups * kKeys * sizeof(*weights));
         return;
     }
-    __m512 total = _mm512_setzero_ps();
+    Floats total = Floats{};
     for (int g = 0; g < groups; ++g) {
-        const __m512 e = exp2_ps(_mm512_sub_ps(_mm512_loadu_ps(row + g * kKeys), _mm512_set1_ps(most)));
-        total = _mm512_add_ps(total, e);
+        const Floats e = exp2(load_floats(row + g * kKeys) - floats(most));
+        total = total + e;
         F::store(weights + g * kKeys, e);
     }
-    sum = _mm512_reduce_add_ps(total);
+    sum = sum_of_lanes(total);
 }
 
 // A chunk of a walk.
@@ -249,7 +251,7 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     const int lines = op.dim / F::pair;
     int q = 0;
     auto fetching = [&] { return q ? nullptr : ahead; };  // once
-    for (; q + 6 <= count; q += 6) mix_rows<F, 6>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
+    for (; q + kHigh <= count; q += kHigh) mix_rows<F, kHigh>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
     for (; q + 3 <= count; q += 3) mix_rows<F, 3>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
     for (; q < count; ++q) mix_rows<F, 1>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
 }
@@ -275,8 +277,7 @@ inline void add_chunk(Part& all, const float* most, const float* total, const fl
         float* into = all.sums.data() + (size_t)q * dim;
         const float* from = sums + (size_t)q * dim;
         for (int i = 0; i < dim; i += 16)
-            _mm512_storeu_ps(into + i, _mm512_fmadd_ps(_mm512_loadu_ps(into + i), _mm512_set1_ps(old),
-                                                       _mm512_mul_ps(_mm512_loadu_ps(from + i), _mm512_set1_ps(fresh))));
+            store_floats(into + i, fma(load_floats(into + i), floats(old), load_floats(from + i) * floats(fresh)));
     }
 }
 
@@ -290,7 +291,7 @@ void finish_attention(const Op& op, const Walk& walk, const Part& all) {
         const float inverse = all.total[q] > 0 ? 1.0f / all.total[q] : 0.0f;
         const float* sums = all.sums.data() + (size_t)q * op.value_dim;
         for (int i = 0; i < op.value_dim; i += 16)
-            F::store(out + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), _mm512_set1_ps(inverse)));
+            F::store(out + i, load_floats(sums + i) * floats(inverse));
     }
 }
 

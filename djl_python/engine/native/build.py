@@ -1,7 +1,8 @@
 """Builds kernels.cpp (and its headers) with the machine's compiler and keeps the result. Engine process, once.
 
 The library is kept by source, compiler and processor in the user's cache directory: a few seconds the first time,
-nothing after. Without a compiler, or on a processor without AVX-512 and VNNI, there is none and the reason is told.
+nothing after. They are written for AVX-512 and for AVX2 (vectors.h). Without a compiler, or on another processor, there are
+none and the reason is told.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 _FOLDER: Final = Path(__file__).parent
 _SOURCE: Final = _FOLDER / "kernels.cpp"
 _FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
-_NEEDED: Final = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
+_NEEDED: Final = {"avx2", "fma", "f16c"}
 _BUILD_TIMEOUT_S: Final = 120
 
 

@@ -18,19 +18,19 @@ namespace {
 
 // Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
 struct Mass {
-    __m512 top, factor;
+    Floats top, factor;
     Mass(float greatest, float inverse_temperature) {
-        top = _mm512_set1_ps(greatest);
-        factor = _mm512_set1_ps(inverse_temperature * kLog2e);
+        top = floats(greatest);
+        factor = floats(inverse_temperature * kLog2e);
     }
-    __m512 operator()(__m512 x) const { return exp2_ps(_mm512_mul_ps(_mm512_sub_ps(x, top), factor)); }
+    Floats operator()(Floats x) const { return exp2((x - top) * factor); }
 };
 
 // Vector v of a block of a row of n; beyond its end nothing but minus infinity.
-inline __m512 part_of(const float* x, int n, int block, int v) {
+inline Floats part_of(const float* x, int n, int block, int v) {
     const int i = block * kPanel + v * 16;
-    if (i + 16 <= n) return _mm512_loadu_ps(x + i);
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes_of(n - i), x + i);
+    if (i + 16 <= n) return load_floats(x + i);
+    return load_floats(x + i, lanes_of(n - i), floats(-INFINITY));
 }
 
 // A row's blocks by sixteens: vectors of what each adds up to, or of its greatest.
@@ -39,32 +39,31 @@ constexpr int kSixteen = 16;
 // What `join` makes of the lanes of each of sixteen vectors, in a vector: lane i of the i-th's. Half as many vectors with
 // twice as many partial results each, four times.
 template <class Join>
-inline __m512 join_lanes(__m512 (&v)[kSixteen], Join join) {
-    static const __m512i lows[4] = {
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
-        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29),
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+inline Floats join_lanes(Floats (&v)[kSixteen], Join join) {
+    static const int32_t lows[4][kSixteen] = {
+        {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23},
+        {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27},
+        {0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29},
+        {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30},
     };
 #pragma GCC unroll 4
     for (int stage = 0; stage < 4; ++stage) {
-        const __m512i low = lows[stage], high = _mm512_add_epi32(low, _mm512_set1_epi32(8 >> stage));
+        const Ints low = load_ints(lows[stage]), high = add_ints(low, ints(8 >> stage));
 #pragma GCC unroll 8
         for (int i = 0; i < 8 >> stage; ++i)
-            v[i] = join(_mm512_permutex2var_ps(v[2 * i], low, v[2 * i + 1]),
-                        _mm512_permutex2var_ps(v[2 * i], high, v[2 * i + 1]));
+            v[i] = join(permute_two(v[2 * i], low, v[2 * i + 1]), permute_two(v[2 * i], high, v[2 * i + 1]));
     }
     return v[0];
 }
 
-inline __m512 greater(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
-inline __m512 sum_of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+inline Floats greater(Floats a, Floats b) { return max(a, b); }
+inline Floats sum_of(Floats a, Floats b) { return a + b; }
 
 inline float greatest_of(const float* x, int n) {
-    __m512 most = _mm512_set1_ps(-INFINITY);
+    Floats most = floats(-INFINITY);
     for (int i = 0; i < n; i += 16)
-        most = _mm512_max_ps(most, _mm512_mask_loadu_ps(most, lanes_of(n - i), x + i));
-    return _mm512_reduce_max_ps(most);
+        most = max(most, load_floats(x + i, lanes_of(n - i), most));
+    return greatest_lane(most);
 }
 
 enum How : int32_t { kGiven, kBest, kDraw };
@@ -115,12 +114,12 @@ struct Row {
 
     void scan() {
         for (int b = 0; b < blocks; b += kSixteen) {
-            __m512 most[kSixteen];
+            Floats most[kSixteen];
             for (int i = 0; i < kSixteen; ++i) {  // nothing but minus infinity beyond the last block
                 most[i] = part_of(x, n, b + i, 0);
-                for (int v = 1; v < 4; ++v) most[i] = _mm512_max_ps(most[i], part_of(x, n, b + i, v));
+                for (int v = 1; v < 4; ++v) most[i] = max(most[i], part_of(x, n, b + i, v));
             }
-            _mm512_mask_storeu_ps(maxima.data() + b, lanes_of(blocks - b), join_lanes(most, greater));
+            store_floats(maxima.data() + b, join_lanes(most, greater), lanes_of(blocks - b));
         }
     }
 
@@ -136,17 +135,17 @@ struct Row {
     void read_masses(float inverse_temperature) {
         masses.resize(blocks);
         const Mass mass_of(top, inverse_temperature);
-        __m512 sums = _mm512_setzero_ps();
+        Floats sums = Floats{};
         for (int b = 0; b < blocks; b += kSixteen) {
-            __m512 mass[kSixteen];
+            Floats mass[kSixteen];
             for (int i = 0; i < kSixteen; ++i) {
-                mass[i] = _mm512_setzero_ps();
-                for (int v = 0; v < 4; ++v) mass[i] = _mm512_add_ps(mass[i], mass_of(part_of(x, n, b + i, v)));
-                sums = _mm512_add_ps(sums, mass[i]);
+                mass[i] = Floats{};
+                for (int v = 0; v < 4; ++v) mass[i] = mass[i] + mass_of(part_of(x, n, b + i, v));
+                sums = sums + mass[i];
             }
-            _mm512_mask_storeu_ps(masses.data() + b, lanes_of(blocks - b), join_lanes(mass, sum_of));
+            store_floats(masses.data() + b, join_lanes(mass, sum_of), lanes_of(blocks - b));
         }
-        total = _mm512_reduce_add_ps(sums);
+        total = sum_of_lanes(sums);
     }
 };
 
@@ -165,13 +164,13 @@ void find_best(const Row& row, int k, Found& found) {
         bar = tops[k - 1];
     }
     found.clear();
-    const __m512 wanted = _mm512_set1_ps(bar);
+    const Floats wanted = floats(bar);
     for (int b = 0; b < row.blocks; ++b) {
         if (row.maxima[b] < bar) continue;
         for (int i = b * kPanel, v = 0; v < 4; ++v, i += 16) {
-            const __mmask16 lanes = lanes_of(row.n - i);
-            const __m512 x = _mm512_maskz_loadu_ps(lanes, row.x + i);
-            __mmask16 good = _mm512_mask_cmp_ps_mask(lanes, x, wanted, _CMP_GE_OQ);
+            const Lanes lanes = lanes_of(row.n - i);
+            const Floats x = load_floats(row.x + i, lanes);
+            Lanes good = lanes & is_at_least(x, wanted);
             for (; good; good &= good - 1) {
                 const int id = i + __builtin_ctz(good);
                 found.push_back({row.x[id], id});
@@ -186,7 +185,7 @@ void find_best(const Row& row, int k, Found& found) {
 }
 
 inline float mass_of_sixteen(const std::vector<float>& masses, int first) {
-    return _mm512_reduce_add_ps(_mm512_maskz_loadu_ps(lanes_of((int64_t)masses.size() - first), masses.data() + first));
+    return sum_of_lanes(load_floats(masses.data() + first, lanes_of((int64_t)masses.size() - first)));
 }
 
 inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
@@ -201,10 +200,10 @@ inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
 struct Before {
     float score;
     int id;
-    __mmask16 operator()(__m512 x, int first) const {
-        const __m512 bar = _mm512_set1_ps(score);
-        const __mmask16 lower = lanes_of(id - first);  // ids
-        return _mm512_cmp_ps_mask(x, bar, _CMP_GT_OQ) | (_mm512_cmp_ps_mask(x, bar, _CMP_EQ_OQ) & lower);
+    Lanes operator()(Floats x, int first) const {
+        const Floats bar = floats(score);
+        const Lanes lower = lanes_of(id - first);  // ids
+        return is_greater(x, bar) | (is_equal(x, bar) & lower);
     }
 };
 
@@ -218,13 +217,13 @@ int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
     const Mass mass_of(row.top, choice.inverse_temperature);
     weights.assign((found.size() + 15) / 16 * 16, -INFINITY);
     for (size_t i = 0; i < found.size(); ++i) weights[i] = found[i].first;
-    __m512 sums = _mm512_setzero_ps();
+    Floats sums = Floats{};
     for (size_t i = 0; i < weights.size(); i += 16) {
-        const __m512 mass = mass_of(_mm512_loadu_ps(weights.data() + i));
-        _mm512_storeu_ps(weights.data() + i, mass);
-        sums = _mm512_add_ps(sums, mass);
+        const Floats mass = mass_of(load_floats(weights.data() + i));
+        store_floats(weights.data() + i, mass);
+        sums = sums + mass;
     }
-    const float most = choice.top_p < 1 ? choice.top_p * _mm512_reduce_add_ps(sums) : INFINITY;
+    const float most = choice.top_p < 1 ? choice.top_p * sum_of_lanes(sums) : INFINITY;
     const float least = choice.min_p * weights[0];
     float kept = weights[0];  // the first always may be drawn
     size_t end = 1;
@@ -269,8 +268,8 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
         }
         alignas(64) float parts[kPanel];
         for (int v = 0; v < 4; ++v) {
-            const __m512 part = part_of(row.x, row.n, block, v);
-            _mm512_store_ps(parts + v * 16, _mm512_maskz_mov_ps(open(part, block * kPanel + v * 16), mass_of(part)));
+            const Floats part = part_of(row.x, row.n, block, v);
+            store_floats(parts + v * 16, pick(open(part, block * kPanel + v * 16), mass_of(part), Floats{}));
         }
         for (int i = 0; i < kPanel; ++i) {
             if (!(parts[i] > 0)) continue;
@@ -286,12 +285,12 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
         for (int b = 0; b < blocks; ++b) {
             next[b] = 0;
             if (row.maxima[b] < before.score) continue;
-            __m512 mass = _mm512_setzero_ps();
+            Floats mass = Floats{};
             for (int v = 0; v < 4; ++v) {
-                const __m512 part = part_of(row.x, row.n, b, v);
-                mass = _mm512_mask_add_ps(mass, before(part, b * kPanel + v * 16), mass, mass_of(part));
+                const Floats part = part_of(row.x, row.n, b, v);
+                mass = pick(before(part, b * kPanel + v * 16), mass + mass_of(part), mass);
             }
-            ahead += next[b] = _mm512_reduce_add_ps(mass);
+            ahead += next[b] = sum_of_lanes(mass);
         }
         if ((ahead < choice.top_p * all && weight >= choice.min_p) || !(ahead > 0)) return token;  // the first always may
         open = before;

@@ -19,15 +19,15 @@ constexpr int kMostTaps = 8;
 // What 16 channels are multiplied with: their taps, the last of which meets the newest token, and their bias.
 template <class F>
 struct Taps {
-    __m512 weight[kMostTaps], bias;
-    __mmask16 lanes;
+    Floats weight[kMostTaps], bias;
+    Lanes lanes;
 
-    Taps(const Op& op, int channel) : bias(_mm512_setzero_ps()), lanes(lanes_of(op.n - channel)) {
+    Taps(const Op& op, int channel) : bias(Floats{}), lanes(lanes_of(op.n - channel)) {
         alignas(64) float turned[kMostTaps][16] = {};
         const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.dim;
         for (int c = 0; c < std::min(16, op.n - channel); ++c)
             for (int k = 0; k < op.dim; ++k) turned[k][c] = F::to(from[c * op.dim + k]);
-        for (int k = 0; k < op.dim; ++k) weight[k] = _mm512_load_ps(turned[k]);
+        for (int k = 0; k < op.dim; ++k) weight[k] = load_floats(turned[k]);
         if (op.keys) bias = F::load((const typename F::T*)op.keys + channel, lanes);
     }
 };
@@ -43,9 +43,9 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     if (op.mode) {
         const T* in = (const T*)op.in + sequence * tokens * op.n + channel;
         for (int t = 0; t < tokens; ++t) {
-            __m512 sum = taps.bias;
+            Floats sum = taps.bias;
             for (int k = std::max(0, before - t); k < op.dim; ++k)
-                sum = _mm512_fmadd_ps(taps.weight[k], F::load(in + (int64_t)(t - before + k) * op.n, taps.lanes), sum);
+                sum = fma(taps.weight[k], F::load(in + (int64_t)(t - before + k) * op.n, taps.lanes), sum);
             F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
         }
         return;
@@ -54,18 +54,17 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     alignas(64) float turned[16][16] = {};
     for (int first = 0; first < tokens; first += 16) {
         for (int c = 0; c < channels; ++c) {
-            __m512 sum = _mm512_setzero_ps();
+            Floats sum = Floats{};
             for (int k = 0; k < op.dim; ++k) {
                 const int from = first - before + k;
-                const __mmask16 known = lanes_of(tokens - from) & (from < 0 ? (__mmask16)(0xffff << std::min(16, -from)) : 0xffff);
-                const __m512 weight = _mm512_set1_ps(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.dim + k]));
-                sum = _mm512_fmadd_ps(weight, F::load(in + (int64_t)c * tokens + from, known), sum);
+                const Lanes known = lanes_of(tokens - from) & (from < 0 ? (Lanes)(0xffff << std::min(16, -from)) : 0xffff);
+                const Floats weight = floats(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.dim + k]));
+                sum = fma(weight, F::load(in + (int64_t)c * tokens + from, known), sum);
             }
-            _mm512_store_ps(turned[c], sum);
+            store_floats(turned[c], sum);
         }
-        const __m512i rows = _mm512_mullo_epi32(_mm512_set1_epi32(16), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
         for (int t = first; t < std::min(tokens, first + 16); ++t) {
-            const __m512 sum = _mm512_add_ps(taps.bias, _mm512_i32gather_ps(rows, &turned[0][t - first], 4));
+            const Floats sum = taps.bias + load_column(&turned[0][t - first]);
             F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
         }
     }
@@ -84,37 +83,33 @@ void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int chan
         for (int k = 0; k + 1 < op.dim; ++k) turned[k][c] = F::to(of[k] = of[k + 1]);
         turned[op.dim - 1][c] = F::to(of[op.dim - 1] = in[c]);
     }
-    __m512 sum = taps.bias;
-    for (int k = 0; k < op.dim; ++k) sum = _mm512_fmadd_ps(taps.weight[k], _mm512_load_ps(turned[k]), sum);
+    Floats sum = taps.bias;
+    for (int k = 0; k < op.dim; ++k) sum = fma(taps.weight[k], load_floats(turned[k]), sum);
     F::store((T*)op.out + sequence * op.n + channel, activate(sum, op.activation), taps.lanes);
 }
 
 // Sums of pairs of numbers in bf16: (lower halves of a times those of b) + (upper halves of both).
-inline __m512 products_of_pairs(__m512i a, __m512i b) {
-    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000);
-    const __m512 high = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(a, upper)),
-                                      _mm512_castsi512_ps(_mm512_and_si512(b, upper)));
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), high);
+inline Floats products_of_pairs(Ints a, Ints b) {
+    const Ints upper = ints((int32_t)0xffff0000);
+    const Floats high = as_floats(a & upper) * as_floats(b & upper);
+    return fma(as_floats(shift_left<16>(a)), as_floats(shift_left<16>(b)), high);
 }
 
 // The same of sixteen channels with four taps each in bf16, which most models have: a channel's state is 64 bits.
-inline void convolve_next_of_four(const Op& op, __m512 bias, int64_t sequence, int channel) {
-    const __m256i newest = _mm256_loadu_si256((const __m256i*)((const uint16_t*)op.in + sequence * op.n + channel));
-    auto* state = (__m512i*)((uint16_t*)op.routed + (sequence * op.n + channel) * 4);
-    const auto* weight = (const __m512i*)((const uint16_t*)op.weight + (int64_t)channel * 4);
-    __m512 pairs[2];
+inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, int channel) {
+    const auto* newest = (const uint16_t*)op.in + sequence * op.n + channel;
+    auto* state = (Ints*)((uint16_t*)op.routed + (sequence * op.n + channel) * 4);
+    const auto* weight = (const Ints*)((const uint16_t*)op.weight + (int64_t)channel * 4);
+    Floats pairs[2];
     for (int half = 0; half < 2; ++half) {
-        const __m128i its = half ? _mm256_extracti128_si256(newest, 1) : _mm256_castsi256_si128(newest);
-        const __m512i last = _mm512_slli_epi64(_mm512_cvtepu16_epi64(its), 48);
-        const __m512i now = _mm512_or_si512(_mm512_srli_epi64(_mm512_loadu_si512(state + half), 16), last);
-        _mm512_storeu_si512(state + half, now);
-        pairs[half] = products_of_pairs(now, _mm512_loadu_si512(weight + half));
+        const Ints last = shift_longs_left<48>(load_longs(newest + half * 8));
+        const Ints now = shift_longs_right<16>(load_ints(state + half)) | last;
+        store_ints(state + half, now);
+        pairs[half] = products_of_pairs(now, load_ints(weight + half));
     }
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    const __m512 sum = _mm512_add_ps(_mm512_permutex2var_ps(pairs[0], even, pairs[1]),
-                                     _mm512_permutex2var_ps(pairs[0], odd, pairs[1]));
-    BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate(_mm512_add_ps(sum, bias), op.activation));
+    const Ints even = shift_left<1>(counting_ints()), odd = add_ints(even, ints(1));
+    const Floats sum = permute_two(pairs[0], even, pairs[1]) + permute_two(pairs[0], odd, pairs[1]);
+    BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate(sum + bias, op.activation));
 }
 
 // out (sequences, k tokens, n channels) T; weight (n, dim taps) T; keys: bias (n,) T or null; routed: null, or the states
@@ -146,30 +141,30 @@ template <class F, int K>
 void convolve_span(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
     const int taps = K ? K : op.dim, before = taps - 1;
-    const __mmask16 lanes = lanes_of(op.n - channel);
+    const Lanes lanes = lanes_of(op.n - channel);
     auto state_of = [&](int slot) { return state_in<T>(op, step, slot) + channel; };
     const int source = step.span_source[span], next = span + 1 < step.spans ? step.span_source[span + 1] : -1;
     for (int k = 0; next >= 0 && k < before; ++k) __builtin_prefetch(state_of(next) + (int64_t)k * op.n, 1);
-    __m512 weight[K ? K : kMostTaps], past[K ? K : kMostTaps];  // the oldest first
-    for (int k = 0; k < taps; ++k) weight[k] = _mm512_maskz_loadu_ps(lanes, (const float*)op.weight + (int64_t)k * op.n + channel);
+    Floats weight[K ? K : kMostTaps], past[K ? K : kMostTaps];  // the oldest first
+    for (int k = 0; k < taps; ++k) weight[k] = load_floats((const float*)op.weight + (int64_t)k * op.n + channel, lanes);
     for (int k = 0; k < before; ++k)
-        past[k] = source < 0 ? _mm512_setzero_ps() : F::load(state_of(source) + (int64_t)k * op.n, lanes);
+        past[k] = source < 0 ? Floats{} : F::load(state_of(source) + (int64_t)k * op.n, lanes);
     auto save = [&](int slot) {
         for (int k = 0; k < before; ++k) F::store(state_of(slot) + (int64_t)k * op.n, past[k], lanes);
     };
-    const __m512 bias = op.bias ? _mm512_maskz_loadu_ps(lanes, op.bias + channel) : _mm512_setzero_ps();
+    const Floats bias = op.bias ? load_floats(op.bias + channel, lanes) : Floats{};
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     for (int64_t t = first; t < end; ++t) {
         const int64_t at = t * op.stride + channel;
-        __m512 x = F::load((const T*)op.in + at, lanes);
-        if (op.keys) x = _mm512_mul_ps(x, F::load((const T*)op.keys + at, lanes));
-        __m512 sum = _mm512_fmadd_ps(weight[before], x, bias);
+        Floats x = F::load((const T*)op.in + at, lanes);
+        if (op.keys) x = x * F::load((const T*)op.keys + at, lanes);
+        Floats sum = fma(weight[before], x, bias);
         for (int k = 0; k < before; ++k) {
-            sum = _mm512_fmadd_ps(weight[k], past[k], sum);
+            sum = fma(weight[k], past[k], sum);
             past[k] = k + 1 < before ? past[k + 1] : x;
         }
-        __m512 made = activate(sum, op.activation);
-        if (op.values) made = _mm512_mul_ps(made, F::load((const T*)op.values + at, lanes));
+        Floats made = activate(sum, op.activation);
+        if (op.values) made = made * F::load((const T*)op.values + at, lanes);
         F::store((T*)op.out + t * op.n + channel, made, lanes);
         save_states(step, span, t + 1 - first, save);
     }

@@ -18,20 +18,20 @@
 namespace {
 
 constexpr int kMostDim = 256;  // of a state's rows
-constexpr int kMostColumns = 8;  // vectors of a task
+constexpr int kMostColumns = kSums >= 16 ? 8 : 2;  // vectors of a task
 
 // out, of a row in (dim,) T: fp32, of length one if it is to be, times a factor.
 template <class F>
 inline void direction(const typename F::T* from, int dim, float eps, bool unit, float factor, float* out) {
-    __m512 squares = _mm512_setzero_ps();
+    Floats squares = Floats{};
     for (int i = 0; i < dim; i += 16) {
-        const __m512 x = F::load(from + i, 0xffff);
-        squares = _mm512_fmadd_ps(x, x, squares);
-        _mm512_store_ps(out + i, x);
+        const Floats x = F::load(from + i, 0xffff);
+        squares = fma(x, x, squares);
+        store_floats(out + i, x);
     }
-    if (unit) factor /= sqrtf(_mm512_reduce_add_ps(squares) + eps);
+    if (unit) factor /= sqrtf(sum_of_lanes(squares) + eps);
     for (int i = 0; i < dim; i += 16)
-        _mm512_store_ps(out + i, _mm512_mul_ps(_mm512_load_ps(out + i), _mm512_set1_ps(factor)));
+        store_floats(out + i, load_floats(out + i) * floats(factor));
 }
 
 // V vectors of columns of a head's state.
@@ -56,23 +56,23 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
         const int64_t of_key = t * op.stride + key_head * op.dim;
         direction<F>((const T*)op.in + of_key, op.dim, op.eps, op.mode, op.scale, query);
         direction<F>((const T*)op.keys + of_key, op.dim, op.eps, op.mode, 1, key);
-        const __m512 kept = _mm512_set1_ps(expf(op.bias[t * op.k + head]));
-        const __m512 beta = _mm512_set1_ps(op.weight2[t * op.k + head]);
-        __m512 missing[V], answer[V];
-        for (int v = 0; v < V; ++v) missing[v] = answer[v] = _mm512_setzero_ps();
+        const Floats kept = floats(expf(op.bias[t * op.k + head]));
+        const Floats beta = floats(op.weight2[t * op.k + head]);
+        Floats missing[V], answer[V];
+        for (int v = 0; v < V; ++v) missing[v] = answer[v] = Floats{};
         for (int i = 0; i < op.dim; ++i)
             for (int v = 0; v < V; ++v)
-                missing[v] = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), _mm512_load_ps(held + (i * V + v) * 16), missing[v]);
+                missing[v] = fma(floats(key[i]), load_floats(held + (i * V + v) * 16), missing[v]);
         for (int v = 0; v < V; ++v) {
-            const __m512 value = F::load((const T*)op.values + t * op.n + head * op.value_dim + column + v * 16, 0xffff);
-            missing[v] = _mm512_mul_ps(beta, _mm512_fnmadd_ps(kept, missing[v], value));
+            const Floats value = F::load((const T*)op.values + t * op.n + head * op.value_dim + column + v * 16, 0xffff);
+            missing[v] = beta * fma(-kept, missing[v], value);
         }
         for (int i = 0; i < op.dim; ++i)
             for (int v = 0; v < V; ++v) {
                 float* at = held + (i * V + v) * 16;
-                const __m512 next = _mm512_fmadd_ps(_mm512_set1_ps(key[i]), missing[v], _mm512_mul_ps(kept, _mm512_load_ps(at)));
-                _mm512_store_ps(at, next);
-                answer[v] = _mm512_fmadd_ps(_mm512_set1_ps(query[i]), next, answer[v]);
+                const Floats next = fma(floats(key[i]), missing[v], kept * load_floats(at));
+                store_floats(at, next);
+                answer[v] = fma(floats(query[i]), next, answer[v]);
             }
         for (int v = 0; v < V; ++v)
             F::store((T*)op.out + (t * op.heads + head) * op.value_dim + column + v * 16, answer[v]);
@@ -114,14 +114,14 @@ void decay(Run& run, int index, const Op& op, const Step& step) {
         for (int64_t t = task * kTogether; t < std::min((task + 1) * kTogether, step.tokens); ++t) {
             float* out = (float*)op.out + t * 2 * op.heads;
             for (int h = 0; h < op.heads; h += 16) {
-                const __mmask16 mask = lanes_of(op.heads - h);
-                auto of_heads = [&](const void* from) { return _mm512_maskz_loadu_ps(mask, (const float*)from + h); };
+                const Lanes mask = lanes_of(op.heads - h);
+                auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
                 auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
-                const __m512 forgets = softplus(_mm512_add_ps(given(op.in), of_heads(op.bias)));
-                const __m512 against = exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), given(op.keys)));
-                const __m512 puts_in = _mm512_div_ps(_mm512_set1_ps(op.scale), _mm512_add_ps(_mm512_set1_ps(1.0f), against));
-                _mm512_mask_storeu_ps(out + h, mask, _mm512_mul_ps(of_heads(op.weight), forgets));
-                _mm512_mask_storeu_ps(out + op.heads + h, mask, puts_in);
+                const Floats forgets = softplus(given(op.in) + of_heads(op.bias));
+                const Floats against = exp(-given(op.keys));
+                const Floats puts_in = floats(op.scale) / (floats(1.0f) + against);
+                store_floats(out + h, of_heads(op.weight) * forgets, mask);
+                store_floats(out + op.heads + h, puts_in, mask);
             }
         }
     });

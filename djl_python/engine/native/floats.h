@@ -12,24 +12,24 @@ namespace {
 // sums (R, kPanel) += R rows times V vectors of a part of a panel, which `reader` reads.
 template <class F, int R, int V, class Reader, class Fetch>
 inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, float* sums) {
-    __m512 sum[R][V];
+    Floats sum[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) sum[r][v] = _mm512_load_ps(sums + r * kPanel + v * 16);
+        for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * kPanel + v * 16);
     for (int p = 0; p < steps; ++p) {
-        __m512i b[V];
+        Ints b[V];
         reader.read(b);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const __m512i x = rows.spread(r);
-            for (int v = 0; v < V; ++v) sum[r][v] = F::fma(sum[r][v], b[v], x);
+            const Ints x = rows.spread(r);
+            for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
         }
         rows.advance();
         fetch();
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) _mm512_store_ps(sums + r * kPanel + v * 16, sum[r][v]);
+        for (int v = 0; v < V; ++v) store_floats(sums + r * kPanel + v * 16, sum[r][v]);
 }
 
 // A part of a panel and the rows that it is multiplied with. `Weights` is what reads it: it has lines; its address `at`;
@@ -38,7 +38,8 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
-    static constexpr Shape shape{12, 2};
+    static constexpr bool divisible = true;
+    static constexpr Shape shape = F::shape;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
@@ -92,7 +93,7 @@ struct FloatPanel {
         return {Weights(op, panel, parts, number, at(first)), rows, stride};
     }
 
-    void finish(__m512 (&)[4]) const {}
+    void finish(Floats (&)[4]) const {}
 
 private:
     static int steps_of(const Op& op) { return op.k / F::pair; }
@@ -112,8 +113,8 @@ struct PlainWeights {
     struct Reader {
         const char* from;
 
-        void read(__m512i (&b)[V]) {
-            for (int v = 0; v < V; ++v) b[v] = _mm512_loadu_si512(from + v * 64);
+        void read(Ints (&b)[V]) {
+            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 64);
             from += lines * 64;
         }
     };

@@ -32,23 +32,23 @@ inline void normalize(const float* x, int n, int mode, float eps, float& mean, f
         inverse = 1;
         return;
     }
-    __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+    Floats sum = Floats{}, squares = Floats{};
     int i = 0;
     mean = 0;
     float tail = 0;
     if (mode == kLayer) {
-        for (; i + 16 <= n; i += 16) sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + i));
+        for (; i + 16 <= n; i += 16) sum = sum + load_floats(x + i);
         for (; i < n; ++i) tail += x[i];
-        mean = (_mm512_reduce_add_ps(sum) + tail) / n;
+        mean = (sum_of_lanes(sum) + tail) / n;
     }
-    const __m512 shift = _mm512_set1_ps(mean);
+    const Floats shift = floats(mean);
     tail = 0;
     for (i = 0; i + 16 <= n; i += 16) {
-        __m512 v = _mm512_sub_ps(_mm512_loadu_ps(x + i), shift);
-        squares = _mm512_fmadd_ps(v, v, squares);
+        Floats v = load_floats(x + i) - shift;
+        squares = fma(v, v, squares);
     }
     for (; i < n; ++i) tail += (x[i] - mean) * (x[i] - mean);
-    inverse = 1.0f / sqrtf((_mm512_reduce_add_ps(squares) + tail) / n + eps);
+    inverse = 1.0f / sqrtf((sum_of_lanes(squares) + tail) / n + eps);
 }
 
 inline void rotate(float* x, const Op& op, int64_t position) {
@@ -58,10 +58,10 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     int done = 0;
     if (!op.interleaved)
         for (; done + 16 <= half; done += 16) {
-            const __m512 u = _mm512_loadu_ps(x + done), v = _mm512_loadu_ps(x + done + half);
-            const __m512 cosine = _mm512_loadu_ps(c + done), sine = _mm512_loadu_ps(s + done);
-            _mm512_storeu_ps(x + done, _mm512_fmsub_ps(u, cosine, _mm512_mul_ps(v, sine)));
-            _mm512_storeu_ps(x + done + half, _mm512_fmadd_ps(v, cosine, _mm512_mul_ps(u, sine)));
+            const Floats u = load_floats(x + done), v = load_floats(x + done + half);
+            const Floats cosine = load_floats(c + done), sine = load_floats(s + done);
+            store_floats(x + done, fma(u, cosine, -(v * sine)));
+            store_floats(x + done + half, fma(v, cosine, u * sine));
         }
     for (int i = done; i < half; ++i) {
         const int a = op.interleaved ? 2 * i : i, b = op.interleaved ? 2 * i + 1 : i + half;
@@ -121,8 +121,8 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
             T* to = key_group<F>(op, step, block, h, group);
             T rounded[16];
             for (int i = 0; i < op.dim; i += 16) {
-                const __mmask16 mask = lanes_of(op.dim - i);
-                F::store(rounded, _mm512_maskz_loadu_ps(mask, key + i));
+                const Lanes mask = lanes_of(op.dim - i);
+                F::store(rounded, load_floats(key + i, mask));
                 for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
                     memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
@@ -134,7 +134,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
             }
             T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair;
             for (int i = 0; i < op.value_dim; i += 16)
-                F::store_in_pairs(into + i * F::pair, _mm512_loadu_ps(value + i), lane % F::pair);
+                F::store_in_pairs(into + i * F::pair, load_floats(value + i), lane % F::pair);
         }
     });
 }

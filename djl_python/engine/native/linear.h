@@ -18,44 +18,43 @@
 
 namespace {
 
-constexpr int kNarrow = 6;      // rows of a tile of four vectors
+constexpr int kNarrow = kSums / 4;  // rows of a tile of four vectors
 constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
 constexpr int kBand = 96;       // rows that a panel is multiplied with at a time, at most
-constexpr int kTwice = 96;      // steps whose weights stay in the first cache until both halves of a panel are done
+constexpr int kTwice = 96;      // steps whose weights stay in the first cache until all of a panel is done
 
-inline __m512 activate(__m512 x, int activation) {
-    const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
+inline Floats activate(Floats x, int activation) {
+    const Floats half = floats(0.5f), one = floats(1.0f);
     switch (activation) {
         case kSilu:
-            return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+            return x / (one + exp(-x));
         case kQuickGelu:
-            return _mm512_div_ps(x, _mm512_add_ps(one, exp_ps(_mm512_mul_ps(_mm512_set1_ps(-1.702f), x))));
+            return x / (one + exp(floats(-1.702f) * x));
         case kGeluTanh: {
-            __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
-            __m512 inner = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.79788456f));
-            return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, tanh_ps(inner)));
+            Floats cube = x * x * x;
+            Floats inner = fma(cube, floats(0.044715f), x) * floats(0.79788456f);
+            return half * x * (one + tanh(inner));
         }
         case kGeluErf:
-            return _mm512_mul_ps(_mm512_mul_ps(half, x),
-                                 _mm512_add_ps(one, erf_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)))));
+            return half * x * (one + erf(x * floats(0.70710678f)));
         case kRelu:
-            return _mm512_max_ps(x, _mm512_setzero_ps());
+            return max(x, Floats{});
         case kReluSquared:
-            x = _mm512_max_ps(x, _mm512_setzero_ps());
-            return _mm512_mul_ps(x, x);
+            x = max(x, Floats{});
+            return x * x;
         default:
             return x;
     }
 }
 
 // What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
-inline __m512 gated(__m512 gate, __m512 x, const Op& op) {
-    if (op.activation != kClampedSwiglu) return _mm512_mul_ps(activate(gate, op.activation), x);
-    const __m512 limit = _mm512_set1_ps(op.softcap), one = _mm512_set1_ps(1.0f);
-    gate = _mm512_min_ps(gate, limit);
-    x = _mm512_max_ps(_mm512_min_ps(x, limit), _mm512_sub_ps(_mm512_setzero_ps(), limit));
-    const __m512 inner = exp_ps(_mm512_mul_ps(gate, _mm512_set1_ps(-op.eps)));
-    return _mm512_mul_ps(_mm512_add_ps(x, one), _mm512_div_ps(gate, _mm512_add_ps(one, inner)));
+inline Floats gated(Floats gate, Floats x, const Op& op) {
+    if (op.activation != kClampedSwiglu) return activate(gate, op.activation) * x;
+    const Floats limit = floats(op.softcap), one = floats(1.0f);
+    gate = min(gate, limit);
+    x = max(min(x, limit), -limit);
+    const Floats inner = exp(gate * floats(-op.eps));
+    return (x + one) * (gate / (one + inner));
 }
 
 // Panels of columns, of one expert if there are any, or of one of the products that lie side by side.
@@ -76,11 +75,11 @@ inline int64_t made_at(const Op& op, int64_t row, int panel) {
 // What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes. Loops are unrolled, or
 // compilers leave the sums in memory.
 template <class F>
-inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row, int panel, __m512 (&sum)[4]) {
+inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row, int panel, Floats (&sum)[4]) {
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_loadu_ps(op.bias + panel * kPanel + v * 16));
-    __m512 most = _mm512_set1_ps(-INFINITY);
+        for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
+    Floats most = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated(sum[0], sum[2], op);
@@ -96,28 +95,23 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     for (int v = 0; v < 4; ++v) {
         const int c = first + v * 16;
         if (v >= vectors || c >= op.n) break;
-        const __mmask16 mask = lanes_of(op.n - c);
+        const Lanes mask = lanes_of(op.n - c);
         if (op.mode == 0) {
             F::store((typename F::T*)op.out + begin + c, sum[v], mask);
             continue;
         }
         float* out = (float*)op.out + begin + c;
-        __m512 x = _mm512_mul_ps(sum[v], _mm512_set1_ps(op.scale));
-        if (op.mode == 1) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, out));
+        Floats x = sum[v] * floats(op.scale);
+        if (op.mode == 1) x = x + load_floats(out, mask);
         if (op.softcap > 0) {
-            const __m512 cap = _mm512_set1_ps(op.softcap);
-            x = _mm512_mul_ps(tanh_ps(_mm512_div_ps(x, cap)), cap);
+            const Floats cap = floats(op.softcap);
+            x = tanh(x / cap) * cap;
         }
-        _mm512_mask_storeu_ps(out, mask, x);
-        most = _mm512_mask_max_ps(most, mask, most, x);
+        store_floats(out, x, mask);
+        most = pick(mask, max(most, x), most);
     }
-    if (op.maxima) op.maxima[row * panels_of(op) + panel] = _mm512_reduce_max_ps(most);
+    if (op.maxima) op.maxima[row * panels_of(op) + panel] = greatest_lane(most);
 }
-
-// The shape of tiles where there are several: rows at most, and vectors of a panel's four.
-struct Shape {
-    int rows, vectors;
-};
 
 // How some rows are multiplied with a part of a panel whose steps are so many lines. Tiles are of nearly the same height: a
 // low last one would wait for its own additions.
@@ -225,18 +219,18 @@ inline __attribute__((always_inline)) void with_height(int height, const Work& w
     work(std::integral_constant<int, Least>{});
 }
 
-// R rows, which are a tile for each half of a panel, times a part of it. Who comes second finds weights in the first cache.
+// R rows, which are a tile of each of a panel's widths, times a part of it. Who comes later finds weights in the first cache.
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, float* sums) {
-    constexpr int lines = Part::lines, vectors = Part::shape.vectors;
+    constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
     const char* at = part.at + kAhead;
     const int length = evenly(steps, kTwice);
     for (int from = 0; from < steps; from += length) {
         const Part some = part.after(from);
         const int count = std::min(length, steps - from);
         for (int vector = 0; vector < 4; vector += vectors) {
-            at += count * lines * 32;
-            some.template tile<R, vectors>(0, vector, count, FetchOwn<(lines + 1) / 2>{at, lines * 32}, sums + vector * 16);
+            at += count * bytes;
+            some.template tile<R, vectors>(0, vector, count, FetchOwn<(bytes + 63) / 64>{at, bytes}, sums + vector * 16);
         }
     }
 }
@@ -250,7 +244,7 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
             part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
         });
     constexpr Shape shape = Part::shape;
-    if constexpr (shape.rows > kNarrow)
+    if constexpr (shape.rows > kNarrow && Part::divisible)
         if (rows <= shape.rows)
             return with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
@@ -285,8 +279,7 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
 // Panel knows a format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has the
 // address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
 // tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel);
-// correct(rows, sums), which adds what tiles leave out; and, if such a tile is higher than kNarrow, after(steps), what is
-// left of the part then.
+// correct(rows, sums), which adds what tiles leave out; and, if it is divisible, after(steps), what is left of it then.
 //
 // `upcoming` tells where the calling thread's part of the next product is, or null.
 template <class Panel, class Upcoming>
@@ -311,9 +304,9 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
             part.correct(last - first, sums);
         }
         for (int row = first; row < last; ++row) {
-            __m512 sum[4];
+            Floats sum[4];
 #pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) sum[v] = _mm512_load_ps(sums + (row - first) * kPanel + v * 16);
+            for (int v = 0; v < 4; ++v) sum[v] = load_floats(sums + (row - first) * kPanel + v * 16);
             panel.finish(sum);
             finish_row<typename Panel::Format>(op, row, panel_index, sum);
         }

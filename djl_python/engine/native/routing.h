@@ -38,17 +38,17 @@ struct Routed {
 
 // The greatest of (padded,) numbers, the first one if there are several.
 inline int greatest(const float* numbers, int padded) {
-    __m512 most = _mm512_load_ps(numbers);
-    __m512i at = _mm512_setzero_si512();
+    Floats most = load_floats(numbers);
+    Ints at = Ints{};
     for (int i = 16; i < padded; i += 16) {
-        const __m512 x = _mm512_load_ps(numbers + i);
-        const __mmask16 more = _mm512_cmp_ps_mask(x, most, _CMP_GT_OQ);
-        most = _mm512_mask_mov_ps(most, more, x);
-        at = _mm512_mask_mov_epi32(at, more, _mm512_set1_epi32(i));
+        const Floats x = load_floats(numbers + i);
+        const Lanes more = is_greater(x, most);
+        most = pick(more, x, most);
+        at = pick(more, ints(i), at);
     }
-    at = _mm512_add_epi32(at, _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    const __mmask16 best = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
-    return best ? _mm512_mask_reduce_min_epi32(best, at) : 0;  // NaN: any expert does
+    at = add_ints(at, counting_ints());
+    const Lanes best = is_equal(most, floats(greatest_lane(most)));
+    return best ? least_lane(at, best) : 0;  // NaN: any expert does
 }
 
 // in (tokens, k) fp32, k at least `experts`: each token's experts and what each counts. mode 0: a softmax of the scores,
@@ -60,26 +60,26 @@ void route(Run& run, int index, const Op& op, const Step& step) {
     alignas(64) float values[kMostExperts], ranks[kMostExperts];
     run.share(index, step.tokens, [&](int t) {
         const float* scores = (const float*)op.in + (int64_t)t * op.k;
-        __m512 most = _mm512_set1_ps(never), total = _mm512_setzero_ps();
+        Floats most = floats(never), total = Floats{};
         for (int i = 0; i < padded; i += 16) {
-            const __mmask16 mask = lanes_of(op.experts - i);
-            most = _mm512_mask_max_ps(most, mask, most, _mm512_maskz_loadu_ps(mask, scores + i));
+            const Lanes mask = lanes_of(op.experts - i);
+            most = pick(mask, max(most, load_floats(scores + i, mask)), most);
         }
-        const __m512 shift = op.mode == 0 ? _mm512_set1_ps(_mm512_reduce_max_ps(most)) : _mm512_setzero_ps();
+        const Floats shift = op.mode == 0 ? floats(greatest_lane(most)) : Floats{};
         for (int i = 0; i < padded; i += 16) {
-            const __mmask16 mask = lanes_of(op.experts - i);
-            const __m512 x = exp_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + i), shift));
-            total = _mm512_mask_add_ps(total, mask, total, x);
-            _mm512_store_ps(values + i, x);
+            const Lanes mask = lanes_of(op.experts - i);
+            const Floats x = exp(load_floats(scores + i, mask) - shift);
+            total = pick(mask, total + x, total);
+            store_floats(values + i, x);
         }
-        const __m512 one = _mm512_set1_ps(1.0f), all = _mm512_set1_ps(_mm512_reduce_add_ps(total));
+        const Floats one = floats(1.0f), all = floats(sum_of_lanes(total));
         for (int i = 0; i < padded; i += 16) {
-            const __mmask16 mask = lanes_of(op.experts - i);
-            const __m512 x = _mm512_load_ps(values + i);
-            const __m512 value = _mm512_div_ps(x, op.mode == 0 ? all : _mm512_add_ps(x, one));
-            const __m512 rank = op.bias ? _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, op.bias + i)) : value;
-            _mm512_store_ps(values + i, value);
-            _mm512_store_ps(ranks + i, _mm512_mask_mov_ps(_mm512_set1_ps(never), mask, rank));
+            const Lanes mask = lanes_of(op.experts - i);
+            const Floats x = load_floats(values + i);
+            const Floats value = x / (op.mode == 0 ? all : x + one);
+            const Floats rank = op.bias ? value + load_floats(op.bias + i, mask) : value;
+            store_floats(values + i, value);
+            store_floats(ranks + i, pick(mask, rank, floats(never)));
         }
         float sum = 0;
         for (int c = 0; c < op.chosen; ++c) {
@@ -132,15 +132,15 @@ void combine(Run& run, int index, const Op& op, const Step& step) {
         const float* shared = op.weight ? (const float*)op.weight + (int64_t)t * op.n : nullptr;
         const float gate = op.weight2 ? 1.0f / (1.0f + expf(-op.weight2[(int64_t)t * op.k + op.experts])) : 1.0f;
         for (int i = 0; i < op.n; i += 16) {
-            const __mmask16 mask = lanes_of(op.n - i);
-            __m512 sum = _mm512_setzero_ps();
+            const Lanes mask = lanes_of(op.n - i);
+            Floats sum = Floats{};
             for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c) {
                 const float* row = (const float*)op.in + (int64_t)routed.places[c] * op.n + i;
-                sum = _mm512_fmadd_ps(_mm512_set1_ps(routed.weights[c]), _mm512_maskz_loadu_ps(mask, row), sum);
+                sum = fma(floats(routed.weights[c]), load_floats(row, mask), sum);
             }
-            if (shared) sum = _mm512_fmadd_ps(_mm512_set1_ps(gate), _mm512_maskz_loadu_ps(mask, shared + i), sum);
-            if (op.mode == 1) sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out + i));
-            _mm512_mask_storeu_ps(out + i, mask, sum);
+            if (shared) sum = fma(floats(gate), load_floats(shared + i, mask), sum);
+            if (op.mode == 1) sum = fma(sum, floats(op.scale), load_floats(out + i, mask));
+            store_floats(out + i, sum, mask);
         }
     });
 }

@@ -68,24 +68,24 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         float mean, inverse;
         normalize(x, op.n, op.norm, op.eps, mean, inverse);
-        auto value = [&](int i, __mmask16 mask) {
-            __m512 v = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), _mm512_set1_ps(mean));
-            v = _mm512_mul_ps(v, _mm512_set1_ps(inverse));
-            if (weight) v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(mask, weight + i));
-            if (op.bias) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, op.bias + i));
+        auto value = [&](int i, Lanes mask) {
+            Floats v = load_floats(x + i, mask) - floats(mean);
+            v = v * floats(inverse);
+            if (weight) v = v * load_floats(weight + i, mask);
+            if (op.bias) v = v + load_floats(op.bias + i, mask);
             return v;
         };
         for (int i = 0; i < op.n; i += 16) {
-            const __mmask16 mask = lanes_of(op.n - i);
+            const Lanes mask = lanes_of(op.n - i);
             if (op.mode == 0) {
                 F::store((typename F::T*)op.out + t * pitch_of(op, op.n) + i, value(i, mask), mask);
                 continue;
             }
             float* out = (float*)op.out + (int64_t)t * op.n + i;
-            __m512 made = value(i, mask);
+            Floats made = value(i, mask);
             if (op.mode == 1)
-                made = _mm512_fmadd_ps(made, _mm512_set1_ps(op.scale), _mm512_maskz_loadu_ps(mask, out));
-            _mm512_mask_storeu_ps(out, mask, made);
+                made = fma(made, floats(op.scale), load_floats(out, mask));
+            store_floats(out, made, mask);
         }
     });
 }
@@ -105,22 +105,22 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
             for (int first = 0; first < op.n; first += op.k) {
                 const int64_t at = t * op.n + first;
                 const T* gates = (const T*)op.keys + t * op.stride + first;
-                auto gate = [&](int i, __mmask16 mask) { return activate(F::load(gates + i, mask), kSilu); };
+                auto gate = [&](int i, Lanes mask) { return activate(F::load(gates + i, mask), kSilu); };
                 for (int i = 0; i < op.k; i += 16) {
-                    const __mmask16 mask = lanes_of(op.k - i);
-                    __m512 x = F::load((const T*)op.in + at + i, mask);
-                    if (op.keys && op.mode == 1) x = _mm512_mul_ps(x, gate(i, mask));
-                    _mm512_mask_storeu_ps(room.data() + i, mask, x);
+                    const Lanes mask = lanes_of(op.k - i);
+                    Floats x = F::load((const T*)op.in + at + i, mask);
+                    if (op.keys && op.mode == 1) x = x * gate(i, mask);
+                    store_floats(room.data() + i, x, mask);
                 }
                 float mean, inverse;
                 normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
                 for (int i = 0; i < op.k; i += 16) {
-                    const __mmask16 mask = lanes_of(op.k - i);
-                    __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, room.data() + i), _mm512_set1_ps(mean));
-                    x = _mm512_mul_ps(x, _mm512_set1_ps(inverse));
-                    x = _mm512_mul_ps(x, _mm512_maskz_loadu_ps(mask, weight + first + i));
-                    if (op.bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, op.bias + first + i));
-                    if (op.keys && op.mode == 0) x = _mm512_mul_ps(x, gate(i, mask));
+                    const Lanes mask = lanes_of(op.k - i);
+                    Floats x = load_floats(room.data() + i, mask) - floats(mean);
+                    x = x * floats(inverse);
+                    x = x * load_floats(weight + first + i, mask);
+                    if (op.bias) x = x + load_floats(op.bias + first + i, mask);
+                    if (op.keys && op.mode == 0) x = x * gate(i, mask);
                     F::store((T*)op.out + t * pitch_of(op, op.n) + first + i, x, mask);
                 }
             }
@@ -130,15 +130,15 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
 // out (tokens, n) T *= sigmoid(in), with mode 1 in itself, rows of (n,) fp32 `stride` apart.
 template <class F>
 void gate(Run& run, int index, const Op& op, const Step& step) {
-    const __m512 one = _mm512_set1_ps(1.0f);
+    const Floats one = floats(1.0f);
     run.share(index, step.tokens, [&](int t) {
         const float* from = (const float*)op.in + (int64_t)t * op.stride;
         auto* out = (typename F::T*)op.out + t * pitch_of(op, op.n);
         for (int i = 0; i < op.n; i += 16) {
-            const __mmask16 mask = lanes_of(op.n - i);
-            const __m512 x = _mm512_maskz_loadu_ps(mask, from + i), was = F::load(out + i, mask);
-            const __m512 opened = _mm512_add_ps(one, exp_ps(_mm512_sub_ps(_mm512_setzero_ps(), x)));
-            F::store(out + i, op.mode ? _mm512_mul_ps(was, x) : _mm512_div_ps(was, opened), mask);
+            const Lanes mask = lanes_of(op.n - i);
+            const Floats x = load_floats(from + i, mask), was = F::load(out + i, mask);
+            const Floats opened = one + exp(-x);
+            F::store(out + i, op.mode ? was * x : was / opened, mask);
         }
     });
 }

@@ -28,26 +28,26 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
         const int64_t shared = t * op.n + group * op.value_dim, to = (t * op.heads + head) * op.dim;
         const T* given = (const T*)op.in + t * op.stride + head * op.dim;
         for (int n = 0; n < op.value_dim; n += 16) {
-            _mm512_store_ps(in + n, F::load((const T*)op.keys + shared + n, 0xffff));
-            _mm512_store_ps(out + n, F::load((const T*)op.values + shared + n, 0xffff));
+            store_floats(in + n, F::load((const T*)op.keys + shared + n, 0xffff));
+            store_floats(out + n, F::load((const T*)op.values + shared + n, 0xffff));
         }
         const float dt = op.bias[t * op.heads + head];
-        const __m512 kept = _mm512_set1_ps(expf(dt * op.weight2[head]));
+        const Floats kept = floats(expf(dt * op.weight2[head]));
         for (int p = 0; p < op.dim; ++p) {
             const float x = F::to(given[p]);
-            const __m512 taken = _mm512_set1_ps(dt * x);
-            __m512 sum = _mm512_setzero_ps();
+            const Floats taken = floats(dt * x);
+            Floats sum = Floats{};
             for (int n = 0; n < op.value_dim; n += 16) {
                 float* at = state + (int64_t)p * op.value_dim + n;
-                const __m512 next = _mm512_fmadd_ps(taken, _mm512_load_ps(in + n), _mm512_mul_ps(kept, _mm512_loadu_ps(at)));
-                _mm512_storeu_ps(at, next);
-                sum = _mm512_fmadd_ps(next, _mm512_load_ps(out + n), sum);
+                const Floats next = fma(taken, load_floats(in + n), kept * load_floats(at));
+                store_floats(at, next);
+                sum = fma(next, load_floats(out + n), sum);
             }
-            made[p % 16] = _mm512_reduce_add_ps(sum) + skipped * x;
+            made[p % 16] = sum_of_lanes(sum) + skipped * x;
             if (p % 16 < 15 && p + 1 < op.dim) continue;
-            const __mmask16 lanes = lanes_of(p % 16 + 1);
-            if (op.mode) F::store((T*)op.out + to + p / 16 * 16, _mm512_load_ps(made), lanes);
-            else _mm512_mask_storeu_ps((float*)op.out + to + p / 16 * 16, lanes, _mm512_load_ps(made));
+            const Lanes lanes = lanes_of(p % 16 + 1);
+            if (op.mode) F::store((T*)op.out + to + p / 16 * 16, load_floats(made), lanes);
+            else store_floats((float*)op.out + to + p / 16 * 16, load_floats(made), lanes);
         }
         save_states(step, span, t + 1 - first, [&](int slot) {
             memcpy(state_in<float>(op, step, slot) + head * size, state, size * sizeof(float));
@@ -72,10 +72,10 @@ void step_sizes(Run& run, int index, const Op& op, const Step& step) {
         const auto* in = (const typename F::T*)op.in + (int64_t)t * op.stride;
         auto* out = (float*)op.out + (int64_t)t * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
-            const __mmask16 mask = lanes_of(op.heads - h);
-            const __m512 made = softplus(_mm512_add_ps(F::load(in + h, mask), _mm512_maskz_loadu_ps(mask, op.bias + h)));
-            const __m512 least = _mm512_max_ps(made, _mm512_set1_ps(op.eps));
-            _mm512_mask_storeu_ps(out + h, mask, _mm512_min_ps(least, _mm512_set1_ps(op.softcap)));
+            const Lanes mask = lanes_of(op.heads - h);
+            const Floats made = softplus(F::load(in + h, mask) + load_floats(op.bias + h, mask));
+            const Floats least = max(made, floats(op.eps));
+            store_floats(out + h, min(least, floats(op.softcap)), mask);
         }
     });
 }
@@ -86,29 +86,29 @@ template <class F, int N>
 void select_channels(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
     const int size = N ? N : op.value_dim;
-    const __mmask16 lanes = lanes_of(op.dim - channel);
-    auto vector = [&](const float* from) { return _mm512_maskz_loadu_ps(lanes, from + channel); };
-    __m512 held[N ? N : kMostState];
+    const Lanes lanes = lanes_of(op.dim - channel);
+    auto vector = [&](const float* from) { return load_floats(from + channel, lanes); };
+    Floats held[N ? N : kMostState];
     const int source = step.span_source[span];
     for (int n = 0; n < size; ++n)
-        held[n] = source < 0 ? _mm512_setzero_ps() : vector(state_in<float>(op, step, source) + (int64_t)n * op.dim);
+        held[n] = source < 0 ? Floats{} : vector(state_in<float>(op, step, source) + (int64_t)n * op.dim);
     auto save = [&](int slot) {
         float* state = state_in<float>(op, step, slot) + channel;
-        for (int n = 0; n < size; ++n) _mm512_mask_storeu_ps(state + (int64_t)n * op.dim, lanes, held[n]);
+        for (int n = 0; n < size; ++n) store_floats(state + (int64_t)n * op.dim, held[n], lanes);
     };
     const auto* decay = (const float*)op.weight;
-    const __m512 none = _mm512_setzero_ps();
-    const __m512 bias = op.weight2 ? vector(op.weight2) : none, skipped = op.weight3 ? vector(op.weight3) : none;
+    const Floats none = Floats{};
+    const Floats bias = op.weight2 ? vector(op.weight2) : none, skipped = op.weight3 ? vector(op.weight3) : none;
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     for (int64_t t = first; t < end; ++t) {
-        const __m512 x = F::load((const T*)op.in + t * op.dim + channel, lanes);
-        const __m512 dt = softplus(_mm512_add_ps(vector(op.bias + t * op.dim), bias)), taken = _mm512_mul_ps(dt, x);
+        const Floats x = F::load((const T*)op.in + t * op.dim + channel, lanes);
+        const Floats dt = softplus(vector(op.bias + t * op.dim) + bias), taken = dt * x;
         const T *in = (const T*)op.keys + t * op.n, *out = (const T*)op.values + t * op.n;
-        __m512 sum = _mm512_mul_ps(skipped, x);
+        Floats sum = skipped * x;
         for (int n = 0; n < size; ++n) {
-            const __m512 kept = exp_ps(_mm512_mul_ps(dt, vector(decay + (int64_t)n * op.dim)));
-            held[n] = _mm512_fmadd_ps(kept, held[n], _mm512_mul_ps(taken, _mm512_set1_ps(F::to(in[n]))));
-            sum = _mm512_fmadd_ps(held[n], _mm512_set1_ps(F::to(out[n])), sum);
+            const Floats kept = exp(dt * vector(decay + (int64_t)n * op.dim));
+            held[n] = fma(kept, held[n], taken * floats(F::to(in[n])));
+            sum = fma(held[n], floats(F::to(out[n])), sum);
         }
         F::store((T*)op.out + t * op.dim + channel, sum, lanes);
         save_states(step, span, t + 1 - first, save);

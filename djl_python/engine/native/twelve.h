@@ -49,17 +49,15 @@ struct TwelveWeights {
     template <int First, int V>
     struct Reader {
         const char* at;
-        __m512i names;
+        Ints names;
 
-        void read(__m512i (&b)[V]) {
-            const __m512i nibble = _mm512_set1_epi8(15), named = _mm512_loadu_si512(at + 128);
-            for (int v = 0; v < V; v += 2) {
+        void read(Ints (&b)[V]) {
+            const Ints named = load_ints(at + 128);
+            for (int v = 0; v < V; ++v) {
                 const int group = (First + v) / 2;
-                const __m512i low = _mm512_loadu_si512(at + 64 * group);
-                const __m512i name = _mm512_and_si512(group ? _mm512_srli_epi16(named, 4) : named, nibble);
-                const __m512i high = _mm512_shuffle_epi8(names, name);
-                b[v] = _mm512_unpacklo_epi8(low, high);
-                b[v + 1] = _mm512_unpackhi_epi8(low, high);
+                const Ints low = load_ints(at + 64 * group);
+                const Ints high = look_up(names, (group ? shift_shorts_right<4>(named) : named) & bytes(15));
+                b[v] = (First + v) % 2 ? interleave_high(low, high) : interleave_low(low, high);
             }
             at += kStepBytes;
         }
@@ -67,9 +65,13 @@ struct TwelveWeights {
 
     template <int V, class Work>
     void read(int vector, const Work& work) const {
-        const __m512i names = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table));
-        if (vector) work(Reader<4 - V, V>{at, names});
-        else work(Reader<0, V>{at, names});
+        const Ints names = repeat_table(table);
+        if (vector == 0) return work(Reader<0, V>{at, names});
+        if constexpr (V == 1) {
+            if (vector == 1) return work(Reader<1, V>{at, names});
+            if (vector == 2) return work(Reader<2, V>{at, names});
+        }
+        work(Reader<4 - V, V>{at, names});
     }
 
     // The listed weights instead of what is in their place: each of both products is exact.
@@ -150,13 +152,10 @@ inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) 
 }
 
 // The names of 64 high bytes, in the half of a byte that a group has; `known` are those that have one.
-inline __m512i names_of(__m512i high, const uint8_t* table, int group, __mmask64& known) {
-    __m512i named = _mm512_set1_epi8((char)(kStandIn << 4 * group));
-    for (int name = 0; name < kNames; ++name) {
-        const __mmask64 same = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)table[name]));
-        named = _mm512_mask_mov_epi8(named, same, _mm512_set1_epi8((char)(name << 4 * group)));
-        known |= same;
-    }
+inline Ints names_of(Ints high, const uint8_t* table, int group, uint64_t& known) {
+    Ints named = bytes((int8_t)(kStandIn << 4 * group));
+    for (int name = 0; name < kNames; ++name)
+        known |= replace_where(named, high, (int8_t)table[name], (int8_t)(name << 4 * group));
     return named;
 }
 
@@ -188,24 +187,24 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                         for (int i = s; i < std::min(s + kTurned, count); ++i)
                             lanes[i - s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + i] : nothing;
                 const uint32_t* lane = lanes[s % kTurned];
-                __m512i named = _mm512_setzero_si512();
+                Ints named = Ints{};
                 for (int group = 0; group < 2; ++group) {
-                    const __m512i a = _mm512_load_si512(lane + group * 32);
-                    const __m512i b = _mm512_load_si512(lane + group * 32 + 16);
-                    const __m512i byte = _mm512_set1_epi16(255);
-                    const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
-                    const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
-                    __mmask64 known = 0;
-                    named = _mm512_or_si512(named, names_of(high, table, group, known));
-                    _mm512_storeu_si512(to + group * 64, _mm512_maskz_mov_epi8(known, low));
-                    for (uint64_t others = ~(uint64_t)known; others; others &= others - 1) {
+                    const Ints a = load_ints(lane + group * 32);
+                    const Ints b = load_ints(lane + group * 32 + 16);
+                    const Ints byte = shorts(255);
+                    const Ints low = pack_bytes(a & byte, b & byte);
+                    const Ints high = pack_bytes(shift_shorts_right<8>(a), shift_shorts_right<8>(b));
+                    uint64_t known = 0;
+                    named = named | names_of(high, table, group, known);
+                    store_ints(to + group * 64, keep_bytes(known, low));
+                    for (uint64_t others = ~known; others; others &= others - 1) {
                         const int place = place_of(group, __builtin_ctzll(others));
                         if (many < op.heads)
                             listed[many] = (uint32_t)(s * kWeights + place) << 16 | ((const uint16_t*)lane)[place];
                         ++many;
                     }
                 }
-                _mm512_storeu_si512(to + 128, named);
+                store_ints(to + 128, named);
             }
             counts[part] = many <= op.heads ? many - before : -1;
         }

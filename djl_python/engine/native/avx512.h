@@ -1,0 +1,147 @@
+// See vectors.h: a vector is a register.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+using Floats = __m512;
+using Ints = __m512i;
+
+constexpr int kSums = 24;
+constexpr Shape kOfFloats{12, 2}, kOfPairs{12, 2};
+constexpr Shape kOfQuads{6, 4};  // nothing is gained by less of the width
+
+// The same number everywhere, of 32, 16 or 8 bits.
+inline Floats floats(float x) { return _mm512_set1_ps(x); }
+inline Ints ints(int32_t x) { return _mm512_set1_epi32(x); }
+inline Ints shorts(int16_t x) { return _mm512_set1_epi16(x); }
+inline Ints bytes(int8_t x) { return _mm512_set1_epi8(x); }
+
+// 0, 1, 2, ...
+inline Floats counting() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline Ints counting_ints() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+
+// Memory of lanes that aren't asked for is not touched.
+inline Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
+inline Floats load_floats(const float* from, Lanes lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
+inline Floats load_floats(const float* from, Lanes lanes, Floats others) { return _mm512_mask_loadu_ps(others, lanes, from); }
+inline void store_floats(float* to, Floats x) { _mm512_storeu_ps(to, x); }
+inline void store_floats(float* to, Floats x, Lanes lanes) { _mm512_mask_storeu_ps(to, lanes, x); }
+inline Ints load_ints(const void* from) { return _mm512_loadu_si512(from); }
+inline void store_ints(void* to, Ints x) { _mm512_storeu_si512(to, x); }
+
+inline Floats fma(Floats a, Floats b, Floats more) { return _mm512_fmadd_ps(a, b, more); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where one is no number
+inline Floats magnitude(Floats x) { return _mm512_abs_ps(x); }
+inline Floats round_to_whole(Floats x) { return _mm512_roundscale_ps(x, 0); }
+// x times two to the power of n, a whole number from -200 to 127.
+inline Floats times_power_of_two(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+inline Floats with_sign_of(Floats x, Floats size) {
+    const __m512i sign = _mm512_set1_epi32((int32_t)0x80000000);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(size), _mm512_castps_si512(x), sign, 0xd8));
+}
+
+inline float sum_of_lanes(Floats x) { return _mm512_reduce_add_ps(x); }
+inline int32_t sum_of_lanes(Ints x) { return _mm512_reduce_add_epi32(x); }
+inline float greatest_lane(Floats x) { return _mm512_reduce_max_ps(x); }
+inline int32_t least_lane(Ints x, Lanes lanes) { return _mm512_mask_reduce_min_epi32(lanes, x); }
+
+// False where one is no number.
+inline Lanes is_greater(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline Lanes is_at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+inline Lanes is_equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+inline Floats pick(Lanes lanes, Floats these, Floats others) { return _mm512_mask_mov_ps(others, lanes, these); }
+inline Ints pick(Lanes lanes, Ints these, Ints others) { return _mm512_mask_mov_epi32(others, lanes, these); }
+
+inline Floats as_floats(Ints x) { return _mm512_castsi512_ps(x); }
+inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+inline Ints to_ints(Floats x) { return _mm512_cvtps_epi32(x); }  // to the nearest
+
+inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline Ints subtract_ints(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+template <int N> inline Ints shift_left(Ints x) { return _mm512_slli_epi32(x, N); }
+template <int N> inline Ints shift_shorts_right(Ints x) { return _mm512_srli_epi16(x, N); }
+template <int N> inline Ints shift_longs_left(Ints x) { return _mm512_slli_epi64(x, N); }
+template <int N> inline Ints shift_longs_right(Ints x) { return _mm512_srli_epi64(x, N); }
+
+// Sixteen numbers of a shorter kind, and eight longs of 16 bits.
+inline Floats load_halves(const void* from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from)); }
+inline Ints load_bytes(const void* from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)); }
+inline Ints load_longs(const uint16_t* from) { return _mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i*)from)); }
+inline void store_bytes(int8_t* to, Ints x) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(x)); }
+
+// Every sixteenth number from an address on.
+inline Floats load_column(const float* from) {
+    return _mm512_i32gather_ps(_mm512_slli_epi32(counting_ints(), 4), from, 4);
+}
+
+// The numbers of two vectors, one after the other, that `places` names.
+inline Floats permute_two(Floats a, Ints places, Floats b) { return _mm512_permutex2var_ps(a, places, b); }
+
+// By quarters, as the instructions do it: the bytes of a table of 16 that `places` names; the first or last eight bytes of
+// two vectors, one of each in turn; shorts as bytes, of a and then of b.
+inline Ints repeat_table(const void* from) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)from)); }
+inline Ints look_up(Ints table, Ints places) { return _mm512_shuffle_epi8(table, places); }
+inline Ints interleave_low(Ints a, Ints b) { return _mm512_unpacklo_epi8(a, b); }
+inline Ints interleave_high(Ints a, Ints b) { return _mm512_unpackhi_epi8(a, b); }
+inline Ints pack_bytes(Ints a, Ints b) { return _mm512_packus_epi16(a, b); }
+
+// Puts a byte where another vector has a certain one, and tells where.
+inline uint64_t replace_where(Ints& into, Ints here, int8_t is, int8_t by) {
+    const __mmask64 same = _mm512_cmpeq_epi8_mask(here, bytes(is));
+    into = _mm512_mask_mov_epi8(into, same, bytes(by));
+    return same;
+}
+inline Ints keep_bytes(uint64_t which, Ints x) { return _mm512_maskz_mov_epi8(which, x); }
+
+// Sums of two products of signed shorts.
+inline Ints multiply_pairs(Ints a, Ints b) { return _mm512_madd_epi16(a, b); }
+
+// sum += four products of bytes, unsigned times signed. The intrinsic makes GCC 12 copy each sum, and spill them all.
+#ifdef __AVX512VNNI__
+inline void add_quads(Ints& sum, Ints b, Ints a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a)); }
+#else
+inline void add_quads(Ints& sum, Ints b, Ints a) {
+    const Ints even = _mm512_madd_epi16(b & shorts(255), _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8));
+    const Ints odd = _mm512_madd_epi16(_mm512_srli_epi16(b, 8), _mm512_srai_epi16(a, 8));
+    sum = _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
+}
+#endif
+
+// bf16. sum += two products, of the halves of each lane; numbers as bf16, to the nearest, ties to even.
+#ifdef __AVX512BF16__
+inline Floats add_pairs(Floats sum, Ints b, Ints a) { return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a); }
+inline __m256i to_bf16(Floats x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+#else  // the same in fp32: bf16 is its upper half
+inline Floats add_pairs(Floats sum, Ints b, Ints a) {
+    const Ints upper = ints((int32_t)0xffff0000);
+    auto first = [](Ints x) { return as_floats(shift_left<16>(x)); };
+    auto second = [&](Ints x) { return as_floats(x & upper); };
+    return fma(second(b), second(a), fma(first(b), first(a), sum));
+}
+inline __m256i to_bf16(Floats x) {  // what is no number stays none
+    const Ints bits = _mm512_castps_si512(x), odd = _mm512_srli_epi32(bits, 16) & ints(1);
+    const Ints rounded = add_ints(bits, add_ints(odd, ints(0x7fff)));
+    const Lanes none = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const Ints kept = pick(none, bits | ints(0x400000), rounded);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+#endif
+inline Floats load_bf16(const uint16_t* from, Lanes lanes) {
+    return as_floats(shift_left<16>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from))));
+}
+inline void store_bf16(uint16_t* to, Floats x) { _mm256_storeu_si256((__m256i*)to, to_bf16(x)); }
+inline void store_bf16(uint16_t* to, Floats x, Lanes lanes) { _mm256_mask_storeu_epi16(to, lanes, to_bf16(x)); }
+// Each the first (0) or second (1) of a pair; what is beside it is somebody else's.
+inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
+    const Ints wide = _mm512_cvtepu16_epi32(to_bf16(x));
+    if (place) _mm512_mask_storeu_epi16(to, 0xaaaaaaaa, shift_left<16>(wide));
+    else _mm512_mask_storeu_epi16(to, 0x55555555, wide);
+}
+
+}  // namespace

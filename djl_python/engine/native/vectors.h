@@ -1,0 +1,30 @@
+// Vectors of sixteen numbers: what the kernels are written in.
+//
+// A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are taken for integers of any size, a `Lanes` a bit for
+// each of sixteen numbers. Processors with AVX-512 have them as they are (avx512.h); others with AVX2 as pairs of half the
+// size (avx2.h). Both files define the same functions, and the tiles that stay
+// in registers with what their sums are made of; `+ - * /` are those of numbers in fp32, `& |` of bits.
+
+#pragma once
+
+#include <cstdint>
+
+namespace {
+
+using Lanes = uint16_t;
+
+// The lanes of a vector that `left` numbers fill.
+inline Lanes lanes_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (Lanes)((1 << left) - 1); }
+
+// Of a tile of sums: rows, and vectors of each.
+struct Shape {
+    int rows, vectors;
+};
+
+}  // namespace
+
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#include "avx512.h"
+#else
+#include "avx2.h"
+#endif

@@ -290,7 +290,7 @@ def _open_native(
         states=states,
         chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
-        description=f"{_name(loaded, settings)} on cpu (native kernels), {size.description}",
+        description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
 
 

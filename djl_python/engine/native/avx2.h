@@ -17,6 +17,7 @@ struct Ints {
     __m256i low, high;
 };
 
+constexpr const char* kVectors = "AVX2";
 constexpr int kSums = 6;
 constexpr Shape kOfFloats{3, 2}, kOfPairs{4, 1}, kOfQuads{4, 1};
 
@@ -25,12 +26,6 @@ template <class Work>
 inline __attribute__((always_inline)) Floats halves(Floats a, Work work) { return {work(a.low), work(a.high)}; }
 template <class Work>
 inline __attribute__((always_inline)) Floats halves(Floats a, Floats b, Work work) {
-    return {work(a.low, b.low), work(a.high, b.high)};
-}
-template <class Work>
-inline __attribute__((always_inline)) Ints halves(Ints a, Work work) { return {work(a.low), work(a.high)}; }
-template <class Work>
-inline __attribute__((always_inline)) Ints halves(Ints a, Ints b, Work work) {
     return {work(a.low, b.low), work(a.high, b.high)};
 }
 

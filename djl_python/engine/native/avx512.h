@@ -11,6 +11,7 @@ namespace {
 using Floats = __m512;
 using Ints = __m512i;
 
+constexpr const char* kVectors = "AVX-512";
 constexpr int kSums = 24;
 constexpr Shape kOfFloats{12, 2}, kOfPairs{12, 2};
 constexpr Shape kOfQuads{6, 4};  // nothing is gained by less of the width

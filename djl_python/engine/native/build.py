@@ -1,8 +1,8 @@
 """Builds kernels.cpp (and its headers) with the machine's compiler and keeps the result. Engine process, once.
 
 The library is kept by source, compiler and processor in the user's cache directory: a few seconds the first time,
-nothing after. They are written for AVX-512 and for AVX2 (vectors.h). Without a compiler, or on another processor, there are
-none and the reason is told.
+nothing after. They are written for AVX-512 and for AVX2 (vectors.h). Without a compiler, or on another processor,
+there are none and the reason is told.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def library() -> ctypes.CDLL:
         if not path.exists():
             _build(compiler, path)
     loaded = ctypes.CDLL(str(path))
+    loaded.djl_vectors.restype = ctypes.c_char_p
     loaded.djl_pool.restype = ctypes.c_void_p
     loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]

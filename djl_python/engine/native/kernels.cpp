@@ -132,6 +132,7 @@ void work(Pool* pool, int thread) {
 
 extern "C" {
 
+const char* djl_vectors() { return kVectors; }
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
 int djl_choice_size() { return sizeof(Choice); }

@@ -108,6 +108,9 @@ CHOICE: Final = np.dtype(
 class Pool:
     """Threads that walk lists of operations together with the thread that calls `run`.
 
+    Attributes:
+        vectors: what the kernels were built for: "AVX-512" or "AVX2".
+
     Args:
         often: the next call comes in a moment, mostly: threads wait for it awake, for up to a tenth of a millisecond.
     """
@@ -117,6 +120,7 @@ class Pool:
         theirs = [self._library.djl_op_size(), self._library.djl_step_size(), self._library.djl_choice_size()]
         if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
+        self.vectors: str = self._library.djl_vectors().decode()
         self._handle = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:

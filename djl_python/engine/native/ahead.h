@@ -14,7 +14,7 @@
 
 #include "program.h"
 
-namespace {
+namespace djl {
 
 constexpr int kAhead = 8192;                  // bytes of a panel fetched before they are needed
 constexpr int64_t kFetchedBytes = 20 << 20;  // of keys and values, at most: they share the last cache with the weights
@@ -126,4 +126,4 @@ void plan_streams(const std::vector<Op>& ops, const Step& step, int element_byte
     }
 }
 
-}  // namespace
+}  // namespace djl

@@ -9,6 +9,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
@@ -389,3 +390,4 @@ inline void make_room(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+namespace djl {
 namespace {
 
 struct Floats {
@@ -295,3 +296,4 @@ inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
 }
 
 }  // namespace
+}  // namespace djl

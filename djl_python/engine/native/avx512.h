@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+namespace djl {
 namespace {
 
 using Floats = __m512;
@@ -146,3 +147,4 @@ inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -1,8 +1,8 @@
-"""Builds kernels.cpp (and its headers) with the machine's compiler and keeps the result. Engine process, once.
+"""Builds the kernels with the machine's compiler, and keeps the result. Engine process, once.
 
-The library is kept by source, compiler and processor in the user's cache directory: a few seconds the first time,
-nothing after. They are written for AVX-512 and for AVX2 (vectors.h). Without a compiler, or on another processor,
-there are none and the reason is told.
+The library is kept by source, compiler and processor in the user's cache directory: some ten seconds the first time,
+nothing after. They are written for AVX-512 and for AVX2 (vectors.h). Without a compiler, or on another processor, there
+are none and the reason is told.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
 
 _FOLDER: Final = Path(__file__).parent
-_SOURCE: Final = _FOLDER / "kernels.cpp"
-_FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-w")
+_FLAGS: Final = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-pthread", "-w")
 _NEEDED: Final = {"avx2", "fma", "f16c"}
 _BUILD_TIMEOUT_S: Final = 120
 
@@ -88,7 +88,7 @@ def _processor_flags() -> set[str]:
 
 def _kept(compiler: str) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    sources = [path.read_text() for path in sorted((*_FOLDER.glob("*.h"), _SOURCE))]
+    sources = [path.read_text() for path in sorted((*_FOLDER.glob("*.h"), *_FOLDER.glob("*.cpp")))]
     what = (*sources, " ".join(_FLAGS), version, " ".join(sorted(_processor_flags())))
     name = f"kernels-{hashlib.sha256(chr(0).join(what).encode()).hexdigest()[:16]}.so"
     home = Path.home() / ".cache" / "djl-serving"
@@ -101,17 +101,25 @@ def _kept(compiler: str) -> Path:
 
 def _build(compiler: str, path: Path) -> None:
     log.info("building the CPU kernels with %s (once)", compiler)
-    folder = tempfile.mkdtemp(dir=path.parent)
-    built = Path(folder) / "kernels.so"
-    run = subprocess.run(
-        [compiler, *_FLAGS, str(_SOURCE), "-o", str(built)],
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if run.returncode:
-        shutil.rmtree(folder)
-        raise UnavailableError(f"{compiler} failed: {run.stderr.strip().splitlines()[-1:]}")
-    built.rename(path)  # whole or not at all, also when several engines start at once
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent))
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run(
+            [compiler, *_FLAGS, *arguments], capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise UnavailableError(f"{compiler} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+    def compiled(source: Path) -> Path:
+        made = folder / f"{source.stem}.o"
+        run("-c", source, "-o", made)
+        return made
+
+    try:
+        with ThreadPoolExecutor() as side_by_side:
+            objects = list(side_by_side.map(compiled, _FOLDER.glob("*.cpp")))
+        built = folder / "kernels.so"
+        run("-shared", *objects, "-o", built)
+        built.rename(path)  # whole or not at all, also when several engines start at once
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 // Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
@@ -68,10 +69,6 @@ inline float greatest_of(const float* x, int n) {
 
 enum How : int32_t { kGiven, kBest, kDraw };
 
-}  // namespace
-
-extern "C" {
-
 // A row's choice, the i-th of the i-th row of the logits. Mirrored in pool.py.
 struct Choice {
     int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits
@@ -89,10 +86,6 @@ struct Choice {
     float repetition, presence, frequency;
     float logprob;  // out
 };
-
-}  // extern "C"
-
-namespace {
 
 // What a row comes to. A thread has two: of the logits, and of scores that were changed.
 struct Row {
@@ -380,3 +373,4 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -10,6 +10,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kChannels = 64;  // of a task: a whole cache line or two of each token
@@ -189,3 +190,4 @@ void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

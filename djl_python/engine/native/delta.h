@@ -15,6 +15,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kMostDim = 256;  // of a state's rows
@@ -128,3 +129,4 @@ void decay(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -7,6 +7,7 @@
 #include "linear.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 // sums (R, kPanel) += R rows times V vectors of a part of a panel, which `reader` reads.
@@ -128,3 +129,4 @@ struct PlainWeights {
 };
 
 }  // namespace
+}  // namespace djl

@@ -8,6 +8,7 @@
 
 #include "vectors.h"
 
+namespace djl {
 namespace {
 
 constexpr float kLog2e = 1.44269504f;
@@ -131,3 +132,4 @@ private:
 };
 
 }  // namespace
+}  // namespace djl

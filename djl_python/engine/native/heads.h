@@ -9,6 +9,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 // Where a group's keys or values lie in a block: (layers, keys then values, kv_heads, group of 16 keys, dim, 16, pair).
@@ -140,3 +141,4 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -15,51 +15,17 @@
 #include "choose.h"
 #include "conv.h"
 #include "delta.h"
-#include "floats.h"
 #include "formats.h"
 #include "heads.h"
-#include "linear.h"
 #include "pool.h"
+#include "products.h"
 #include "program.h"
-#include "quantized.h"
 #include "routing.h"
 #include "rows.h"
 #include "scan.h"
-#include "twelve.h"
 
+namespace djl {
 namespace {
-
-template <class T>
-struct Type {
-    using type = T;
-};
-
-// Calls work with what knows a weight's format.
-template <class F, class Work>
-auto with_format(const Op& op, Work work) {
-    switch (op.format) {
-        case kEight: return work(Type<IntegerPanel<F, Eight>>{});
-        case kFour: return work(Type<IntegerPanel<F, Four>>{});
-        case kEightByGroup: return work(Type<IntegerPanel<F, EightByGroup>>{});
-        case kTwelve: return work(Type<FloatPanel<BF16, TwelveWeights>>{});
-        default: return work(Type<FloatPanel<F, PlainWeights>>{});
-    }
-}
-
-// Where this thread's part of the product begins that comes after an operation; null if there is none.
-template <class F>
-const char* upcoming_weights(const Run& run, int index) {
-    for (int i = index + 1; i < (int)run.ops.size(); ++i) {
-        const Op& op = run.ops[i];
-        if (op.kind != kLinear) continue;
-        if (op.experts) return nullptr;
-        return with_format<F>(op, [&](auto panel) {
-            using Panel = typename decltype(panel)::type;
-            return Panel(op, Panel::cut(op, run.step_of(op)).first_panel(number, run.threads)).at(0);
-        });
-    }
-    return nullptr;
-}
 
 template <class F>
 void operate(Run& run, int i) {
@@ -68,11 +34,7 @@ void operate(Run& run, int i) {
     switch (op.kind) {
         case kEmbed: embed<F>(run, i, op, step); break;
         case kNorm: norm<F>(run, i, op, step); break;
-        case kLinear:
-            with_format<F>(op, [&](auto panel) {
-                linear<typename decltype(panel)::type>(run, i, op, step, [&] { return upcoming_weights<F>(run, i); });
-            });
-            break;
+        case kLinear: of_integers(op) ? multiply_integers(run, i) : multiply_floats(run, i); break;
         case kQuantize: quantize<F>(run, i, op, step); break;
         case kHeads: heads<F>(run, i, op, step); break;
         case kAttend: attend<F>(run, i, op, step); break;
@@ -129,6 +91,9 @@ void work(Pool* pool, int thread) {
 }
 
 }  // namespace
+}  // namespace djl
+
+using namespace djl;
 
 extern "C" {
 

@@ -16,6 +16,7 @@
 #include "program.h"
 #include "routing.h"
 
+namespace djl {
 namespace {
 
 constexpr int kNarrow = kSums / 4;  // rows of a tile of four vectors
@@ -314,3 +315,4 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
 }
 
 }  // namespace
+}  // namespace djl

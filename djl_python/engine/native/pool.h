@@ -21,19 +21,19 @@
 #include "ahead.h"
 #include "program.h"
 
-namespace {
+namespace djl {
 
 constexpr int kMostOps = 4096;
 constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
 constexpr int kShares = 4;        // walks for each thread from which on attention is not cut finer
 
-thread_local int number = 0;  // of the pool's thread that this is
+inline thread_local int number = 0;  // of the pool's thread that this is
 
-void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+inline void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
 
-void wake_all(std::atomic<uint32_t>& word) {
+inline void wake_all(std::atomic<uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
@@ -205,4 +205,4 @@ struct Pool {
     }
 };
 
-}  // namespace
+}  // namespace djl

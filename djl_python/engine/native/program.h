@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace {
+namespace djl {
 
 constexpr int kPanel = 64;   // columns of a packed weight panel: four vectors
 constexpr int kSteps = 512;  // steps along k (a 32-bit lane of each column) of a panel's part, at most: 128 KiB
@@ -20,10 +20,6 @@ constexpr int kKinds = 24;
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour, kEightByGroup };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
-
-}  // namespace
-
-extern "C" {
 
 // One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in pool.py.
 struct Op {
@@ -85,10 +81,6 @@ struct Step {
     int64_t slot_bytes;         // of all layers' states
 };
 
-}  // extern "C"
-
-namespace {
-
 // This layer's state in a slot.
 template <class T>
 inline T* state_in(const Op& op, const Step& step, int slot) {
@@ -123,4 +115,4 @@ inline int part_steps(int steps) { return evenly(steps, kSteps); }
 
 inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
 
-}  // namespace
+}  // namespace djl

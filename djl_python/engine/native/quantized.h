@@ -14,6 +14,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kGroup = 64;          // of program.py
@@ -226,3 +227,4 @@ inline float code_of(const Op& op, int64_t column, int i) {
 }
 
 }  // namespace
+}  // namespace djl

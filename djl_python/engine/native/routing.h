@@ -14,6 +14,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kMostExperts = 1024;
@@ -146,3 +147,4 @@ void combine(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

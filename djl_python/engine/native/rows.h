@@ -10,6 +10,7 @@
 #include "quantized.h"
 #include "twelve.h"
 
+namespace djl {
 namespace {
 
 // A token that begins a group of keys finds a former owner's values in the rest of it. Their weights are zero, but zero
@@ -151,3 +152,4 @@ void gather(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

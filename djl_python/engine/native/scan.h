@@ -8,6 +8,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kMostState = 256;  // numbers for each of a head's dimensions
@@ -129,3 +130,4 @@ void select(Run& run, int index, const Op& op, const Step& step) {
 }
 
 }  // namespace
+}  // namespace djl

@@ -16,6 +16,7 @@
 #include "pool.h"
 #include "program.h"
 
+namespace djl {
 namespace {
 
 constexpr int kWeights = 128;  // of a step
@@ -212,3 +213,4 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
 }
 
 }  // namespace
+}  // namespace djl

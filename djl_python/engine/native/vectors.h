@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+namespace djl {
 namespace {
 
 using Lanes = uint16_t;
@@ -22,6 +23,7 @@ struct Shape {
 };
 
 }  // namespace
+}  // namespace djl
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "avx512.h"

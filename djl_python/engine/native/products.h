@@ -1,0 +1,63 @@
+// Matrix products, whatever the format of their weights. Those of floats and of integers are compiled by themselves.
+
+#pragma once
+
+#include "floats.h"
+#include "pool.h"
+#include "program.h"
+#include "quantized.h"
+#include "twelve.h"
+
+namespace djl {
+
+// Do an operation that is a product; see linear.h.
+void multiply_floats(Run& run, int index);
+void multiply_integers(Run& run, int index);
+
+namespace {
+
+template <class T>
+struct Type {
+    using type = T;
+};
+
+inline bool of_integers(const Op& op) { return op.format == kEight || op.format == kFour || op.format == kEightByGroup; }
+
+// Call work with what knows a weight's format.
+template <class F, class Work>
+auto with_float_format(const Op& op, Work work) {
+    if (op.format == kTwelve) return work(Type<FloatPanel<BF16, TwelveWeights>>{});
+    return work(Type<FloatPanel<F, PlainWeights>>{});
+}
+
+template <class F, class Work>
+auto with_integer_format(const Op& op, Work work) {
+    switch (op.format) {
+        case kEight: return work(Type<IntegerPanel<F, Eight>>{});
+        case kFour: return work(Type<IntegerPanel<F, Four>>{});
+        default: return work(Type<IntegerPanel<F, EightByGroup>>{});
+    }
+}
+
+template <class F, class Work>
+auto with_format(const Op& op, Work work) {
+    return of_integers(op) ? with_integer_format<F>(op, work) : with_float_format<F>(op, work);
+}
+
+// Where this thread's part of the product begins that comes after an operation; null if there is none.
+template <class F>
+const char* upcoming_weights(const Run& run, int index) {
+    for (int i = index + 1; i < (int)run.ops.size(); ++i) {
+        const Op& op = run.ops[i];
+        if (op.kind != kLinear) continue;
+        if (op.experts) return nullptr;
+        return with_format<F>(op, [&](auto panel) {
+            using Panel = typename decltype(panel)::type;
+            return Panel(op, Panel::cut(op, run.step_of(op)).first_panel(number, run.threads)).at(0);
+        });
+    }
+    return nullptr;
+}
+
+}  // namespace
+}  // namespace djl

@@ -96,8 +96,7 @@ struct IntegerPart {
             Ints part[R][V], zero[V];
             if constexpr (W::grouped)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v)
-                    zero[v] = load_bytes(group_zeros + v * 16);
+                for (int v = 0; v < V; ++v) zero[v] = load_bytes(group_zeros + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
                 const Ints off = row_sums.spread(r);
@@ -121,8 +120,7 @@ struct IntegerPart {
             Floats of_group[V];
             if (W::grouped)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v)
-                    of_group[v] = load_halves(group_scales + v * 16);
+                for (int v = 0; v < V; ++v) of_group[v] = load_halves(group_scales + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
                 const Floats scale = as_floats(row_scales.spread(r));

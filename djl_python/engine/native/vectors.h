@@ -2,8 +2,8 @@
 //
 // A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are taken for integers of any size, a `Lanes` a bit for
 // each of sixteen numbers. Processors with AVX-512 have them as they are (avx512.h); others with AVX2 as pairs of half the
-// size (avx2.h). Both files define the same functions; how many
-// vectors of sums stay in registers (kSums), and the tiles that do with what they are made of; `+ - * /` are those of numbers in fp32, `& |` of bits.
+// size (avx2.h). Both files define the same functions, how many vectors of sums stay in registers (kSums), and the tiles of
+// sums that do together with what they are made of. `+ - * /` are those of numbers in fp32, `& |` those of bits.
 
 #pragma once
 

@@ -250,16 +250,7 @@ inline void add_quads(Ints& sum, Ints b, Ints a) {
 }
 #endif
 
-// bf16 is the upper half of fp32.
-inline Floats add_pairs(Floats sum, Ints b, Ints a) {
-    auto added = [](__m256 sum, __m256i b, __m256i a) {
-        const __m256i upper = _mm256_set1_epi32((int32_t)0xffff0000);
-        auto first = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
-        auto second = [&](__m256i x) { return _mm256_castsi256_ps(x & upper); };
-        return _mm256_fmadd_ps(second(b), second(a), _mm256_fmadd_ps(first(b), first(a), sum));
-    };
-    return {added(sum.low, b.low, a.low), added(sum.high, b.high, a.high)};
-}
+// bf16.
 inline __m256i to_bf16(Floats x) {  // what is no number stays none
     auto rounded = [](__m256 x) {
         const __m256i bits = _mm256_castps_si256(x), odd = _mm256_srli_epi32(bits, 16) & _mm256_set1_epi32(1);

@@ -119,13 +119,7 @@ inline void add_quads(Ints& sum, Ints b, Ints a) {
 #ifdef __AVX512BF16__
 inline Floats add_pairs(Floats sum, Ints b, Ints a) { return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a); }
 inline __m256i to_bf16(Floats x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-#else  // the same in fp32: bf16 is its upper half
-inline Floats add_pairs(Floats sum, Ints b, Ints a) {
-    const Ints upper = ints((int32_t)0xffff0000);
-    auto first = [](Ints x) { return as_floats(shift_left<16>(x)); };
-    auto second = [&](Ints x) { return as_floats(x & upper); };
-    return fma(second(b), second(a), fma(first(b), first(a), sum));
-}
+#else
 inline __m256i to_bf16(Floats x) {  // what is no number stays none
     const Ints bits = _mm512_castps_si512(x), odd = _mm512_srli_epi32(bits, 16) & ints(1);
     const Ints rounded = add_ints(bits, add_ints(odd, ints(0x7fff)));

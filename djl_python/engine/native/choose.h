@@ -57,7 +57,6 @@ inline Floats join_lanes(Floats (&v)[kSixteen], Join join) {
     return v[0];
 }
 
-inline Floats greater(Floats a, Floats b) { return max(a, b); }
 inline Floats sum_of(Floats a, Floats b) { return a + b; }
 
 inline float greatest_of(const float* x, int n) {
@@ -112,7 +111,7 @@ struct Row {
                 most[i] = part_of(x, n, b + i, 0);
                 for (int v = 1; v < 4; ++v) most[i] = max(most[i], part_of(x, n, b + i, v));
             }
-            store_floats(maxima.data() + b, join_lanes(most, greater), lanes_of(blocks - b));
+            store_floats(maxima.data() + b, join_lanes(most, max), lanes_of(blocks - b));
         }
     }
 

@@ -3,18 +3,10 @@
 #include "products.h"
 
 namespace djl {
-namespace {
 
-template <class F>
-void multiply(Run& run, int index) {
+void multiply_floats(Run& run, int index) {
     const Op& op = run.ops[index];
-    with_float_format<F>(op, [&](auto panel) {
-        linear<typename decltype(panel)::type>(run, index, op, run.step_of(op), [&] { return upcoming_weights<F>(run, index); });
-    });
+    run.bf16 ? with_float_format<BF16>(op, product<BF16>(run, index)) : with_float_format<F32>(op, product<F32>(run, index));
 }
-
-}  // namespace
-
-void multiply_floats(Run& run, int index) { run.bf16 ? multiply<BF16>(run, index) : multiply<F32>(run, index); }
 
 }  // namespace djl

@@ -1,9 +1,10 @@
 // Matrix products with packed weights, and what is done to their rows on the way out.
 //
 // Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
-// several tiles, of a shape that the format and the registers give: with AVX-512 those of floats are half a panel wide, so that
-// a vector of weights is used with twice as many rows while it is in a register, and to unpack it costs nothing beside
-// that. Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never waited for.
+// several tiles, of a shape that the format and the registers give: with AVX-512, those of floats are half a panel wide and
+// twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and to unpack it
+// costs nothing beside that. Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never
+// waited for.
 
 #pragma once
 

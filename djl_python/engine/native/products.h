@@ -59,5 +59,14 @@ const char* upcoming_weights(const Run& run, int index) {
     return nullptr;
 }
 
+// What does a product, given its format.
+template <class F>
+auto product(Run& run, int index) {
+    return [&run, index](auto panel) {
+        const Op& op = run.ops[index];
+        linear<typename decltype(panel)::type>(run, index, op, run.step_of(op), [&] { return upcoming_weights<F>(run, index); });
+    };
+}
+
 }  // namespace
 }  // namespace djl

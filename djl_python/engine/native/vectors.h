@@ -30,3 +30,19 @@ struct Shape {
 #else
 #include "avx2.h"
 #endif
+
+#ifndef __AVX512BF16__
+namespace djl {
+namespace {
+
+// The same as the instruction in fp32, of which bf16 is the upper half.
+inline Floats add_pairs(Floats sum, Ints b, Ints a) {
+    const Ints upper = ints((int32_t)0xffff0000);
+    auto first = [](Ints x) { return as_floats(shift_left<16>(x)); };
+    auto second = [&](Ints x) { return as_floats(x & upper); };
+    return fma(second(b), second(a), fma(first(b), first(a), sum));
+}
+
+}  // namespace
+}  // namespace djl
+#endif

@@ -14,7 +14,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-METADATA := setup.cfg pyproject.toml constraints.txt
+METADATA := setup.cfg setup.py pyproject.toml constraints.txt
 
 .DELETE_ON_ERROR:
 .PHONY: serve test check bench wheel docs clean
@@ -41,7 +41,7 @@ docs: $(VENV)/.serve
 	$(BIN)/python -m tests.packaging.readme
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # --- What has been installed, as stamp files in the environment it was installed into.
 

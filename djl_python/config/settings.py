@@ -150,7 +150,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kernels: Annotated[
         Literal["auto", "native", "torch"],
         Meta(
-            description="What computes on a CPU: native kernels (built with the machine's C++ compiler at first use), "
+            description="What computes on a CPU: native kernels (of the wheel, or built at first use), "
             "torch, or auto for native where it can be.",
         ),
     ] = "auto"

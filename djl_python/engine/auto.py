@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_taking
-from .native.build import begin_building, missing_features
+from .native.library import begin_building, missing_features
 from .rolling_batch import EngineSettings, Progress
 
 if TYPE_CHECKING:

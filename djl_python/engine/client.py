@@ -19,7 +19,7 @@ from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
-from .native.build import missing_features
+from .native.library import missing_features
 from .rolling_batch import EngineSettings, Progress
 
 log = logging.getLogger(__name__)

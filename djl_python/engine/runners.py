@@ -28,9 +28,9 @@ from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
-from .native.build import UnavailableError
 from .native.cache import NativeCache
 from .native.chooser import NativeChooser
+from .native.library import UnavailableError
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.modules import replace_mlps_, replace_norms_

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djl_python.engine.native.build import UnavailableError
 from djl_python.engine.native.chooser import NativeChooser
+from djl_python.engine.native.library import UnavailableError
 from djl_python.engine.native.pool import Pool
 
 

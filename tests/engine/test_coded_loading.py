@@ -12,7 +12,7 @@ from torch import Tensor
 from djl_python.engine.coded_linear import CodedLinear
 from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
-from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams

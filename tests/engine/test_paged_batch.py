@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError

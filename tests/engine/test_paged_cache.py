@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from djl_python.engine.attention import How, LayerShape, PagedCache, attention
-from djl_python.engine.native.build import UnavailableError
 from djl_python.engine.native.cache import NativeCache
+from djl_python.engine.native.library import UnavailableError
 from djl_python.engine.native.pool import Pool
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence

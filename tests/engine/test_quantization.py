@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from djl_python.engine.linears import QuantizedLinear, on_torch, replace_linears_
-from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.quantization import GROUP, Quantize, quantized
 from djl_python.errors import ModelLoadError

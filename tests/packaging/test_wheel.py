@@ -1,8 +1,9 @@
-"""The wheel, really built: what git knows of the package is in it, and nothing else."""
+"""The wheel, really built: what git knows of the package is in it, its kernels, and nothing else."""
 
 from __future__ import annotations
 
 import configparser
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+
+from djl_python.engine.native import library as finding
+from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler
+from djl_python.engine.native.library import library, processors_here
+from djl_python.engine.native.linears import NativeLinears
+from djl_python.engine.native.recipe import Linear
+from tests.checkpoints import build_checkpoint
+from tests.engine.test_paged_batch import open_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Folder of the repository -> folder of the wheel.
@@ -27,6 +37,10 @@ def repository_files() -> list[str]:
     return sorted({name for name in listed if name and (ROOT / name).is_file()})
 
 
+#: Of the wheel: kernels for every processor, where there is a compiler for them.
+KERNELS = PROCESSORS if platform.machine() == "x86_64" and compiler() is not None else ()
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel of a copy of the repository, in which the templates have been run (hence the .pyc)."""
@@ -42,9 +56,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     # --no-build-isolation: with the setuptools that is here, without a network.
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(out), str(copy)]
-    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    (path,) = out.glob("djl_serving-*.whl")
+    (path,) = out.glob("djl_serving-*-py3-none-linux_x86_64.whl" if KERNELS else "djl_serving-*-py3-none-any.whl")
     return zipfile.ZipFile(path)
 
 
@@ -53,7 +67,7 @@ def test_contents_are_what_git_knows(wheel: zipfile.ZipFile) -> None:
         f"{MAPPED[folder]}/{rest}"
         for folder, _, rest in (name.partition("/") for name in repository_files())
         if folder in MAPPED
-    }
+    } | {f"djl_python/engine/native/{processor.library}" for processor in KERNELS}
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert sorted(found ^ expected) == []
 
@@ -79,3 +93,50 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
     assert "Name: djl-serving\n" in text
     assert "License-Expression: Apache-2.0\n" in text
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files where Python finds them."""
+    folder = tmp_path_factory.mktemp("installed")
+    wheel.extractall(folder)
+    return folder
+
+
+@pytest.mark.skipif(not KERNELS or not processors_here(), reason="no kernels for this processor")
+def test_kernels_need_neither_compiler_nor_home(installed: Path) -> None:
+    program = "from djl_python.engine.native.library import library; print(library()._name)"
+    environment = {"PYTHONPATH": str(installed), "PATH": "", "HOME": "/nonexistent"}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True)
+    found = installed / "djl_python" / "engine" / "native" / processors_here()[0].library
+    assert (result.stdout, result.stderr) == (f"{found}\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", KERNELS, ids=lambda processor: processor.name)
+def test_kernels_for_each_processor_compute_the_same(
+    processor: Processor, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do without what a processor lacks: products are exact, a model's logits its own (the engine looks)."""
+    if processor not in processors_here():
+        pytest.skip(f"this processor lacks {', '.join(processor.features)}")
+    monkeypatch.setattr(finding, "SOURCES", installed / "djl_python" / "engine" / "native")
+    monkeypatch.setattr(finding, "processors_here", lambda: [processor])
+    kernels = library.__wrapped__()
+    assert Path(kernels._name).is_relative_to(installed)
+    monkeypatch.setattr("djl_python.engine.native.pool.library", lambda: kernels)
+    linears = NativeLinears(torch.bfloat16, 1)
+    generator = torch.Generator().manual_seed(3)
+    weight, x = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((70, 192), (9, 192)))
+    expected = x.float() @ weight.float().T
+    made, rounded = linears.make(Linear(weight, None), None), linears.make(Linear(weight, None), "int8")
+    assert made is not None
+    assert rounded is not None
+    assert torch.allclose(made(x).float(), expected, rtol=2**-8, atol=1e-3)
+    assert torch.allclose(rounded(x).float(), expected, rtol=0.02, atol=0.6)
+    x[0, 0] = float("nan")
+    assert made(x)[0].isnan().all()
+    linears.pool.close()
+    path = build_checkpoint(tmp_path, "llama", torch.bfloat16)
+    assert "native kernels" in open_batch(path, kernels="native").description

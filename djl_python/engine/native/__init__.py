@@ -1,4 +1,4 @@
-"""The CPU's own forward pass: a decoder as a list of fused operations in C++, built at first use.
+"""The CPU's own forward pass: a decoder as a list of fused operations in C++.
 
 Runs in the engine process. `watch` records a loaded transformers model at work, `read` makes a `recipe` of what it
 computes and checks it against the record, `program` lays that out as operations, and the kernels (`kernels.cpp`,

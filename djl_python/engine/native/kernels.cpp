@@ -98,6 +98,7 @@ using namespace djl;
 extern "C" {
 
 const char* djl_vectors() { return kVectors; }
+const char* djl_fingerprint() { return DJL_FINGERPRINT; }
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
 int djl_choice_size() { return sizeof(Choice); }

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .build import library
+from .library import library
 from .recipe import NotUnderstoodError
 
 #: What the kernels compute with.

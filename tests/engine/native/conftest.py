@@ -1,6 +1,6 @@
 """Native kernels need a processor and a compiler; without them these tests have nothing to test.
 
-All of them run on the kernels that this machine would build, and on those that one with AVX2 alone would.
+All of them run on the kernels for this machine's processor, and on those for the least that there are any for.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from collections.abc import Iterator
 import pytest
 
 from djl_python.engine.attention import register
-from djl_python.engine.native import build
-from djl_python.engine.native.build import UnavailableError, library
+from djl_python.engine.native import library as finding
+from djl_python.engine.native.compiling import PROCESSORS
+from djl_python.engine.native.library import UnavailableError, library, processors_here
 
 
-@pytest.fixture(autouse=True, scope="session", params=["widest", "avx2"])
+@pytest.fixture(autouse=True, scope="session", params=["best", "least"])
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    here = processors_here()
+    if request.param == "least" and here[:1] == [PROCESSORS[-1]]:
+        pytest.skip("the kernels for this processor are the least that there are")
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "avx2":
-            patch.setattr(build, "_FLAGS", (*build._FLAGS, "-mno-avx512f"))
+        if request.param == "least":
+            patch.setattr(finding, "processors_here", lambda: here[-1:])
         try:
-            built = library.__wrapped__()
+            found = library.__wrapped__()
         except UnavailableError as reason:
             pytest.skip(str(reason))
-        patch.setattr("djl_python.engine.native.pool.library", lambda: built)
+        patch.setattr("djl_python.engine.native.pool.library", lambda: found)
         register()
         yield

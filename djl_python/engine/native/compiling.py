@@ -1,0 +1,114 @@
+"""Compiles the kernels for a kind of processor: where a wheel is built, and in an engine process without such a wheel.
+
+Imports nothing of the package: setup.py runs this before any of it is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SOURCES: Final = Path(__file__).parent
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
+_TIMEOUT_S: Final = 300
+_AVX2: Final = frozenset({"avx2", "fma", "f16c"})
+_AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+
+
+class CompilationError(Exception):
+    """There is no compiler, or it failed; the message says which."""
+
+
+class Processor(NamedTuple):
+    """Processors that run the same machine code.
+
+    Attributes:
+        features: what they have, as /proc/cpuinfo calls it. Compilers have the same names without underscores.
+    """
+
+    name: str
+    features: frozenset[str]
+
+    @property
+    def library(self) -> str:
+        """What the kernels' file is called that comes with the package."""
+        return f"kernels-{self.name}.so"
+
+
+#: Which the kernels tell apart (vectors.h), best first.
+PROCESSORS: Final = (
+    Processor("avx512-bf16", _AVX512 | {"avx512_vnni", "avx512_bf16"}),
+    Processor("avx512-vnni", _AVX512 | {"avx512_vnni"}),
+    Processor("avx512", _AVX512),
+    Processor("avx2-vnni", _AVX2 | {"avx_vnni"}),
+    Processor("avx2", _AVX2),
+)
+
+
+def features_here() -> set[str]:
+    """What this machine's processor has, as /proc/cpuinfo calls it; nothing, where it is of another family."""
+    if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists():
+        return set()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
+
+
+def compiler() -> str | None:
+    """This machine's C++ compiler."""
+    return next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+
+
+def fingerprint(processor: Processor) -> str:
+    """Of everything that kernels for a processor are made of; it is among their bytes (`djl_fingerprint`)."""
+    sources = [path.read_text() for path in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")))]
+    return hashlib.sha256("\0".join((*sources, *_flags(processor))).encode()).hexdigest()[:16]
+
+
+def is_current(path: Path, processor: Processor) -> bool:
+    """Whether the library at `path` is there, and is what `compile_kernels` would make of these sources."""
+    return path.exists() and fingerprint(processor).encode() in path.read_bytes()
+
+
+def compile_kernels(processor: Processor, path: Path) -> None:
+    """Make the library at `path`, whole or not at all, also when several processes do so at once.
+
+    Raises:
+        CompilationError: see there.
+    """
+    command = compiler()
+    if command is None:
+        raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
+    flags = (*_flags(processor), f'-DDJL_FINGERPRINT="{fingerprint(processor)}"')
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run(
+            [command, *flags, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise CompilationError(f"{command} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+    folder = Path(tempfile.mkdtemp(dir=path.parent))
+
+    def compiled(source: Path) -> Path:
+        made = folder / f"{source.stem}.o"
+        run("-c", source, "-o", made)
+        return made
+
+    try:
+        with ThreadPoolExecutor() as side_by_side:
+            objects = list(side_by_side.map(compiled, SOURCES.glob("*.cpp")))
+        built = folder / path.name
+        run("-shared", *objects, "-o", built)
+        built.rename(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flags(processor: Processor) -> tuple[str, ...]:
+    return (*_FLAGS, *(f"-m{feature.replace('_', '')}" for feature in sorted(processor.features)))

@@ -1,0 +1,116 @@
+"""Finds the kernels for this processor, or has them built. Engine process, once.
+
+A wheel has brought them (setup.py). Where it hasn't, or where the sources have changed since, the machine's compiler
+makes them, and they are kept in the user's cache directory: some ten seconds the first time, nothing after. Without a
+compiler, or on another processor, there are none and the reason is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+from .compiling import (
+    PROCESSORS,
+    SOURCES,
+    CompilationError,
+    Processor,
+    compile_kernels,
+    features_here,
+    fingerprint,
+    is_current,
+)
+
+log = logging.getLogger(__name__)
+
+_BUILDING: Final = threading.Lock()
+
+
+class UnavailableError(Exception):
+    """There are no native kernels here; the message says what is missing."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The kernels: the best that there are, or can be built, for this processor.
+
+    Raises:
+        UnavailableError: the processor lacks something; or no kernels came along, and none could be built.
+    """
+    reasons: list[str] = []
+    for processor in processors_here():
+        try:
+            return _declared(_found(processor) or _built(processor))
+        except CompilationError as reason:  # an old compiler may not know this processor, but the next
+            reasons.append(str(reason))
+    raise UnavailableError(reasons[0] if reasons else f"the processor lacks {', '.join(sorted(missing_features()))}")
+
+
+def processors_here() -> list[Processor]:
+    """Which kernels this processor can run, best first."""
+    here = features_here()
+    return [processor for processor in PROCESSORS if processor.features <= here]
+
+
+def begin_building() -> None:
+    """Build the kernels beside what this process does next, if they aren't there; `library` waits for it."""
+
+    def build() -> None:
+        with contextlib.suppress(UnavailableError):  # `library` says it again to whoever wants the kernels
+            library()
+
+    threading.Thread(target=build, name="kernels", daemon=True).start()
+
+
+def missing_features() -> set[str]:
+    """What the kernels need and this processor doesn't have."""
+    return set(PROCESSORS[-1].features - features_here())
+
+
+def _found(processor: Processor) -> ctypes.CDLL | None:
+    """What came with the package, if it is of these sources and runs with this machine's libraries."""
+    path = SOURCES / processor.library
+    if not is_current(path, processor):
+        return None
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as reason:
+        log.warning("the CPU kernels that came with the package can't be loaded: %s", reason)
+        return None
+
+
+def _built(processor: Processor) -> ctypes.CDLL:
+    """What was built here, now or before."""
+    path = _home() / f"kernels-{processor.name}-{fingerprint(processor)}.so"
+    with _BUILDING:
+        if not path.exists():
+            log.info("building the CPU kernels for %s (once)", processor.name)
+            compile_kernels(processor, path)
+    return ctypes.CDLL(str(path))
+
+
+def _home() -> Path:
+    home = Path.home() / ".cache" / "djl-serving"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a container without a home: built again at each start
+        return Path(tempfile.mkdtemp(prefix="djl-serving-"))
+    return home
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    loaded.djl_vectors.restype = ctypes.c_char_p
+    loaded.djl_pool.restype = ctypes.c_void_p
+    loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]
+    loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
+    loaded.djl_parts.argtypes = [ctypes.c_int]
+    loaded.djl_seconds.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    loaded.djl_seconds.restype = None
+    loaded.djl_run.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int]
+    return loaded

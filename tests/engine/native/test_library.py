@@ -1,0 +1,123 @@
+"""Kernels that came along are used, others are built once; whoever can't have any is told why, and works on torch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from djl_python.engine.native import library as finding
+from djl_python.engine.native.compiling import Processor, fingerprint
+from djl_python.engine.native.library import UnavailableError, library, processors_here
+from djl_python.errors import ModelLoadError
+from tests.checkpoints import build_checkpoint
+from tests.engine.test_paged_batch import open_batch, run_to_end
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """These tests find kernels of their own."""
+    try:
+        library()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels are built, once: the only ones that there are."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path) -> Path:
+    """Where kernels could have come along, and have not."""
+    monkeypatch.setattr(finding, "SOURCES", tmp_path)
+    monkeypatch.setenv("HOME", str(home))
+    return tmp_path
+
+
+def kept(home: Path) -> list[Path]:
+    return list((home / ".cache" / "djl-serving").iterdir())
+
+
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def test_kernels_are_built_once_and_kept(home: Path) -> None:
+    library.__wrapped__()
+    (path,) = kept(home)
+    built_at = path.stat().st_mtime_ns
+    library.__wrapped__()
+    assert kept(home) == [path]
+    assert path.stat().st_mtime_ns == built_at
+
+
+def test_kernels_that_came_along_need_no_compiler(
+    home: Path, package: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.__wrapped__()
+    shutil.copy(kept(home)[0], package / processors_here()[0].library)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("another")))
+    no_compiler(monkeypatch)
+    assert library.__wrapped__()._name == str(package / processors_here()[0].library)
+
+
+def test_kernels_of_other_sources_are_left_alone(home: Path, package: Path) -> None:
+    (package / processors_here()[0].library).write_bytes(b"\x7fELF of another release")
+    assert Path(library.__wrapped__()._name).is_relative_to(home)
+
+
+def test_kernels_that_cannot_be_loaded_are_built_instead(
+    home: Path, package: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processor = processors_here()[0]
+    (package / processor.library).write_bytes(b"\x7fELF for another libc, " + fingerprint(processor).encode())
+    assert Path(library.__wrapped__()._name).is_relative_to(home)
+    assert "the CPU kernels that came with the package can't be loaded" in caplog.text
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    no_compiler(monkeypatch)
+    with pytest.raises(UnavailableError, match=r"no C\+\+ compiler \(c\+\+, g\+\+ or clang\+\+\)"):
+        library.__wrapped__()
+
+
+def test_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "features_here", lambda: {"avx", "f16c", "sse4_2"})
+    with pytest.raises(UnavailableError, match="the processor lacks avx2, fma"):
+        library.__wrapped__()
+
+
+def test_a_compiler_that_does_not_know_this_processor_makes_kernels_for_an_older_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.__wrapped__()
+    (path,) = kept(home)
+    newest = Processor("newest", frozenset({"avx4096"}))
+    monkeypatch.setattr(finding, "processors_here", lambda: [newest, *processors_here()])
+    assert library.__wrapped__()._name == str(path)
+    assert kept(home) == [path]  # what failed has left nothing behind
+    monkeypatch.setattr(finding, "processors_here", lambda: [newest])
+    with pytest.raises(UnavailableError, match=r"failed: .*avx4096"):
+        library.__wrapped__()
+
+
+def test_without_kernels_the_model_runs_on_torch_and_native_alone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise UnavailableError("there is no C++ compiler")
+
+    monkeypatch.setattr("djl_python.engine.native.pool.library", missing)
+    path = build_checkpoint(tmp_path, "llama")
+    with caplog.at_level("INFO"):
+        batch = open_batch(path)
+    assert "native" not in batch.description
+    assert "no native kernels: there is no C++ compiler; the model runs on torch" in caplog.text
+    assert run_to_end(batch) == {}
+    with pytest.raises(ModelLoadError, match=r"option.kernels=native: there is no C\+\+ compiler"):
+        open_batch(path, kernels="native")

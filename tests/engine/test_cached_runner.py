@@ -14,7 +14,7 @@ from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
-from tests.checkpoints import OWN_ATTENTION, UNPAGED, build_checkpoint
+from tests.checkpoints import OWN_ATTENTION, build_checkpoint
 from tests.engine.test_paged_batch import generate, open_batch, run_to_end
 
 
@@ -48,7 +48,7 @@ def test_a_prompt_that_comes_in_pieces_is_read_as_one(architecture: str, tmp_pat
     assert torch.allclose(torch.cat(found), expected, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("architecture", [*OWN_ATTENTION, *UNPAGED, "mamba"])
+@pytest.mark.parametrize("architecture", [*OWN_ATTENTION, "mamba"])
 def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, architecture), kernels="torch")
     calls: list[tuple[int, ...]] = []

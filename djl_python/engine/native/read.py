@@ -8,12 +8,11 @@ tensors; what can't be explained raises `NotUnderstoodError`, and the model runs
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import PAGED
 from ..images import MISFITS
 from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
@@ -28,8 +27,7 @@ from .recipe import (
     Rotary,
 )
 from .watch import Watched, watch
-
-_WINDOWS: Final = ("sliding_window", "window_size", "attention_window")
+from .watch_windows import watch_windows
 
 
 def read_recipe(model: Any, max_positions: int) -> Recipe:
@@ -49,11 +47,10 @@ def _read(model: Any, max_positions: int) -> Recipe:
     # What would not show in numbers that are small enough, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
-    if model.config._attn_implementation != PAGED and any(getattr(model.config, name, None) for name in _WINDOWS):
-        raise NotUnderstoodError("an attention of its own, with a window")
     if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
         raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
+    watch_windows(model, seen.calls, max_positions)
     turns = rotaries(model, seen, max_positions)
     inputs = read_inputs(model, seen)
     layers = [_read_layer(seen, index, turns, inputs) for index in range(len(seen.spans))]

@@ -24,8 +24,8 @@ from .near import distance, same
 from .recipe import NotUnderstoodError
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
-_SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-_MASKED: Final = -1e4
+SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
+MASKED: Final = -1e4
 # How far what was fitted may be from what was meant: scores of bf16 are rounded.
 _NEAR: Final = 0.1
 
@@ -92,7 +92,7 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if func in _PRODUCTS:
             self.steps.append(_Product(*(each.clone() for each in (*args[-2:], result))))
-        elif func in _SOFTMAXES:
+        elif func in SOFTMAXES:
             self.steps.append(_Softmax(args[0].clone(), result.clone()))
         return result
 
@@ -145,7 +145,7 @@ def _between(product: Tensor, scores: Tensor, dim: int) -> tuple[float, Tensor |
     tokens = product.shape[1]
     scores = scores.reshape(product.shape).double()
     visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
-    if bool((scores > _MASKED).ne(visible).any()):
+    if bool((scores > MASKED).ne(visible).any()):
         raise NotUnderstoodError("a mask that is not causal")
 
     def centred(x: Tensor) -> Tensor:

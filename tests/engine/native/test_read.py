@@ -126,6 +126,9 @@ _LATENTS = {name: value for name, value in _LLAMA.items() if name not in _OF_ATT
 }
 _DELTA_NETS = _LLAMA | {"mixers": ["DeltaNet", "Attention", "DeltaNet"], **_ONE, "head_norms": True}
 EXPECTED: dict[str, dict[str, Any]] = {
+    "gpt_neo": _OWN
+    | {"attention_bias": False, "rotated": 0, "activation": "gelu_tanh", "scale": 4.0, "windows": [0, 8]}
+    | {"learned_positions": True},
     "llama": _LLAMA,
     "many_heads": _LLAMA | {"head_norms": True, "kv_heads": 1},
     "qwen2": _LLAMA | {"attention_bias": True},

@@ -60,13 +60,6 @@ def test_other_biases_are_not_guessed(
         biased(tmp_path, bias, monkeypatch)
 
 
-def test_an_attention_with_a_window_is_not_guessed(tmp_path: Path) -> None:
-    """So few tokens don't show it."""
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "gpt_neo")).eval()
-    with pytest.raises(NotUnderstoodError, match="with a window"):
-        read_recipe(model, 64)
-
-
 def test_a_model_that_cannot_be_watched_is_not_read(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom")).eval()
     model.transformer.h[1].register_forward_pre_hook(lambda *_: {}["nothing"])

@@ -171,18 +171,30 @@ def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: boo
     stored = kv_heads * (dim + value_dim) if stores else 0
     if result.shape[1] != heads * dim + stored + gates:
         raise NotUnderstoodError("the linears before the attention make more than queries, keys and values")
+    order: Tensor | None = None
     if gate is not None:
         order = torch.cat([other_columns(gate, result.shape[1]), gate])
-        return Stacked(parts, order), result[:, order]
-    if len(parts) == 1 and stores and dim == value_dim:
-        value = call.value[0].transpose(0, 1).flatten(1)
-        # key head by key head: its queries, the key and the value
-        by_head = torch.arange(result.shape[1]).view(kv_heads, -1, dim)
-        mixed = torch.cat([by_head[:, :-2].flatten(), by_head[:, -2].flatten(), by_head[:, -1].flatten()])
-        columns = kv_heads * dim
-        if not same(result[:, -columns:], value) and same(result[:, mixed[-columns:]], value):
-            return Stacked(parts, mixed), result[:, mixed]
-    return Stacked(parts, None), result
+    elif len(parts) == 1 and stores and dim == value_dim:
+        order = _order(result, call)
+    return Stacked(parts, order), result if order is None else result[:, order]
+
+
+def _order(made: Tensor, call: Call) -> Tensor | None:
+    """The columns of one linear as queries, keys and values; None where that is how they lie, as far as values tell."""
+    heads, kv_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
+    value = call.value[0].transpose(0, 1).flatten(1)
+    columns = kv_heads * dim
+    if same(made[:, -columns:], value):
+        return None
+    # In groups of heads, of one key head each or more; values after keys or before them.
+    for groups in (each for each in range(kv_heads, 0, -1) if kv_heads % each == 0):
+        by_group = torch.arange(made.shape[1]).view(groups, -1, dim)
+        keys = kv_heads // groups
+        queries, one, other = (part.flatten() for part in torch.split(by_group, [heads // groups, keys, keys], 1))
+        for order in (torch.cat([queries, one, other]), torch.cat([queries, other, one])):
+            if same(made[:, order[-columns:]], value):
+                return order
+    return None
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "mamba2": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
     | {"mixers": ["StateSpace"] * 3, "windows": [], "reads": [], "norms": "r---", "gated": False, "activation": None},
+    "codegen": _OWN
+    | {"rotated": 8, "kv_heads": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

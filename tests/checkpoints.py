@@ -45,6 +45,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
+    XGLMConfig,
     YoutuConfig,
 )
 
@@ -341,6 +342,19 @@ OWN_ATTENTION: dict[str, Any] = {
         bos_token_id=0,
         eos_token_id=1,
         initializer_range=0.2,
+    ),
+    "xglm": lambda: XGLMConfig(  # positions of a table that is computed
+        vocab_size=VOCABULARY,
+        d_model=64,
+        ffn_dim=96,
+        num_layers=2,
+        attention_heads=4,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+        decoder_start_token_id=1,
+        init_std=0.2,
     ),
     "gpt_neo": lambda: GPTNeoConfig(  # every other layer has a window
         vocab_size=VOCABULARY,

@@ -7,6 +7,7 @@ tensors; what can't be explained raises `NotUnderstoodError`, and the model runs
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -26,7 +27,7 @@ from .recipe import (
     Recipe,
     Rotary,
 )
-from .watch import Watched, watch
+from .watch import Event, Watched, watch
 from .watch_windows import watch_windows
 
 
@@ -67,13 +68,22 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary], inputs: SeenInpu
         raise NotUnderstoodError(f"layer {index}: {reason}") from reason
 
 
-def _first_row(table: Tensor, looked_up: Tensor) -> int:
-    """Where in the table the consecutive rows (1, rows, columns) begin."""
-    rows = looked_up[0]
-    for first in (table == rows[0]).all(1).nonzero().flatten().tolist():
-        if torch.equal(table[first : first + len(rows)], rows):
-            return int(first)
-    raise NotUnderstoodError("positions are not consecutive rows of a table")
+def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
+    """The table, learned or not, of a module that gave consecutive rows of it, and which is the first of them.
+
+    Args:
+        rows: (1, rows, columns) like those that it gives.
+    """
+    if not isinstance(event.result, Tensor) or event.result.numel() != rows.numel():
+        return None
+    given = event.result.reshape(rows.shape)[0]
+    for table in itertools.chain(event.module.parameters(recurse=False), event.module.buffers(recurse=False)):
+        if table.dim() != 2 or table.shape[1] != given.shape[1]:
+            continue
+        for first in (table == given[0]).all(1).nonzero().flatten().tolist():
+            if torch.equal(table[first : first + len(given)], given):
+                return table.data, int(first)
+    return None
 
 
 def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
@@ -84,15 +94,15 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         raise NotUnderstoodError("the embedding is not a table")
     start = seen.spans[0].given.float()
     rows = torch.nn.functional.embedding(first.x, table.weight).float()
-    others = [e for e in embedded if e.module is not table and e.result.numel() == rows.numel()]
+    before = seen.events[: seen.spans[0].events.start]
     positions, offset = None, 0
     added: Tensor | float = 0.0
-    if others:
-        positions = others[0].module.weight.data
-        looked_up = others[0].result.reshape(rows.shape)
-        offset = _first_row(positions, looked_up) - seen.first_position
-        added = looked_up.float()
-    before = seen.events[: seen.spans[0].events.start]
+    for event in before:
+        looked_up = None if event.module is table else _looked_up(event, rows)
+        if looked_up is not None:
+            positions, offset = looked_up[0], looked_up[1] - seen.first_position
+            added = event.result.reshape(rows.shape).float()
+            break
     norm = next(((e, n) for e in before if (n := as_norm(e)) is not None and same(e.result, start)), None)
     stream = start if norm is None else norm[0].x.float()
     scale = rounded(factor_of(rows, stream - added))

@@ -259,6 +259,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     | {"mixers": ["StateSpace"] * 3, "windows": [], "reads": [], "norms": "r---", "gated": False, "activation": None},
     "codegen": _OWN
     | {"rotated": 8, "kv_heads": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
+    "xglm": _OWN | {"rotated": 0, "learned_positions": True, "embedding_scale": 8.0},
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

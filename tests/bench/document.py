@@ -31,7 +31,7 @@ def report(result: Result) -> str:
     machine, plan = result["machine"], result["plan"]
     gemm = ", ".join(f"{name} {cell(peak)}" for name, peak in machine["gemm_gflop_s"].items())
     parts = [
-        f"### {result['model']}",
+        f"### {_title(result)}",
         f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {cell(machine['read_gb_s'])} GB/s read by "
         f"{machine['read_by']}, GEMM peak in GFLOP/s {gemm}; torch {machine['torch']}, transformers "
         f"{machine['transformers']}, Python {machine['python']}. Prompts of {plan['prompt_tokens']} tokens, "
@@ -80,6 +80,16 @@ def _rounds(result: Result) -> str:
     """Of how many runs each number is the median."""
     rounds = result["plan"]["rounds"]
     return "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
+
+
+def _title(result: Result) -> str:
+    """Of what the newest result is kept: a model on a kind of processor."""
+    return f"{result['model']} on {result['machine']['kind']}"
+
+
+def _stem(result: Result) -> str:
+    """How the names of its files begin."""
+    return f"{result['model']}-{result['machine']['kind']}-{result['date']}"
 
 
 def _keys(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -227,18 +237,18 @@ def charts(result: Result) -> dict[str, tuple[str, str]]:
                     lines[f"{FLOOR} {precision}"] = floor
                 panels.append(plots.Panel(title, label, lines, (f"{FLOOR} {precision}",)))
             if any(panel.lines for panel in panels):
-                name = f"{result['model']}-{result['date']}-{precision}-{kind}.svg"
-                found[name] = (f"{result['model']}, {precision}, by {label}", plots.svg(panels))
+                title = f"{_title(result)}, {precision}, by {label}"
+                found[f"{_stem(result)}-{precision}-{kind}.svg"] = (title, plots.svg(panels))
     return found
 
 
 def kept(results: Path = RESULTS) -> list[Result]:
-    """The newest result of each model."""
+    """The newest result of each model on each kind of processor."""
     newest: dict[str, Result] = {}
     for path in sorted(results.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        if result["date"] >= newest.get(result["model"], result)["date"]:
-            newest[result["model"]] = result
+        if result["date"] >= newest.get(_title(result), result)["date"]:
+            newest[_title(result)] = result
     return list(newest.values())
 
 
@@ -247,7 +257,7 @@ def summary(results: Sequence[Result]) -> str:
     parts = []
     for result in results:
         machine = result["machine"]
-        where = f"{machine['cores']} cores of {machine['cpu']}"
+        where = f"{machine['cores']} cores of {machine['cpu']} ({machine['kind']})"
         parts += [f"`{result['model']}`, {where}, {result['date']}; {_rounds(result)}, by clients:"]
         parts += [throughput(result)]
     return "\n\n".join(parts)
@@ -259,7 +269,7 @@ def write(result: Result, *, results: Path = RESULTS, readmes: Sequence[Path] = 
     The first of `readmes` gets everything, others the short version.
     """
     results.mkdir(exist_ok=True)
-    path = results / f"{result['model']}-{result['date']}.json"
+    path = results / f"{_stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, (_, text) in charts(result).items():
         (results / name).write_text(text, encoding="utf-8")

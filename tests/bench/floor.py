@@ -110,7 +110,9 @@ def tokens_s(
     shape: Shape, machine: Mapping[str, Any], precision: str, concurrency: int, prompt: int, output: int
 ) -> float:
     """Output tokens per second that can't be exceeded; `machine` is what machine.measure() gives."""
-    peak: float = machine["gemm_gflop_s"]["fp32" if precision == "fp32" else "bf16"] * 1e9
+    peaks: Mapping[str, float] = machine["gemm_gflop_s"]
+    # Processors without bf16 multiply it as fp32.
+    peak = (peaks["fp32"] if precision == "fp32" else max(peaks.values())) * 1e9
     bandwidth: float = machine["read_gb_s"] * 1e9
     weights = (shape.body + shape.head) * BYTES[precision]
     kv = shape.kv_values * (4.0 if precision == "fp32" else 2.0)

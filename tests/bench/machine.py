@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def measure() -> dict[str, Any]:
-    """Name, cores, versions; `read_gb_s`; `gemm_gflop_s` by number format. Takes a few seconds of an idle machine."""
+    """Name, kind, cores, versions; `read_gb_s`; `gemm_gflop_s` by number format. Takes seconds of an idle machine."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.bench.machine"], cwd=HERE.parents[1], stdout=subprocess.PIPE, check=True
     )
@@ -74,6 +74,8 @@ def main() -> None:
     import torch
     import transformers
 
+    from djl_python.engine.native.library import processors_here
+
     read_gb_s, by = _compiled_read_gb_s(), "a C program"
     if read_gb_s is None:
         data, by = torch.ones(2**27), "torch"
@@ -84,8 +86,10 @@ def main() -> None:
         left, right = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
         best_s = _best_s(lambda left=left, right=right: torch.nn.functional.linear(left, right), 12)  # type: ignore[misc]
         gemm[name] = round(2 * size**3 / best_s / 1e9, 1)
+    kinds = [processor.name for processor in processors_here()]
     found = {
         "cpu": _cpu_name(),
+        "kind": kinds[0] if kinds else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -31,7 +31,7 @@ RESULT: dict[str, Any] = {
     "date": "2026-01-31",
     "command": "python -m tests.bench.bench",
     "machine": {
-        **{"cpu": "a CPU", "cores": 2, "python": "3.11.0", "torch": "2.0", "transformers": "5.0"},
+        **{"cpu": "a CPU", "kind": "avx9", "cores": 2, "python": "3.11.0", "torch": "2.0", "transformers": "5.0"},
         **{"read_gb_s": 50.0, "read_by": "torch", "gemm_gflop_s": {"bf16": 900.0}},
     },
     "plan": {"prompt_tokens": 4, "output_tokens": 8, "rounds": 3, "concurrency": [8], "contexts": [512]},
@@ -124,21 +124,29 @@ def test_results_are_kept_and_shown(tmp_path: Path) -> None:
     for path in (long, short):
         path.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n", encoding="utf-8")
     results = tmp_path / "results"
-    for model, date in (("other", "2026-01-01"), ("tiny", "2025-12-31"), ("tiny", "2026-01-31")):
-        path = document.write({**RESULT, "model": model, "date": date}, results=results, readmes=(long, short))
+    elsewhere = {"machine": {**RESULT["machine"], "kind": "avx8"}}
+    for changed in (
+        {"model": "other", "date": "2026-01-01"},
+        {"date": "2025-12-31"},
+        {"date": "2026-01-02", **elsewhere},
+        {},
+    ):
+        path = document.write({**RESULT, **changed}, results=results, readmes=(long, short))
     assert json.loads(path.read_text(encoding="utf-8")) == RESULT
     for readme in (long, short):
         text = readme.read_text(encoding="utf-8")
         assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
-        assert "2025-12-31" not in text  # the newest of a model only
-    assert "### other" in long.read_text(encoding="utf-8") and "###" not in short.read_text(encoding="utf-8")
+        assert "2025-12-31" not in text  # the newest of a model only, on each kind of processor
+        assert "2026-01-02" in text
+    assert "### other on avx9" in long.read_text(encoding="utf-8") and "###" not in short.read_text(encoding="utf-8")
     for name in document.charts(RESULT):
         assert f"](results/{name})" in long.read_text(encoding="utf-8")
         picture = ElementTree.parse(results / name).getroot()
         words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
         assert {"djl-serving bf16", "TTFT p50, ms"} <= set(words)
-    assert sorted(document.charts(RESULT)) == ["tiny-2026-01-31-bf16-clients.svg", "tiny-2026-01-31-bf16-contexts.svg"]
-    assert "floor bf16" in (results / "tiny-2026-01-31-bf16-clients.svg").read_text(encoding="utf-8")
+    names = ["tiny-avx9-2026-01-31-bf16-clients.svg", "tiny-avx9-2026-01-31-bf16-contexts.svg"]
+    assert sorted(document.charts(RESULT)) == names
+    assert "floor bf16" in (results / names[0]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("readme", [document.HERE / "README.md", document.ROOT / "README.md"])

@@ -68,6 +68,7 @@ $(VENV)/.test: $(VENV)/.serve
 	$(PIP) install --quiet --no-deps text-generation==0.7.0
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.serve
+# After the tests' own, because mypy follows what tests import.
+$(VENV)/.dev: $(VENV)/.test
 	$(PIP) install --quiet --editable '.[dev]' --constraint $(VENV)/.constraints
 	@touch $@

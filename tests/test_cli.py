@@ -1,13 +1,18 @@
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from djl_python import __version__, cli
+from djl_python.config import ModelConfig, ModelSpec, ServerConfig
+
+Served = tuple[ServerConfig, Sequence[ModelConfig], Mapping[ModelSpec, str]]
 
 
-def run(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "djl_python", *map(str, arguments)],
         capture_output=True,
@@ -15,6 +20,19 @@ def run(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
         timeout=30,
         **options,
     )
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
+    """What there is to be served, and nothing is."""
+    calls: list[Served] = []
+
+    def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str]) -> int:
+        calls.append((config, models, broken))
+        return 0
+
+    monkeypatch.setattr("djl_python.server.lifecycle.serve", serve)
+    return calls
 
 
 @pytest.fixture
@@ -26,7 +44,7 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-def test_help_shows_examples_and_the_version_is_the_packages(capsys):
+def test_help_shows_examples_and_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     for argument, expected in (("--help", "djl-serving check /models"), ("--version", __version__)):
         with pytest.raises(SystemExit) as exit_:
             cli.main([argument])
@@ -34,23 +52,24 @@ def test_help_shows_examples_and_the_version_is_the_packages(capsys):
         assert expected in capsys.readouterr().out
 
 
-def test_with_nothing_to_serve_it_says_what_to_do(monkeypatch, capsys, tmp_path):
+def test_with_nothing_to_serve_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setattr(cli, "CONTAINER_STORE", tmp_path / "missing")
     assert cli.main([]) == 2
     assert "djl-serving DIR" in capsys.readouterr().err
 
 
-def test_a_container_serves_its_model_directory(monkeypatch, model):
-    served = []
+def test_a_container_serves_its_model_directory(
+    monkeypatch: pytest.MonkeyPatch, model: Path, served: list[Served]
+) -> None:
     monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models, broken: served.extend(models) or 0)
     assert cli.main([]) == 0
-    assert [config.name for config in served] == ["echo"]
+    ((_, models, _),) = served
+    assert [config.name for config in models] == ["echo"]
 
 
-def test_models_are_positional_or_options_and_the_port_is_the_command_lines(monkeypatch, model):
-    served = []
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda *arguments: served.append(arguments) or 0)
+def test_models_are_positional_or_options_and_the_port_is_the_command_lines(model: Path, served: list[Served]) -> None:
     assert cli.main([str(model), "-m", f"other:2={model}", "-p", "0", "--host", "127.0.0.2"]) == 0
     config, models, broken = served[0]
     assert not broken
@@ -58,16 +77,13 @@ def test_models_are_positional_or_options_and_the_port_is_the_command_lines(monk
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
-def test_a_model_store_is_added_to_named_models(monkeypatch, model, tmp_path):
-    served = []
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda config, models, broken: served.extend(models) or 0)
+def test_a_model_store_is_added_to_named_models(model: Path, tmp_path: Path, served: list[Served]) -> None:
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
-    assert sorted(one.name for one in served) == ["echo", "named"]
+    ((_, models, _),) = served
+    assert sorted(one.name for one in models) == ["echo", "named"]
 
 
-def test_of_several_models_one_may_be_configured_wrongly(monkeypatch, model, tmp_path):
-    served = []
-    monkeypatch.setattr("djl_python.server.lifecycle.serve", lambda *arguments: served.append(arguments) or 0)
+def test_of_several_models_one_may_be_configured_wrongly(model: Path, tmp_path: Path, served: list[Served]) -> None:
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "serving.properties").write_text("option.dtype=fp99\n")
@@ -78,7 +94,7 @@ def test_of_several_models_one_may_be_configured_wrongly(monkeypatch, model, tmp
     assert (spec.name, spec.version) == ("wrong", "2") and "option.dtype=fp99: expected one of" in problem
 
 
-def test_check_prints_settings_warnings_and_handler(model, capsys):
+def test_check_prints_settings_warnings_and_handler(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", str(model)]) == 0
     out = capsys.readouterr().out
     assert "option.dtype" in out and "serving.properties:1" in out
@@ -86,7 +102,7 @@ def test_check_prints_settings_warnings_and_handler(model, capsys):
     assert f"handler\n  {model / 'model.py'}, function handle\n" in out
 
 
-def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path, capsys):
+def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["check", str(tmp_path)]) == 0
     assert f"{cli.BUILT_IN_HANDLER}, built in, with the checkpoint {tmp_path}" in capsys.readouterr().out
@@ -99,7 +115,7 @@ def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", [["check"], []])
-def test_a_wrong_setting_is_one_readable_block(model, command):
+def test_a_wrong_setting_is_one_readable_block(model: Path, command: list[str]) -> None:
     (model / "serving.properties").write_text("option.dtype=fp99\noption.predict_timeout=soon\n")
     done = run(*command, model)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -108,7 +124,7 @@ def test_a_wrong_setting_is_one_readable_block(model, command):
     assert second.startswith("  ") and "serving.properties:2: option.predict_timeout=soon" in second
 
 
-def test_a_mistake_is_told_without_loading_the_server_or_torch():
+def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
     code = "import sys; from djl_python import cli; cli.main(['check', '/no/such/directory']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     loaded = done.stdout.split()

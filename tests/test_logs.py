@@ -1,6 +1,7 @@
 import io
 import logging
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,14 +9,14 @@ from djl_python import logs
 
 
 @pytest.fixture(autouse=True)
-def restored():
+def restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level
 
 
-def test_a_record_is_one_line_with_time_level_and_model():
+def test_a_record_is_one_line_with_time_level_and_model() -> None:
     stream = io.StringIO()
     logs.configure("info", stream)
     log = logging.getLogger("somewhere")
@@ -27,7 +28,7 @@ def test_a_record_is_one_line_with_time_level_and_model():
     assert second.endswith("Z WARNING - of no model")
 
 
-def test_the_line_for_each_request_can_be_left_out():
+def test_the_line_for_each_request_can_be_left_out() -> None:
     stream = io.StringIO()
     logs.configure("warning", stream)
     logging.getLogger("djl_python.access").info("GET /")

@@ -260,7 +260,7 @@ class TestHubSource:
             (lambda: hub_error(errors.HfHubHTTPError, 500), "can't be downloaded: boom"),
             (lambda: errors.LocalEntryNotFoundError("x"), "at revision v1 is not in the local cache"),
             (lambda: errors.OfflineModeIsEnabled("x"), "the hub can't be reached"),
-            (lambda: errors.HTTPError("slow\nand more"), "can't be downloaded: slow$"),
+            (lambda: errors.HTTPError("slow\nand more"), "can't be downloaded: slow$"),  # type: ignore[attr-defined]
             (lambda: OSError(28, "No space left on device"), "can't be downloaded: .*No space left"),
         ],
     )

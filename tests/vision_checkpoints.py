@@ -131,11 +131,11 @@ class _Stills:
         self.tokenizer.save_pretrained(save_directory)  # type: ignore[attr-defined]
 
 
-class Qwen2VLStills(_Stills, Qwen2VLProcessor):
+class Qwen2VLStills(_Stills, Qwen2VLProcessor):  # type: ignore[misc]
     """Qwen2-VL's."""
 
 
-class Qwen3VLStills(_Stills, Qwen3VLProcessor):
+class Qwen3VLStills(_Stills, Qwen3VLProcessor):  # type: ignore[misc]
     """Qwen3-VL's."""
 
 

@@ -5,8 +5,8 @@
     make bench ARGS="--model /models/qwen2-0.5b --quantize int8,int4 --peers llama.cpp,openvino"
     make bench ARGS="--sections framework --no-write"
 
-Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the READMEs. Peers are installed with
-`python -m tests.bench.peers install`. Only numbers of one run compare; see README.md beside this file.
+Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the READMEs. Peers are
+installed with `python -m tests.bench.peers install`. Only numbers of one run compare; see README.md beside this file.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Any
 import litserve
 
 
-class Nothing(litserve.LitAPI):
+class Nothing(litserve.LitAPI):  # type: ignore[misc]
     """Gives the number back that it was sent."""
 
     def setup(self, device: str) -> None:

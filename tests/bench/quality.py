@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from djl_python.engine.model_runner import ModelRunner
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOKENS: Final = 512
 
@@ -66,7 +68,7 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
 class _Kept:
     """A runner that keeps the logits it gives."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self.logits: list[Tensor] = []
 
@@ -77,6 +79,9 @@ class _Kept:
 
     def forget(self, sequence: Any) -> None:
         self._runner.forget(sequence)
+
+    def operator_seconds(self) -> dict[str, float]:
+        return self._runner.operator_seconds()
 
 
 def divergence(of: Tensor, from_: Tensor) -> dict[str, float]:

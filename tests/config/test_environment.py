@@ -14,7 +14,7 @@ from djl_python.config.environment import environment_entries
 
 
 def entries(**environ: str) -> dict[str, tuple[str, str]]:
-    return {key: tuple(entry) for key, entry in environment_entries(environ).items()}
+    return {key: (entry.value, entry.source) for key, entry in environment_entries(environ).items()}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def load(directory: Path, properties: str = "", server: ServerConfig = BUILT_IN,
 
 def problems(directory: Path, properties: str, **environ: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(directory, properties, **environ)
+        load(directory, properties, BUILT_IN, **environ)
     return caught.value.message.splitlines()
 
 
@@ -85,7 +85,7 @@ def test_option_precedence(model: Path) -> None:
         "PREDICT_TIMEOUT": "6",
         "MODEL_LOADING_TIMEOUT": "8",
     }
-    config = load(model, "option.dtype=bf16", **environ)
+    config = load(model, "option.dtype=bf16", BUILT_IN, **environ)
     assert (config.option.dtype, config.option.predict_timeout, config.option.model_loading_timeout) == ("bf16", 5, 8)
     assert config.provenance["option.predict_timeout"] == "environment OPTION_PREDICT_TIMEOUT"
     assert config.provenance["option.model_loading_timeout"] == "environment MODEL_LOADING_TIMEOUT"

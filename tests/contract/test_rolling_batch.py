@@ -61,7 +61,7 @@ def test_every_token_is_an_event_and_the_last_one_finishes(shared: RollingBatch)
     shared.add(1, [9, 8, 7], SamplingParams(max_new_tokens=5, ignore_eos=True))
     events = run_to_end(shared)[1]
     assert [e.finish for e in events] == [None] * 4 + [FinishReason.LENGTH]
-    assert all(e.token_id >= 0 and e.logprob <= 0 for e in events)
+    assert all(e.token_id >= 0 and e.logprob is not None and e.logprob <= 0 for e in events)
     assert is_empty(shared)
 
 
@@ -77,7 +77,7 @@ def test_who_else_is_there_changes_nothing(shared: RollingBatch) -> None:
             for i in range(12)
         ]
 
-    alone = {}
+    alone: dict[int, list[TokenEvent]] = {}
     for request in requests():
         shared.add(*request)
         alone |= run_to_end(shared)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from djl_python.dialects.custom import CustomFormatter
 from djl_python.dialects.lmi_format import LmiFormatter
@@ -25,7 +27,7 @@ FINISH = Finish(
 )
 
 
-def make(function, framing: str, parameters=None) -> CustomFormatter:
+def make(function: Callable[..., Any], framing: str, parameters: dict[str, Any] | None = None) -> CustomFormatter:
     request = GenerateRequest(prompt="Hi", sampling=SamplingParams(max_new_tokens=5))
     return CustomFormatter(
         adapt_output_formatter(function), LmiFormatter(framing), request, parameters or {}, tgi_compat=False
@@ -64,7 +66,9 @@ def test_streams_one_piece_for_each_token() -> None:
 
 def test_without_streaming_the_pieces_come_together() -> None:
     @output_formatter
-    def legacy(token, first_token, last_token, details, generated_text, id):
+    def legacy(
+        token: object, first_token: bool, last_token: bool, details: dict[str, Any], generated_text: str, id: int
+    ) -> str:
         return json.dumps({"text": generated_text, "why": details["finish_reason"]}) if last_token else ""
 
     formatter = make(legacy, "json", {"details": True})

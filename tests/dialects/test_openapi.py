@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -10,9 +11,12 @@ import pytest
 from msgspec import Meta
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from djl_python.config import ModelConfig
 from djl_python.dialects import all_dialects
-from djl_python.dialects.base import Answer, Dialect, Kind, Route
+from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route
 from djl_python.dialects.openapi import openapi
+from djl_python.errors import ServingError
+from djl_python.inputs import Input
 from djl_python.server.app import OWN_PAGES
 from djl_python.server.routes import RouteTable
 
@@ -61,13 +65,15 @@ class Talk(Dialect):
     )
     errors: ClassVar[Any] = {400: {"application/json": Refusal}}
 
-    def parse(self, inputs, model):
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         raise NotImplementedError
 
-    def error(self, error, model=None, *, operation="", inputs=None):
+    def error(
+        self, error: ServingError, model: ModelConfig | None = None, *, operation: str = "", inputs: Input | None = None
+    ) -> Answer:
         return Answer(error.status, b"")
 
-    def stream_error(self, error, headers, model=None):
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         return b""
 
 

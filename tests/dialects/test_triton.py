@@ -43,7 +43,9 @@ def finish(text: str) -> Finish:
 
 
 def delta(text: str, whole: str | None = None, choice: int = 0) -> Delta:
-    return Delta(choice=choice, tokens=(Token(1, text, -1.0),), text=text, finish=whole and finish(whole))
+    return Delta(
+        choice=choice, tokens=(Token(1, text, -1.0),), text=text, finish=None if whole is None else finish(whole)
+    )
 
 
 def run(parsed: Parsed) -> list[bytes]:
@@ -283,6 +285,7 @@ def test_unknown_parameters_can_be_refused() -> None:
 def test_bad_bodies(body: Any, field: str | None, message: str) -> None:
     with pytest.raises((PayloadError, ParameterError), match=message) as caught:
         parse(body)
+    assert isinstance(caught.value, PayloadError | ParameterError)
     assert caught.value.field == field
     answer = TRITON.error(caught.value, MODEL, inputs=inputs(body))
     assert answer.status == 400 and json.loads(answer.body) == {"error": caught.value.message}

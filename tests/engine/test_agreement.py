@@ -30,6 +30,9 @@ class Answering:
     def forget(self, sequence: Any) -> None:
         self.forgotten += 1
 
+    def operator_seconds(self) -> dict[str, float]:
+        return {}
+
 
 def loaded(path: Path, dtype: torch.dtype) -> LoadedModel:
     checkpoint = build_checkpoint(path, "llama", dtype)
@@ -38,7 +41,8 @@ def loaded(path: Path, dtype: torch.dtype) -> LoadedModel:
 
 def logits(model: LoadedModel) -> Tensor:
     with torch.inference_mode():
-        return model.model(torch.tensor([check_ids(model)])).logits[0, -1].float()
+        found: Tensor = model.model(torch.tensor([check_ids(model)])).logits[0, -1].float()
+        return found
 
 
 def test_the_models_own_logits_agree_and_the_sequence_is_forgotten(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ DRAWS: list[dict[str, Any]] = [
 
 @pytest.fixture(params=["torch", "native"])
 def chooser(request: pytest.FixtureRequest) -> Chooser:
-    return TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")  # type: ignore[no-any-return]
+    return TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")
 
 
 def rows_of(vocabulary: int) -> Tensor:

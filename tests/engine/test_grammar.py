@@ -114,7 +114,8 @@ def schema_request(index: int, tokenizer: Tokenizer) -> tuple[list[int], Samplin
     """Prompt, parameters (every other one greedy), schema. What closes a value is likelier: a random model may not."""
     rng = random.Random(index)
     schema = random_schema(rng)
-    closers = {tokenizer.token_to_id(token): 4.0 for token in '"}],'}
+    vocabulary = tokenizer.get_vocab()
+    closers = {vocabulary[token]: 4.0 for token in '"}],'}
     params = SamplingParams(
         max_new_tokens=600,
         do_sample=index % 2 == 1,
@@ -161,7 +162,7 @@ def test_random_schemas_alone_and_in_company(batch: PagedRollingBatch, tokenizer
 def test_regular_expressions_match_the_whole_text(
     batch: PagedRollingBatch, tokenizer: Tokenizer, source: str, do_sample: bool
 ) -> None:
-    closers = {EOS: 3.0, tokenizer.token_to_id("@"): 5.0}
+    closers = {EOS: 3.0, tokenizer.get_vocab()["@"]: 5.0}
     for seed in range(4):
         text = text_of(
             tokenizer, run_one(batch, [9, 8 + seed], regex(source, do_sample=do_sample, seed=seed, logit_bias=closers))
@@ -170,7 +171,8 @@ def test_regular_expressions_match_the_whole_text(
 
 
 def test_any_json_object(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
-    closers = {tokenizer.token_to_id(token): 8.0 for token in '"}]'}
+    vocabulary = tokenizer.get_vocab()
+    closers = {vocabulary[token]: 8.0 for token in '"}]'}
     params = SamplingParams(
         max_new_tokens=300, do_sample=True, seed=4, logit_bias=closers, grammar=Grammar("json_object")
     )
@@ -178,7 +180,8 @@ def test_any_json_object(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None
 
 
 def test_white_space_is_allowed_and_comes_to_an_end(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
-    spaces = {tokenizer.token_to_id(token): 50.0 for token in ("Ġ", "Ċ", "ĉ", "č")}
+    vocabulary = tokenizer.get_vocab()
+    spaces = {vocabulary[token]: 50.0 for token in ("Ġ", "Ċ", "ĉ", "č")}
     grammar = Grammar("json_schema", '{"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}')
     text = text_of(
         tokenizer, run_one(batch, [9], SamplingParams(max_new_tokens=200, logit_bias=spaces, grammar=grammar))
@@ -396,7 +399,7 @@ def allowed(matcher: Matcher) -> list[int]:
 def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     matchers = [Matcher(compiler.compile(Grammar("regex", f"{letter}+[0-9]")).result()) for letter in "abcde"]
     assert tokenizer.token_to_id("a") in allowed(matchers[0])
-    matchers[0].advance(tokenizer.token_to_id("a"))
+    matchers[0].advance(tokenizer.get_vocab()["a"])
     computer = MaskComputer(2)
     expected = np.concatenate([computer.masks([matcher]) for matcher in matchers])
     assert np.array_equal(computer.masks(matchers), expected)
@@ -405,9 +408,9 @@ def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenize
 
 def test_a_token_outside_the_grammar_is_an_error(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     matcher = Matcher(compiler.compile(Grammar("regex", "ab")).result())
-    assert not matcher.advance(tokenizer.token_to_id("a"))
+    assert not matcher.advance(tokenizer.get_vocab()["a"])
     with pytest.raises(GenerationError, match="can't be followed any further"):
-        matcher.advance(tokenizer.token_to_id("x"))
+        matcher.advance(tokenizer.get_vocab()["x"])
 
 
 @pytest.mark.parametrize("others", [0, 1])

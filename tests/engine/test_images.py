@@ -48,7 +48,8 @@ class Vision:
     def prompt(self, *parts: str | Image) -> ImagePrompt:
         """Texts and images, one after the other, as the worker prepares them."""
         sources = [ImageSource(data_url(part), "image") for part in parts if not isinstance(part, str)]
-        return asyncio.run(self.images.prepare(self.text(*parts), sources))
+        prompt: ImagePrompt = asyncio.run(self.images.prepare(self.text(*parts), sources))
+        return prompt
 
     def generate(self, parts: tuple[str | Image, ...], new_tokens: int) -> list[int]:
         """What transformers generates on its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from djl_python.types import Images, SamplingParams
 SIZE = 4
 
 
-def sequence(tokens: list[int], number: int = 0, **params: int) -> Sequence:
+def sequence(tokens: list[int], number: int = 0, **params: Any) -> Sequence:
     return Sequence(number, tokens, len(tokens), SamplingParams(max_new_tokens=9, **params))
 
 

@@ -44,7 +44,8 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         return made[-1]
 
     yield keep
-    for each in (*made, *pools):
+    opened: tuple[PagedCache | Pool, ...] = (*made, *pools)
+    for each in opened:
         each.close()
 
 
@@ -70,13 +71,15 @@ class Story:
     def step(self, cache: PagedCache, chunks: list[Chunk], layer: int, how: How) -> dict[int, Tensor]:
         """What comes out for each sequence's tokens: (length, heads, value_dim)."""
         with cache.step(chunks) as plan:
-            flat = [torch.cat([self._of(chunk, layer)[part] for chunk in plan.order], dim=1)[None] for part in range(3)]
+            query, key, value = (
+                torch.cat([self._of(chunk, layer)[part] for chunk in plan.order], dim=1)[None] for part in range(3)
+            )
             assert plan.positions.tolist() == [
                 place
                 for chunk in plan.order
                 for place in range(chunk.sequence.computed, chunk.sequence.computed + chunk.length)
             ]
-            made = cache.attend(layer, plan, *flat, how)[0]
+            made = cache.attend(layer, plan, query, key, value, how)[0]
         ends = torch.tensor([chunk.length for chunk in plan.order]).cumsum(0).tolist()
         return {chunk.sequence.id: made[end - chunk.length : end] for chunk, end in zip(plan.order, ends, strict=True)}
 

@@ -28,7 +28,7 @@ def logits_of(model: torch.nn.Module) -> Tensor:
     return logits
 
 
-def load(path: Path, **settings: str) -> Any:
+def load(path: Path, **settings: Any) -> Any:
     return load_model(EngineSettings(model_path=str(path), **settings), lambda *_: None).model
 
 

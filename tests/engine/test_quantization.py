@@ -118,6 +118,7 @@ def round_linears(model: Any, quantize: Quantize) -> None:
                 weight.copy_(quantized(rows, quantize).values(rows.shape[1]).view_as(weight))
         if (linear := as_linear(module)) is not None:
             head = module is model.get_output_embeddings()
+            assert isinstance(linear.weight, torch.Tensor)
             codes = quantized(linear.weight, "int8" if head else quantize)
             linear.weight.copy_(codes.values(linear.weight.shape[1]))
 

@@ -102,7 +102,13 @@ def test_draws_follow_the_distribution_of_transformers_warpers(
 
 
 def test_the_same_seed_draws_the_same_whatever_else_is_in_the_batch() -> None:
-    mine = {"do_sample": True, "top_p": 0.9, "temperature": 1.3, "repetition_penalty": 1.2, "seed": 2**64 - 1}
+    mine: dict[str, Any] = {
+        "do_sample": True,
+        "top_p": 0.9,
+        "temperature": 1.3,
+        "repetition_penalty": 1.2,
+        "seed": 2**64 - 1,
+    }
     row = logits(1, 0.5, seed=42)
     alone = sampler().sample(row, [sequence(0, **mine)])[0]
     others = [
@@ -172,7 +178,7 @@ def test_bad_words_and_minimum_length() -> None:
 def test_logit_bias_is_added_before_everything_else() -> None:
     rows = torch.zeros(3, VOCABULARY)
     rows[:, 20] = 1.0
-    biased = {"logit_bias": {30: 5.0, 31: 4.0, 20: -100.0}}
+    biased: dict[str, Any] = {"logit_bias": {30: 5.0, 31: 4.0, 20: -100.0}}
     drawn = sampler().sample(
         rows,
         [

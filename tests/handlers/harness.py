@@ -46,7 +46,7 @@ def byte_tokenizer() -> Fast:
 
 
 BYTES = byte_tokenizer()
-EOS_ID = BYTES.token_to_id(EOS)
+EOS_ID = BYTES.get_vocab()[EOS]
 
 
 def ids(text: str) -> list[int]:

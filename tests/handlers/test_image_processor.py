@@ -34,7 +34,8 @@ def processor(llava: Path) -> ImageProcessor:
 
 async def prepared(processor: ImageProcessor, text: str, *images: Image) -> ImagePrompt:
     sources = [ImageSource(data_url(image), f"image {i}") for i, image in enumerate(images)]
-    return await processor.prepare(text, sources)
+    prompt: ImagePrompt = await processor.prepare(text, sources)
+    return prompt
 
 
 def numbers(array: Array) -> np.ndarray:

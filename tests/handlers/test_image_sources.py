@@ -31,7 +31,8 @@ def inline(data: bytes, kind: str = "image/png") -> ImageSource:
 
 
 def decoded(*sources: ImageSource) -> list[image_sources.Picture]:
-    return decode(sources, [None] * len(sources))
+    found: list[image_sources.Picture] = decode(sources, [None] * len(sources))
+    return found
 
 
 def refused(*sources: ImageSource) -> str:

@@ -236,7 +236,7 @@ async def test_special_tokens_of_the_syntax_are_seen(model_dir: Path) -> None:
     config = {"eos_token": EOS, "chat_template": "[TOOL_CALLS]{{ messages[0].content }}"}
     (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
     served = await Served(model_dir).load()
-    marker = tokenizer.token_to_id("[TOOL_CALLS]")
+    marker = tokenizer.get_vocab()["[TOOL_CALLS]"]
     text = ids('[{"name": "now", "arguments": {}}]')
     served.engine.script_of = lambda prompt: [marker, *text]
     deltas = await served.plain(request(chat("x", tool_use=ToolUse(tools=TOOLS))))

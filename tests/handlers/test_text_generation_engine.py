@@ -58,7 +58,9 @@ async def answer(served: Served, prompt: str, stream: bool = False, **parameters
 
 async def test_text_is_the_same_alone_together_and_streamed(served: Served) -> None:
     prompts = [f"prompt number {n}, " * (1 + n % 3) for n in range(12)]
-    given = [{"max_new_tokens": 5 + n} | ({"do_sample": True, "seed": n} if n % 2 else {}) for n in range(12)]
+    given: list[dict[str, Any]] = [
+        {"max_new_tokens": 5 + n} | ({"do_sample": True, "seed": n} if n % 2 else {}) for n in range(12)
+    ]
     alone = [
         (await answer(served, prompt, details=True, **parameters))
         for prompt, parameters in zip(prompts, given, strict=True)
@@ -125,11 +127,14 @@ async def test_several_sequences_share_the_prompts_blocks(served: Served) -> Non
         branching=Branching(n=4, best_of=4),
     )
     used: list[float] = []
-    gauge = served.metrics.gauge
-    served.metrics.gauge = lambda name, value: (  # type: ignore[method-assign]
-        used.append(value) if name == "kv_cache_blocks_used" else None,
-        gauge(name, value),
-    )[1]
+    own = served.metrics.gauge
+
+    def gauge(name: str, value: float) -> None:
+        if name == "kv_cache_blocks_used":
+            used.append(value)
+        own(name, value)
+
+    served.metrics.gauge = gauge  # type: ignore[method-assign]
     task, reply = served.call("plain", "generate", {"requests": [request], "stream": False})
     await task
     finishes = [msgspec.json.decode(line, type=Delta).finish for line in reply.body.splitlines()]

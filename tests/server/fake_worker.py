@@ -53,7 +53,11 @@ class FakeWorker:
 
     def report(self) -> None:
         running = sum(1 for call in self.tasks if call)
-        gauges = {"running_requests": running, "kv_cache_blocks_used": running * 2, "kv_cache_blocks_total": 8}
+        gauges: dict[str, float] = {
+            "running_requests": running,
+            "kv_cache_blocks_used": running * 2,
+            "kv_cache_blocks_total": 8,
+        }
         self.channel.send(Report(gauges=gauges, counts={"generated_tokens": 1, "nonsense": 1}))
 
     async def load(self, config: ModelConfig) -> None:

@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_without_a_terminal_progress_is_plain_and_rate_limited():
+def test_without_a_terminal_progress_is_plain_and_rate_limited() -> None:
     err = io.StringIO()
     announcer = Announcer(io.StringIO(), err)
     config = ModelConfig(name="m")
@@ -22,7 +22,7 @@ def test_without_a_terminal_progress_is_plain_and_rate_limited():
     assert err.getvalue().splitlines() == ["model m: weights 1/100", "model m: weights 100/100", "model m: warming up"]
 
 
-def test_on_a_terminal_there_is_a_bar_that_vanishes():
+def test_on_a_terminal_there_is_a_bar_that_vanishes() -> None:
     err = Terminal()
     announcer = Announcer(io.StringIO(), err)
     config = ModelConfig(name="m")
@@ -32,7 +32,7 @@ def test_on_a_terminal_there_is_a_bar_that_vanishes():
     assert err.getvalue().endswith("weights\r\x1b[Kmodel m: ready after 1.2 s\n")
 
 
-def test_a_failure_is_one_block():
+def test_a_failure_is_one_block() -> None:
     err = io.StringIO()
     Announcer(io.StringIO(), err).failed(
         ModelConfig(name="m", path="/models/m"), "model.py:3: in handle\nKeyError: 'a'\n"
@@ -40,14 +40,14 @@ def test_a_failure_is_one_block():
     assert err.getvalue() == "\nmodel m failed to load (/models/m):\n  model.py:3: in handle\n  KeyError: 'a'\n\n"
 
 
-def test_what_was_found_comes_with_its_warnings():
+def test_what_was_found_comes_with_its_warnings() -> None:
     err = io.StringIO()
     config = ModelConfig(name="m", version="2", path="/models/m", warnings=("serving.properties:1: odd",))
     Announcer(io.StringIO(), err).found([config])
     assert err.getvalue().splitlines() == ["model m version 2: /models/m", "  warning: serving.properties:1: odd"]
 
 
-def test_the_ready_block_has_a_command_for_each_model():
+def test_the_ready_block_has_a_command_for_each_model() -> None:
     out = io.StringIO()
     models = [ModelConfig(name="a"), ModelConfig(name="b", version="1.0")]
     Announcer(out, io.StringIO()).serving(Address("0.0.0.0", 9000), models, only=False)
@@ -61,6 +61,6 @@ def test_the_ready_block_has_a_command_for_each_model():
     assert json.loads(commands[0][-1])["inputs"]
 
 
-def test_a_unix_socket_is_reached_by_its_path():
+def test_a_unix_socket_is_reached_by_its_path() -> None:
     line = curl_line(Address(unix_path="/tmp/a b.sock"), ModelConfig(name="m"), only=True)
     assert shlex.split(line)[:4] == ["curl", "--unix-socket", "/tmp/a b.sock", "http://localhost/invocations"]

@@ -6,7 +6,7 @@ from djl_python.errors import OverloadedError, RouteError, UnavailableError
 from djl_python.server.answers import error_answer, pretty_json, reason
 
 
-def test_without_a_route_an_error_has_djls_shape():
+def test_without_a_route_an_error_has_djls_shape() -> None:
     answer = error_answer(RouteError("there is nothing at /x"), None, None)
     assert answer.status == 404
     assert json.loads(answer.body) == {
@@ -17,12 +17,12 @@ def test_without_a_route_an_error_has_djls_shape():
     assert answer.body.startswith(b'{\n  "code": 404,\n')
 
 
-def test_who_is_to_come_back_is_told_when():
+def test_who_is_to_come_back_is_told_when() -> None:
     assert error_answer(OverloadedError("full"), None, None).headers["retry-after"] == "1"
     answer = error_answer(UnavailableError("loading"), dialect("lmi"), ModelConfig(name="m"))
     assert answer.headers["retry-after"] == "5" and answer.status == 503
 
 
-def test_reason_phrases_are_never_ours():
+def test_reason_phrases_are_never_ours() -> None:
     assert (reason(424), reason(299)) == ("Failed Dependency", "Unknown")
     assert pretty_json({}) == b"{}\n"

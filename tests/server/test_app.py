@@ -1,16 +1,21 @@
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
-from djl_python.dialects.base import Answer, Dialect, Kind, Route
+from djl_python.config import ModelConfig
+from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route, ServerView
 from djl_python.dialects.lmi import LmiDialect
-from djl_python.errors import PayloadError
+from djl_python.errors import PayloadError, ServingError
+from djl_python.inputs import Input
 from djl_python.server.metrics import CONTENT_TYPE
 
 from .harness import Site, model_config, running, until, wait_ready
 
 
-async def test_ping_is_djls_and_health_is_strict():
+async def test_ping_is_djls_and_health_is_strict() -> None:
     async with running(model_config("a"), model_config("b", "2", properties={"load": "fail"}), wait=False) as site:
         early = await site.client.get("/ping")
         assert early.status_code == 200
@@ -27,13 +32,13 @@ async def test_ping_is_djls_and_health_is_strict():
         assert (await site.post("/predictions/a", do="echo")).status_code == 200
 
 
-async def test_everything_ready():
+async def test_everything_ready() -> None:
     async with running() as site:
         assert (await site.client.get("/health")).status_code == 200
         assert (await site.client.get("/ping")).json() == {"m": {"status": "Healthy"}}
 
 
-async def test_a_model_that_is_loading_is_503_and_says_so():
+async def test_a_model_that_is_loading_is_503_and_says_so() -> None:
     async with running(model_config(properties={"load": "later"}), wait=False, allow_multi_status=True) as site:
         answer = await site.post(do="echo")
         assert answer.status_code == 503 and "model 'm' is loading" in answer.text
@@ -44,7 +49,7 @@ async def test_a_model_that_is_loading_is_503_and_says_so():
         assert (await site.client.get("/ping")).status_code == 200
 
 
-async def test_the_pages_take_get_and_head():
+async def test_the_pages_take_get_and_head() -> None:
     async with running() as site:
         for path in ("/ping", "/openapi.json", "/metrics"):
             got, head = await site.client.get(path), await site.client.head(path)
@@ -55,7 +60,7 @@ async def test_the_pages_take_get_and_head():
         assert got.headers["content-type"] == CONTENT_TYPE
 
 
-async def test_requests_are_counted_by_code():
+async def test_requests_are_counted_by_code() -> None:
     async with running() as site:
         for _ in range(2):
             await site.post(do="echo")
@@ -66,7 +71,7 @@ async def test_requests_are_counted_by_code():
         assert re.search(r'djl_request_duration_seconds_count\{dialect="lmi",model="m",version=""\} 2\.0', text)
 
 
-async def test_cors_headers_only_where_configured():
+async def test_cors_headers_only_where_configured() -> None:
     async with running(cors_allowed_origin="*", cors_allowed_methods="POST", cors_allowed_headers="x-a") as site:
         preflight = await site.client.options("/invocations", headers={"origin": "http://page"})
         assert preflight.status_code == 200
@@ -91,10 +96,12 @@ class Paged(Dialect):
         Route("POST", "/generate", "predict"),
     )
 
-    def parse(self, inputs, model):
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         raise NotImplementedError
 
-    def page(self, operation, server, path_values, body):
+    def page(
+        self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes
+    ) -> Answer | Awaitable[Answer]:
         if operation == "refuse":
             raise PayloadError("no")
         if operation == "unload":
@@ -102,28 +109,31 @@ class Paged(Dialect):
         found = [] if operation == "ping" else [server.select(path_values["model"]).config.name]
         return Answer(200, json.dumps([operation, found, body.decode(), server.ready]).encode())
 
-    async def unload(self, server, name):
+    async def unload(self, server: ServerView, name: str) -> Answer:
         await server.unload(name)
         return Answer(200, json.dumps([model.config.name for model in server.models]).encode())
 
-    def model_of(self, body):
-        return json.loads(body).pop("model", None)
+    def model_of(self, body: bytes) -> str | None:
+        model: str | None = json.loads(body).pop("model", None)
+        return model
 
-    def speaker(self, operation, model):
+    def speaker(self, operation: str, model: ModelConfig) -> str:
         return "lmi" if model.name == "other" else self.name
 
-    def error(self, error, model=None, *, operation="", inputs=None):
+    def error(
+        self, error: ServingError, model: ModelConfig | None = None, *, operation: str = "", inputs: Input | None = None
+    ) -> Answer:
         return Answer(error.status, json.dumps(["paged", error.message]).encode())
 
-    def stream_error(self, error, headers, model=None):
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         return b""
 
 
-def paged(*names: str, **server):
+def paged(*names: str, **server: Any) -> AbstractAsyncContextManager[Site]:
     return running(*map(model_config, names or ("m",)), dialects={"lmi": LmiDialect(), "paged": Paged()}, **server)
 
 
-async def test_a_page_is_answered_without_a_worker():
+async def test_a_page_is_answered_without_a_worker() -> None:
     hanging = model_config(properties={"load": "hang"})
     async with running(hanging, wait=False, dialects={"paged": Paged()}) as site:
         assert (await site.client.get("/paged/m")).json() == ["show", ["m"], "", False]
@@ -133,7 +143,7 @@ async def test_a_page_is_answered_without_a_worker():
         assert (await site.client.get("/ping")).json()[0] == "ping"
 
 
-async def test_a_pages_errors_are_its_dialects():
+async def test_a_pages_errors_are_its_dialects() -> None:
     async with paged() as site:
         refused = await site.client.post("/paged")
         assert (refused.status_code, refused.json()) == (400, ["paged", "no"])
@@ -144,19 +154,19 @@ async def test_a_pages_errors_are_its_dialects():
         assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
 
 
-async def test_a_page_may_take_its_time():
+async def test_a_page_may_take_its_time() -> None:
     async with paged("a", "b") as site:
         assert (await site.client.post("/late/a")).json() == ["b"]
         again = await site.client.post("/late/a")
         assert (again.status_code, again.json()) == (404, ["paged", "there is no model 'a' to unload; loaded: b"])
 
 
-async def ask(site: Site, **body) -> tuple[int, object]:
+async def ask(site: Site, **body: str) -> tuple[int, Any]:
     answer = await site.client.post("/generate", json=body)
     return answer.status_code, answer.json()
 
 
-async def test_of_several_models_the_body_says_which():
+async def test_of_several_models_the_body_says_which() -> None:
     async with paged("m", "other") as site:
         assert (await ask(site, model="m", do="echo"))[0] == 200
         assert await ask(site, model="x") == (404, ["paged", "there is no model 'x'; loaded: m, other"])
@@ -168,12 +178,12 @@ async def test_of_several_models_the_body_says_which():
         assert site.models["other:"].tally.succeeded == 1
 
 
-async def test_the_only_model_answers_whatever_the_body_says():
+async def test_the_only_model_answers_whatever_the_body_says() -> None:
     async with paged("m") as site:
         assert (await ask(site, model="x", do="echo"))[0] == 200
 
 
-async def test_a_model_may_have_another_speaker():
+async def test_a_model_may_have_another_speaker() -> None:
     async with paged("other") as site:
         assert (await ask(site, do="echo"))[0] == 200
         assert await site.metric('djl_requests_total{code="200",dialect="lmi",model="other"') == 1
@@ -181,7 +191,7 @@ async def test_a_model_may_have_another_speaker():
         assert (await ask(site, do="echo"))[1]["type"] == "ServiceUnavailableException"
 
 
-async def test_the_document_is_of_every_route():
+async def test_the_document_is_of_every_route() -> None:
     async with paged() as site:
         answer = await site.client.get("/openapi.json")
         assert answer.headers["content-type"] == "application/json"
@@ -190,7 +200,7 @@ async def test_the_document_is_of_every_route():
         assert paths["/ping"]["get"]["tags"] == ["paged"] and paths["/metrics"]["get"]["tags"] == ["server"]
 
 
-async def test_a_model_tells_what_became_of_its_requests():
+async def test_a_model_tells_what_became_of_its_requests() -> None:
     async with running() as site:
         await asyncio.gather(*(site.post(do="echo") for _ in range(3)))
         await site.post(do="headers", status=418)

@@ -1,15 +1,18 @@
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
+
+from djl_python.server.exchange import Exchange
 
 from .harness import Site, model_config, running, until
 
 POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s"
 
 
-def request(order: dict[str, object], headers: bytes = b"") -> bytes:
+def request(order: Mapping[str, object], headers: bytes = b"") -> bytes:
     body = json.dumps(order).encode()
     return POST % (len(body), headers, body)
 
@@ -18,7 +21,7 @@ async def head_of(reader: asyncio.StreamReader) -> str:
     return (await reader.readuntil(b"\r\n\r\n")).decode()
 
 
-async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_whole():
+async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_whole() -> None:
     async with running() as site:
         answer = await site.client.post(
             "/predictions/m?a=1&a=2&b=", json={"do": "echo"}, headers={"X-Custom": "yes", "x-request-id": "mine"}
@@ -32,13 +35,13 @@ async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_wh
         assert got["headers"]["x-custom"] == "yes" and got["headers"]["x-request-id"] == "mine"
 
 
-async def test_a_request_without_an_id_gets_one():
+async def test_a_request_without_an_id_gets_one() -> None:
     async with running() as site:
         answer = await site.post(do="echo")
         assert answer.headers["x-request-id"] == answer.json()["headers"]["x-request-id"] != ""
 
 
-async def test_every_chunk_arrives_when_it_is_made():
+async def test_every_chunk_arrives_when_it_is_made() -> None:
     async with (
         running() as site,
         site.client.stream(
@@ -52,7 +55,7 @@ async def test_every_chunk_arrives_when_it_is_made():
         assert len(times) == 3 and times[2] - times[0] > 0.15
 
 
-async def test_a_connection_is_kept_for_the_next_request():
+async def test_a_connection_is_kept_for_the_next_request() -> None:
     async with running() as site, site.connect() as (reader, writer):
         for order in ({"do": "echo"}, {"do": "stream"}, {"do": "echo"}):
             writer.write(request(order))
@@ -64,7 +67,7 @@ async def test_a_connection_is_kept_for_the_next_request():
                 await reader.readuntil(b"0\r\n\r\n")
 
 
-async def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection():
+async def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() -> None:
     async with running() as site, site.connect() as (reader, writer):
         body = b'{"do": "stream", "n": 2, "gap_s": 0.05}'
         writer.write(b"POST /invocations HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body))
@@ -74,7 +77,7 @@ async def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection():
         assert (await reader.read()).decode().splitlines() == ['{"n": 0, "pad": ""}', '{"n": 1, "pad": ""}']
 
 
-async def test_a_client_that_waits_for_100_continue_gets_it():
+async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
     async with running() as site, site.connect() as (reader, writer):
         body = b'{"do": "echo"}'
         writer.write(POST % (len(body), b"Expect: 100-continue\r\n", b""))
@@ -84,7 +87,7 @@ async def test_a_client_that_waits_for_100_continue_gets_it():
 
 
 @pytest.mark.parametrize("order", [{"do": "hang"}, {"do": "stream", "n": 10_000, "gap_s": 0.05}])
-async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order):
+async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order: dict[str, object]) -> None:
     async with running() as site, site.connect() as (_, writer):
         writer.write(request(order))
         await until(lambda: site.model.pool.busy == 1)
@@ -96,7 +99,7 @@ async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order):
         assert await site.metric('djl_aborted_requests_total{model="m",reason="disconnect"') == 1
 
 
-async def test_a_piece_for_a_client_that_has_just_left_is_nobody_elses_error():
+async def test_a_piece_for_a_client_that_has_just_left_is_nobody_elses_error() -> None:
     """It comes in the turn of the loop in which the connection is found closed, before anybody is told."""
     async with running() as site:
         first = site.pid
@@ -105,6 +108,7 @@ async def test_a_piece_for_a_client_that_has_just_left_is_nobody_elses_error():
         await head_of(reader)
         (place,) = site.model.pool._places.values()
         (flight,) = place.flights.values()
+        assert isinstance(flight.client, Exchange)
         flight.client._connection.stream.close()
         flight.client.body(b"a piece", False)
         await until(lambda: site.model.pool.busy == 0)
@@ -120,7 +124,7 @@ async def wait_idle(site: Site) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_client_that_does_not_read_is_cut_off():
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
     async with running() as site:
         with socket.create_connection(("127.0.0.1", site.port)) as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -131,13 +135,13 @@ async def test_a_client_that_does_not_read_is_cut_off():
         assert await site.metric('djl_aborted_requests_total{model="m",reason="slow_reader"') == 1
 
 
-async def test_one_piece_may_be_larger_than_what_may_pile_up():
+async def test_one_piece_may_be_larger_than_what_may_pile_up() -> None:
     async with running() as site:
         answer = await site.post(do="stream", n=1, size=12 << 20)
         assert answer.status_code == 200 and len(answer.content) > 12 << 20
 
 
-async def test_a_full_queue_answers_at_once_with_retry_after():
+async def test_a_full_queue_answers_at_once_with_retry_after() -> None:
     config = model_config(properties={"capacity": "1"}, job_queue_size=1, option={"throttle_error_http_code": 429})
     async with running(config) as site:
         tasks = [asyncio.create_task(site.post(do="hang")) for _ in range(2)]
@@ -151,7 +155,7 @@ async def test_a_full_queue_answers_at_once_with_retry_after():
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def test_a_body_that_is_too_large_is_413_in_json():
+async def test_a_body_that_is_too_large_is_413_in_json() -> None:
     async with running(max_request_size=1000) as site:
         for sent in (
             await site.client.post("/invocations", content=b"x" * 2_000_000),
@@ -162,12 +166,12 @@ async def test_a_body_that_is_too_large_is_413_in_json():
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def pieces():
+async def pieces() -> AsyncIterator[bytes]:
     for _ in range(100):
         yield b"x" * 1000
 
 
-async def test_a_client_that_asks_first_is_refused_before_it_sends():
+async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
     async with running(max_request_size=1000) as site, site.connect() as (reader, writer):
         writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n")
         head = await head_of(reader)
@@ -175,7 +179,7 @@ async def test_a_client_that_asks_first_is_refused_before_it_sends():
         assert b"max_request_size" in await reader.read()
 
 
-async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow():
+async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow() -> None:
     async with running() as site:
         missing = await site.client.post("/nothing", content=b"x" * 100_000)
         assert missing.status_code == 404
@@ -189,7 +193,7 @@ async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow():
         assert options.status_code == 200 and options.headers["allow"] == "OPTIONS, POST"
 
 
-async def test_the_model_is_named_by_path_query_or_header():
+async def test_the_model_is_named_by_path_query_or_header() -> None:
     async with running(model_config("a"), model_config("b"), model_config("b", "2")) as site:
         for path, headers in (
             ("/predictions/b", {}),
@@ -205,7 +209,7 @@ async def test_the_model_is_named_by_path_query_or_header():
         assert unknown.status_code == 404 and "there is no model 'c'" in unknown.json()["message"]
 
 
-async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_first_byte():
+async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_first_byte() -> None:
     async with running(model_config(option={"predict_timeout": 0.3})) as site:
         streaming = asyncio.create_task(site.post(do="stream", n=30, gap_s=0.05))
         answer = await site.post(do="hang")
@@ -216,7 +220,7 @@ async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_f
         assert stuck.status_code == 200 and "no answer within 0.3 s" in stuck.text.splitlines()[-1]
 
 
-async def test_a_handlers_headers_can_not_break_the_answer():
+async def test_a_handlers_headers_can_not_break_the_answer() -> None:
     async with running() as site:
         answer = await site.client.post(
             "/invocations",
@@ -230,7 +234,7 @@ async def test_a_handlers_headers_can_not_break_the_answer():
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def test_a_draining_server_refuses_calls_and_closes_connections():
+async def test_a_draining_server_refuses_calls_and_closes_connections() -> None:
     async with running() as site:
         slow = asyncio.create_task(site.post(do="echo", sleep_s=0.3))
         await until(lambda: site.model.pool.busy == 1)

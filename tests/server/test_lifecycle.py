@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,11 @@ from djl_python.server.lifecycle import Server
 
 from .harness import FAKE_WORKER, model_config, until
 
+ModelDir = Callable[..., Path]
+
 
 @pytest.fixture
-def model_dir(tmp_path: Path):
+def model_dir(tmp_path: Path) -> ModelDir:
     """Makes model directories whose worker is the fake one."""
     python = tmp_path / "fake-python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_WORKER} "$@"\n')
@@ -89,7 +91,7 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-async def test_the_ready_block_tells_a_command_that_works(model_dir):
+async def test_the_ready_block_tells_a_command_that_works(model_dir: ModelDir) -> None:
     async with spawned(model_dir()) as server:
         assert "model fake: ready after" in server.output
         curl = re.search(r"curl (\S+)", server.output)
@@ -101,7 +103,7 @@ async def test_the_ready_block_tells_a_command_that_works(model_dir):
                      server.output, re.M)  # fmt: skip
 
 
-async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_dir):
+async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_dir: ModelDir) -> None:
     async with spawned(model_dir()) as server:
         workers = server.workers()
         slow = asyncio.create_task(server.post(do="stream", n=10, gap_s=0.1))
@@ -124,7 +126,7 @@ async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_
     assert all_gone(workers)
 
 
-async def test_what_does_not_finish_in_time_gets_an_error(model_dir):
+async def test_what_does_not_finish_in_time_gets_an_error(model_dir: ModelDir) -> None:
     async with spawned(model_dir(), SERVING_DRAIN_TIMEOUT="0.3") as server:
         hanging = asyncio.create_task(server.post(do="hang"))
         streaming = asyncio.create_task(server.post(do="stream", n=1000, gap_s=0.05))
@@ -135,7 +137,7 @@ async def test_what_does_not_finish_in_time_gets_an_error(model_dir):
         assert "shutting down" in (await streaming).text.splitlines()[-1]
 
 
-async def test_a_second_signal_ends_at_once(model_dir):
+async def test_a_second_signal_ends_at_once(model_dir: ModelDir) -> None:
     async with spawned(model_dir()) as server:
         workers = server.workers()
         hanging = asyncio.create_task(server.post(do="hang"))
@@ -149,7 +151,7 @@ async def test_a_second_signal_ends_at_once(model_dir):
     await until(lambda: all_gone(workers))
 
 
-async def test_killing_the_front_end_leaves_no_orphans(model_dir):
+async def test_killing_the_front_end_leaves_no_orphans(model_dir: ModelDir) -> None:
     async with spawned(model_dir(minWorkers=2)) as server:
         workers = server.workers()
         assert len(workers) == 2
@@ -158,7 +160,7 @@ async def test_killing_the_front_end_leaves_no_orphans(model_dir):
         await until(lambda: all_gone(workers))
 
 
-async def test_a_model_that_fails_is_told_in_one_block_and_the_server_exits_with_1(model_dir):
+async def test_a_model_that_fails_is_told_in_one_block_and_the_server_exits_with_1(model_dir: ModelDir) -> None:
     async with spawned(model_dir(load="fail"), ready=False) as server:
         assert await server.process.wait() == 1
     assert re.search(
@@ -169,7 +171,7 @@ async def test_a_model_that_fails_is_told_in_one_block_and_the_server_exits_with
     assert "Traceback" not in server.output
 
 
-async def test_of_several_models_the_others_serve(model_dir):
+async def test_of_several_models_the_others_serve(model_dir: ModelDir) -> None:
     async with spawned(model_dir("good"), model_dir("bad", load="fail")) as server:
         async with httpx.AsyncClient(base_url=server.url) as client:
             ping = await client.get("/ping")
@@ -183,7 +185,7 @@ async def test_of_several_models_the_others_serve(model_dir):
         assert await server.process.wait() == 0
 
 
-async def test_a_model_whose_configuration_is_wrong_fails_and_the_others_serve(model_dir):
+async def test_a_model_whose_configuration_is_wrong_fails_and_the_others_serve(model_dir: ModelDir) -> None:
     async with spawned(model_dir("good"), model_dir("bad", **{"option.dtype": "fp99"})) as server:
         async with httpx.AsyncClient(base_url=server.url) as client:
             ping = (await client.get("/ping")).json()
@@ -196,7 +198,7 @@ async def test_a_model_whose_configuration_is_wrong_fails_and_the_others_serve(m
         )
 
 
-async def test_the_port_may_open_before_the_models_are_loaded(model_dir, unused_tcp_port):
+async def test_the_port_may_open_before_the_models_are_loaded(model_dir: ModelDir, unused_tcp_port: int) -> None:
     model = model_dir(load="later")
     arguments = (model, "-p", str(unused_tcp_port))
     async with spawned(*arguments, ready=False, SERVING_WAIT_MODEL_LOADING="false") as server:
@@ -211,7 +213,7 @@ async def test_the_port_may_open_before_the_models_are_loaded(model_dir, unused_
         assert "reading weights 1/2" in server.output
 
 
-async def test_a_unix_socket_is_served_and_removed(model_dir, tmp_path: Path):
+async def test_a_unix_socket_is_served_and_removed(model_dir: ModelDir, tmp_path: Path) -> None:
     path = tmp_path / "serving.sock"
     config = tmp_path / "config.properties"
     config.write_text(f"inference_address=unix:{path}\n")
@@ -232,7 +234,7 @@ async def test_a_unix_socket_is_served_and_removed(model_dir, tmp_path: Path):
     assert not path.exists()
 
 
-async def test_a_port_that_is_taken_is_told_before_models_load(model_dir):
+async def test_a_port_that_is_taken_is_told_before_models_load(model_dir: ModelDir) -> None:
     with_socket = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = with_socket.sockets[0].getsockname()[1]
     async with spawned(model_dir(), "-p", port, ready=False) as server:
@@ -244,14 +246,14 @@ async def test_a_port_that_is_taken_is_told_before_models_load(model_dir):
     await with_socket.wait_closed()
 
 
-async def test_a_default_model_must_exist():
+async def test_a_default_model_must_exist() -> None:
     from djl_python.config import ServerConfig
 
     with pytest.raises(ConfigError, match="default_model=x: no such model; there is m"):
         Server(ServerConfig(default_model="x"), [model_config()])
 
 
-async def test_the_real_worker_serves_a_model_py(tmp_path: Path):
+async def test_the_real_worker_serves_a_model_py(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "from djl_python import Input, Output\n\n\n"
         "def handle(inputs: Input) -> Output | None:\n"

@@ -13,7 +13,7 @@ def close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
-def test_a_bound_port_is_not_open_until_told():
+def test_a_bound_port_is_not_open_until_told() -> None:
     sockets = bind(Address("127.0.0.1", 0))
     address = bound_address(sockets, Address("127.0.0.1", 0))
     assert address.port > 0
@@ -24,13 +24,13 @@ def test_a_bound_port_is_not_open_until_told():
     close(sockets)
 
 
-def test_a_name_with_several_addresses_has_one_port():
+def test_a_name_with_several_addresses_has_one_port() -> None:
     sockets = bind(Address("localhost", 0))
     assert len({sock.getsockname()[1] for sock in sockets}) == 1
     close(sockets)
 
 
-def test_a_taken_port_is_a_configuration_error():
+def test_a_taken_port_is_a_configuration_error() -> None:
     sockets = bind(Address("127.0.0.1", 0))
     listen(sockets)
     address = bound_address(sockets, Address("127.0.0.1", 0))
@@ -40,12 +40,12 @@ def test_a_taken_port_is_a_configuration_error():
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 0), Address("no.such.host.invalid", 0)])
-def test_an_address_that_is_not_ours_is_a_configuration_error(address):
+def test_an_address_that_is_not_ours_is_a_configuration_error(address: Address) -> None:
     with pytest.raises(ConfigError, match="can't listen on"):
         bind(address)
 
 
-def test_the_socket_of_a_killed_server_is_replaced_and_that_of_a_living_one_is_not(tmp_path: Path):
+def test_the_socket_of_a_killed_server_is_replaced_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
     address = Address(host="", port=0, unix_path=str(tmp_path / "s"))
     close(bind(address))
     sockets = bind(address)
@@ -55,7 +55,7 @@ def test_the_socket_of_a_killed_server_is_replaced_and_that_of_a_living_one_is_n
     close(sockets)
 
 
-def test_a_file_is_never_replaced(tmp_path: Path):
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ConfigError):
         bind(Address(host="", port=0, unix_path=str(tmp_path / "file")))

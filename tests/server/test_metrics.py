@@ -1,5 +1,6 @@
 import logging
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from djl_python.protocol import Report
@@ -14,13 +15,13 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_metric_is_shown_under_its_full_name():
+def test_every_metric_is_shown_under_its_full_name() -> None:
     shown = Metrics().render().decode()
     for spec in SPECS:
         assert f"# HELP {spec.full_name} " in shown
 
 
-def test_a_report_is_added_up_over_workers():
+def test_a_report_is_added_up_over_workers() -> None:
     metrics = Metrics()
     model = metrics.model("m", "1")
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"generated_tokens": 3}))
@@ -33,13 +34,13 @@ def test_a_report_is_added_up_over_workers():
     assert found["djl_inter_token_latency_seconds_count", "m", "1"] == 2
 
 
-def test_the_usage_of_the_kv_cache_follows_from_its_blocks():
+def test_the_usage_of_the_kv_cache_follows_from_its_blocks() -> None:
     metrics = Metrics()
     metrics.model("m", "").apply("0", Report(gauges={"kv_cache_blocks_used": 3, "kv_cache_blocks_total": 12}))
     assert samples(metrics)["djl_kv_cache_usage_ratio", "m", "", "0"] == 0.25
 
 
-def test_a_dead_workers_gauges_go_and_its_counts_stay():
+def test_a_dead_workers_gauges_go_and_its_counts_stay() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"preemptions": 1}))
@@ -49,18 +50,18 @@ def test_a_dead_workers_gauges_go_and_its_counts_stay():
     assert found["djl_preemptions_total", "m", ""] == 1
 
 
-def test_what_is_not_in_the_table_is_said_once(caplog):
+def test_what_is_not_in_the_table_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             # The last two exist, and are not the workers' to report.
             model.apply("0", Report(gauges={"nonsense": 1, "workers": 9}, counts={"requests": 1}))
-    assert [record.args[0] for record in caplog.records] == ["nonsense", "workers", "requests"]
+    assert [record.args for record in caplog.records] == [("nonsense",), ("workers",), ("requests",)]
     assert "nonsense" not in metrics.render().decode()
 
 
-def test_the_two_kinds_of_waiting_are_told_apart():
+def test_the_two_kinds_of_waiting_are_told_apart() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     model.queue_seconds.observe(0.5)

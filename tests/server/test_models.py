@@ -1,4 +1,5 @@
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -18,12 +19,12 @@ def models(*names: str, default: str = "") -> Models:
     return found
 
 
-async def test_the_only_model_needs_no_name():
+async def test_the_only_model_needs_no_name() -> None:
     assert models("a").select("").config.name == "a"
     assert models("a").select("a").config.name == "a"
 
 
-async def test_of_several_versions_the_last_registered_answers():
+async def test_of_several_versions_the_last_registered_answers() -> None:
     several = models("a:1", "a:2")
     assert several.select("").config.version == "2"
     assert several.select("a", "1").config.version == "1"
@@ -32,20 +33,20 @@ async def test_of_several_versions_the_last_registered_answers():
         several.select("a", "3")
 
 
-async def test_of_several_models_one_must_be_named():
+async def test_of_several_models_one_must_be_named() -> None:
     with pytest.raises(ModelNotNamedError, match="Parameter model_name is required: loaded: a, b"):
         models("a", "b").select("")
     assert models("a", "b", default="b").select("").config.name == "b"
 
 
-async def test_an_unknown_model_is_answered_with_what_is_there():
+async def test_an_unknown_model_is_answered_with_what_is_there() -> None:
     with pytest.raises(ModelNotFoundError, match="there is no model 'c'; loaded: a, b"):
         models("a", "b").select("c")
     with pytest.raises(ModelNotFoundError, match="no model is loaded"):
         models().select("")
 
 
-async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it():
+async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it() -> None:
     mixed = models("a", "b:2")
     assert mixed.select("a", "1", unversioned="1").config.name == "a"
     for name, version in (("a", "2"), ("b", "1")):
@@ -53,7 +54,7 @@ async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it():
             mixed.select(name, version, unversioned="1")
 
 
-async def test_an_unloaded_model_is_gone_and_can_be_loaded_again():
+async def test_an_unloaded_model_is_gone_and_can_be_loaded_again() -> None:
     async with running(model_config("a", "1"), model_config("a", "2"), model_config("b")) as site:
         found = site.front_end.models
         gone = [found.select("a", "1"), found.select("a", "2")]
@@ -72,7 +73,7 @@ async def test_an_unloaded_model_is_gone_and_can_be_loaded_again():
             site.models[f"{model.config.name}:{model.config.version}"] = model  # to be stopped at the end
 
 
-async def test_requests_of_a_model_that_is_unloaded_finish():
+async def test_requests_of_a_model_that_is_unloaded_finish() -> None:
     async with running(model_config()) as site:
         running_call = asyncio.create_task(site.post(do="echo", sleep_s=0.3))
         await until(lambda: site.model.pool.busy == 1)
@@ -80,7 +81,7 @@ async def test_requests_of_a_model_that_is_unloaded_finish():
         assert (await running_call).status_code == 200
 
 
-async def test_requests_that_take_too_long_are_told_why():
+async def test_requests_that_take_too_long_are_told_why() -> None:
     async with running(model_config()) as site:
         hanging = asyncio.create_task(site.post(do="hang"))
         await until(lambda: site.model.pool.busy == 1)
@@ -89,7 +90,7 @@ async def test_requests_that_take_too_long_are_told_why():
         assert "model 'm' is being unloaded" in (await hanging).text
 
 
-async def test_a_model_that_does_not_load_again_stays_as_failed(tmp_path):
+async def test_a_model_that_does_not_load_again_stays_as_failed(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     config = model_config(properties={"crash_after": str(marker)})
     found = Models()

@@ -65,7 +65,7 @@ def pool(*workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60) 
     return made
 
 
-async def test_nobody_comes_in_before_the_first_worker_is_ready():
+async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
     loading = pool()
     with pytest.raises(UnavailableError, match="loading"):
         loading.submit(call(), Recorder())
@@ -73,7 +73,7 @@ async def test_nobody_comes_in_before_the_first_worker_is_ready():
     loading.submit(call(), Recorder())
 
 
-async def test_who_waits_is_with_the_worker_before_the_answer_is_written():
+async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> None:
     worker = Worker()
     served = pool(worker)
     seen: list[tuple[list[int], int]] = []
@@ -88,7 +88,7 @@ async def test_who_waits_is_with_the_worker_before_the_answer_is_written():
     assert seen == [([first.id, waiting.id], 2)]
 
 
-async def test_the_least_busy_worker_gets_the_call():
+async def test_the_least_busy_worker_gets_the_call() -> None:
     a, b = Worker("a", 2), Worker("b", 2)
     shared = pool(a, b)
     for _ in range(3):
@@ -96,7 +96,7 @@ async def test_the_least_busy_worker_gets_the_call():
     assert (len(a.calls), len(b.calls)) == (2, 1)
 
 
-async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once():
+async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None:
     worker = Worker()
     small = pool(worker, queue_size=2)
     flights = [small.submit(call(), Recorder()) for _ in range(3)]
@@ -110,7 +110,7 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once():
     await small.wait_idle()
 
 
-async def test_the_pieces_of_one_read_are_written_at_once():
+async def test_the_pieces_of_one_read_are_written_at_once() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     id = shared.submit(call(), client).id
@@ -120,7 +120,7 @@ async def test_the_pieces_of_one_read_are_written_at_once():
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
 
 
-async def test_two_reads_may_come_at_one_time(monkeypatch):
+async def test_two_reads_may_come_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event loop's clock may stand still while it handles what came together."""
     now = asyncio.get_running_loop().time()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
@@ -132,7 +132,7 @@ async def test_two_reads_may_come_at_one_time(monkeypatch):
     assert client.got == [200, (b"a", False), (b"b", True)]
 
 
-async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker():
+async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker() -> None:
     worker = Worker()
     shared = pool(worker)
     first, second, third = (shared.submit(call(), Recorder()) for _ in range(3))
@@ -142,7 +142,7 @@ async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker()
     assert worker.cancels == []
 
 
-async def test_a_running_call_is_cancelled_once_and_its_place_given_on():
+async def test_a_running_call_is_cancelled_once_and_its_place_given_on() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     first, second = shared.submit(call(), client), shared.submit(call(), Recorder())
@@ -154,7 +154,7 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on():
     assert client.got == [] and client.error is None
 
 
-async def test_a_workers_death_fails_its_calls_and_no_others():
+async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
     a, b = Worker("a"), Worker("b")
     shared = pool(a, b)
     clients = [Recorder() for _ in range(3)]
@@ -169,7 +169,9 @@ async def test_a_workers_death_fails_its_calls_and_no_others():
     assert len(successor.calls) == 1
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(monkeypatch):
+async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.1)
     worker, client = Worker(), Recorder()
     shared = pool(worker, predict_timeout_s=0.05)
@@ -185,7 +187,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_pe
             await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_speaks_again_gets_calls_at_once():
+async def test_a_worker_that_speaks_again_gets_calls_at_once() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker, predict_timeout_s=0.05)
     shared.submit(call(), client)
@@ -197,7 +199,7 @@ async def test_a_worker_that_speaks_again_gets_calls_at_once():
     assert worker.calls[-1] == waiting.id
 
 
-async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen():
+async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -> None:
     worker = Worker(capacity=2)
     shared = pool(worker, predict_timeout_s=0.05)
     clients = [Recorder(), Recorder()]
@@ -208,7 +210,7 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen():
     assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
 
 
-async def test_the_time_is_counted_from_chunk_to_chunk():
+async def test_the_time_is_counted_from_chunk_to_chunk() -> None:
     worker, client, other = Worker(capacity=2), Recorder(), Recorder()
     shared = pool(worker, predict_timeout_s=0.2)
     flight = shared.submit(call(), client)
@@ -225,7 +227,7 @@ async def test_the_time_is_counted_from_chunk_to_chunk():
     assert not worker.hung_up.is_set()  # it works on others
 
 
-async def test_fail_all_ends_what_runs_and_what_waits():
+async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     worker = Worker()
     shared = pool(worker)
     clients = [Recorder(), Recorder()]

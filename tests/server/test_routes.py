@@ -1,19 +1,32 @@
+from collections.abc import Mapping
+
 import pytest
 
-from djl_python.dialects.base import Answer, Dialect, Kind, Route
-from djl_python.errors import ConfigError, MethodError, RouteError
+from djl_python.config import ModelConfig
+from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route
+from djl_python.errors import ConfigError, MethodError, RouteError, ServingError
+from djl_python.inputs import Input
 from djl_python.server.routes import RouteTable
 
 
 def dialect(name: str, *routes: Route) -> Dialect:
     class Some(Dialect):
-        def parse(self, inputs, model):
+        def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
             raise NotImplementedError
 
-        def error(self, error, model=None, *, operation="", inputs=None):
+        def error(
+            self,
+            error: ServingError,
+            model: ModelConfig | None = None,
+            *,
+            operation: str = "",
+            inputs: Input | None = None,
+        ) -> Answer:
             return Answer(500, b"")
 
-        def stream_error(self, error, headers, model=None):
+        def stream_error(
+            self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None
+        ) -> bytes:
             return b""
 
     Some.name, Some.routes = name, routes
@@ -52,19 +65,20 @@ def table() -> RouteTable:
         ("GET", "/health", ("other", "health", "", "")),
     ],
 )
-def test_a_path_is_matched(table, method, path, expected):
+def test_a_path_is_matched(table: RouteTable, method: str, path: str, expected: tuple[str, str, str, str]) -> None:
     match = table.match(method, path)
+    assert match.dialect is not None
     assert (match.dialect.name, match.operation, match.model, match.version) == expected
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/predictions", "/predictions/", "/predictions/a/b/c", "/invocations/"])
-def test_an_unknown_path_is_404(table, path):
+def test_an_unknown_path_is_404(table: RouteTable, path: str) -> None:
     with pytest.raises(RouteError, match=path):
         table.match("POST", path)
     assert table.methods(path) == []
 
 
-def test_a_wrong_method_is_405_and_names_the_right_ones(table):
+def test_a_wrong_method_is_405_and_names_the_right_ones(table: RouteTable) -> None:
     with pytest.raises(MethodError, match="it takes OPTIONS, POST"):
         table.match("GET", "/predictions/m")
     assert table.methods("/predictions/m") == ["OPTIONS", "POST"]
@@ -72,7 +86,7 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(table):
     assert table.methods("/predictions/all") == ["GET", "HEAD", "OPTIONS", "POST"]
 
 
-def test_the_servers_own_pages_give_way_to_a_dialects(table):
+def test_the_servers_own_pages_give_way_to_a_dialects(table: RouteTable) -> None:
     ping = table.match("HEAD", "/ping")
     assert (ping.dialect, ping.operation, ping.is_page) == (None, "ping", True)
     assert [(route.path, owner and owner.name) for route, owner in table.rows][-2:] == [
@@ -81,8 +95,9 @@ def test_the_servers_own_pages_give_way_to_a_dialects(table):
     ]
 
 
-def test_whoever_has_the_path_answers_a_wrong_method(table):
-    assert table.dialect_at("/invocations").name == "lmi"
+def test_whoever_has_the_path_answers_a_wrong_method(table: RouteTable) -> None:
+    found = table.dialect_at("/invocations")
+    assert found is not None and found.name == "lmi"
     assert table.dialect_at("/ping") is None
 
 
@@ -99,7 +114,9 @@ def test_whoever_has_the_path_answers_a_wrong_method(table):
         ("/nothing/at/all", None),
     ],
 )
-def test_whoever_has_all_paths_nearby_answers_that_there_is_none(table, path, expected):
+def test_whoever_has_all_paths_nearby_answers_that_there_is_none(
+    table: RouteTable, path: str, expected: str | None
+) -> None:
     with pytest.raises(RouteError):
         table.match("GET", path)
     found = table.dialect_at(path)
@@ -107,13 +124,13 @@ def test_whoever_has_all_paths_nearby_answers_that_there_is_none(table, path, ex
 
 
 @pytest.mark.parametrize("path", ["/models/{model}", "/models/{id}"])
-def test_two_dialects_may_not_claim_one_path(path):
+def test_two_dialects_may_not_claim_one_path(path: str) -> None:
     first = dialect("first", Route("GET", "/models/{model}", "a"), Route("POST", "/models/{model}", "b"))
     with pytest.raises(ConfigError, match=r"GET /models/.* of second is taken already: /models/{model} of first"):
         RouteTable({"first": first, "second": dialect("second", Route("GET", path, "c"))})
 
 
-def test_variable_segments_have_the_names_of_their_row():
+def test_variable_segments_have_the_names_of_their_row() -> None:
     table = RouteTable(
         {"a": dialect("a", Route("GET", "/models/{id}", "show"), Route("POST", "/models/{model}/{version}", "do"))}
     )

@@ -5,8 +5,8 @@ from djl_python.server.served_model import Health, ServedModel, counted
 from .harness import model_config
 
 
-async def test_a_model_that_cannot_even_be_tried_has_failed():
-    changes = []
+async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:
+    changes: list[ServedModel] = []
     model = ServedModel(
         model_config(), Metrics().model("m", ""), on_change=changes.append, broken="option.dtype=fp99: expected auto"
     )
@@ -19,7 +19,7 @@ async def test_a_model_that_cannot_even_be_tried_has_failed():
     assert model.successor().health is Health.FAILED
 
 
-def test_answers_are_counted_by_what_became_of_them():
+def test_answers_are_counted_by_what_became_of_them() -> None:
     tally = Tally()
     for status, seconds in ((200, 0.5), (204, 0.25), (404, 1.0), (499, 2.0), (500, 4.0)):
         tally = counted(tally, status, seconds)

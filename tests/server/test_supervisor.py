@@ -2,10 +2,12 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from djl_python.config import ModelConfig
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, placements
 from djl_python.server.supervisor import WorkerState
@@ -18,14 +20,14 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
-async def settled(config, **options) -> ServedModel:
+async def settled(config: ModelConfig, **options: Any) -> ServedModel:
     model = ServedModel(config, Metrics().model(config.name, ""), worker_module=FAKE_MODULE, **options)
     model.start()
     await wait_ready(model)
     return model
 
 
-async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind():
+async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() -> None:
     async with running() as site:
         first = site.pid
         child = (await site.post(do="child")).json()["pid"]
@@ -41,7 +43,7 @@ def _running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_worker():
+async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_worker() -> None:
     async with running(model_config(properties={"capacity": "1"})) as site:
         hanging = asyncio.create_task(site.post(do="hang"))
         await until(lambda: site.model.pool.busy == 1)
@@ -55,7 +57,7 @@ async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_w
         assert (await waiting).json()["pid"] != first
 
 
-async def test_a_stream_whose_worker_dies_ends_with_the_dialects_error():
+async def test_a_stream_whose_worker_dies_ends_with_the_dialects_error() -> None:
     async with (
         running() as site,
         site.client.stream("POST", "/invocations", json={"do": "stream", "n": 1000, "gap_s": 0.02}) as answer,
@@ -68,14 +70,14 @@ async def test_a_stream_whose_worker_dies_ends_with_the_dialects_error():
         assert "the worker that was answering this request has ended" in rest[-1]
 
 
-async def test_a_model_that_can_not_load_fails_with_the_workers_own_words():
+async def test_a_model_that_can_not_load_fails_with_the_workers_own_words() -> None:
     model = await settled(model_config(properties={"load": "fail"}))
     assert model.health is Health.FAILED
     assert "ZeroDivisionError" in model.failure
     await model.stop()
 
 
-async def test_a_worker_that_dies_while_loading_is_tried_again_as_often_as_configured(tmp_path: Path):
+async def test_a_worker_that_dies_while_loading_is_tried_again_as_often_as_configured(tmp_path: Path) -> None:
     log = tmp_path / "pids"
     model = await settled(model_config(properties={"load": "crash", "pids": str(log)}, retry_threshold=1))
     assert model.failure == "the worker exited with status 3 while loading"
@@ -84,13 +86,13 @@ async def test_a_worker_that_dies_while_loading_is_tried_again_as_often_as_confi
     await model.stop()
 
 
-async def test_loading_has_a_time_limit_that_names_its_setting():
+async def test_loading_has_a_time_limit_that_names_its_setting() -> None:
     model = await settled(model_config(properties={"load": "hang"}, option={"model_loading_timeout": 0.5}))
     assert model.failure.startswith("loading took longer than 0.5 s: raise option.model_loading_timeout")
     await model.stop()
 
 
-async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_path: Path):
+async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_path: Path) -> None:
     properties = {"crash_after": str(tmp_path / "marker"), "pids": str(tmp_path / "pids")}
     async with running(model_config(properties=properties)) as site:
         os.kill(site.pid, signal.SIGKILL)
@@ -101,7 +103,7 @@ async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_pat
         assert (await site.client.get("/ping")).status_code == 500
 
 
-async def test_an_interpreter_that_is_not_there_is_named():
+async def test_an_interpreter_that_is_not_there_is_named() -> None:
     config = model_config(option={"python_executable": "/no/such/python"})
     model = ServedModel(config, Metrics().model("m", ""))
     model.start()
@@ -110,7 +112,7 @@ async def test_an_interpreter_that_is_not_there_is_named():
     await model.stop()
 
 
-async def test_a_frozen_worker_is_replaced():
+async def test_a_frozen_worker_is_replaced() -> None:
     async with running(model_config(option={"predict_timeout": 0.3})) as site:
         first = site.pid
         answers = await asyncio.gather(site.post(do="freeze"), site.post(do="freeze"))
@@ -120,7 +122,7 @@ async def test_a_frozen_worker_is_replaced():
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor():
+async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> None:
     async with running() as site:
         first = site.pid
         hanging = asyncio.create_task(site.post(do="hang"))
@@ -130,15 +132,15 @@ async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor():
         assert (await site.post(do="echo")).json()["pid"] != first
 
 
-async def test_stopping_leaves_no_process():
+async def test_stopping_leaves_no_process() -> None:
     async with running(model_config(properties={"capacity": "1"}, min_workers=2)) as site:
         pids = [replica.pid for replica in site.model.replicas]
         answers = await asyncio.gather(*(site.post(do="echo", sleep_s=0.1) for _ in range(2)))
         assert {answer.json()["pid"] for answer in answers} == set(pids)
-    assert all(gone(pid) for pid in pids)
+    assert all(pid is not None and gone(pid) for pid in pids)
 
 
-async def test_stopping_while_loading_does_not_wait():
+async def test_stopping_while_loading_does_not_wait() -> None:
     model = ServedModel(model_config(properties={"load": "hang"}), Metrics().model("m", ""), worker_module=FAKE_MODULE)
     model.start()
     await asyncio.sleep(0)  # the process is being spawned
@@ -147,14 +149,14 @@ async def test_stopping_while_loading_does_not_wait():
     assert model.replicas[0].state is WorkerState.STOPPED
 
 
-def test_every_device_gets_its_workers():
+def test_every_device_gets_its_workers() -> None:
     assert [config.option.device for config in placements(model_config(min_workers=2))] == ["auto", "auto"]
     many = model_config(load_on_devices="gpu0;gpu1;cpu")
     assert [config.option.device for config in placements(many)] == ["cuda:0", "cuda:1", "cpu"]
 
 
 @pytest.mark.parametrize("version", ["", "2"])
-async def test_workers_are_counted_by_state(version):
+async def test_workers_are_counted_by_state(version: str) -> None:
     async with running(model_config(version=version)) as site:
         assert await site.metric(f'djl_workers{{model="m",state="ready",version="{version}"}}') == 1
         assert await site.metric('djl_workers{model="m",state="failed"') == 0

@@ -5,7 +5,7 @@ from djl_python.errors import ModelNotFoundError
 from .harness import model_config, running, wait_ready
 
 
-async def test_what_a_page_sees_of_the_models():
+async def test_what_a_page_sees_of_the_models() -> None:
     async with running(model_config("a", "2"), model_config("b", properties={"load": "fail"}), wait=False) as site:
         view = site.front_end.view
         loading = view.select("b")
@@ -19,14 +19,14 @@ async def test_what_a_page_sees_of_the_models():
         assert (a.in_flight, a.queued) == (0, 0)
 
 
-async def test_a_server_that_drains_is_not_ready():
+async def test_a_server_that_drains_is_not_ready() -> None:
     async with running() as site:
         assert site.front_end.view.ready
         site.front_end.draining = True
         assert not site.front_end.view.ready
 
 
-async def test_a_page_can_unload_and_load():
+async def test_a_page_can_unload_and_load() -> None:
     async with running(model_config("a"), model_config("b", properties={"load": "fail"})) as site:
         view = site.front_end.view
         await view.unload("b")

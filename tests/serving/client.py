@@ -30,7 +30,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Any, *, leave_afte
     """POST a JSON body; with `leave_after_pieces`, hang up after so many reads (0: right after sending)."""
     answer = Answer()
     if leave_after_pieces == 0:
-        task = asyncio.create_task(session.post(url, json=body))  # type: ignore[arg-type]
+        task = asyncio.create_task(session.post(url, json=body))
         await asyncio.sleep(0.02)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -36,15 +36,15 @@ def sequences(answer: Any) -> list[Any]:
 
 def score(sequence: Any) -> float:
     """The sum of its tokens' log-probabilities."""
-    return sum(token["log_prob"] for token in sequence["tokens"])
+    return float(sum(token["log_prob"] for token in sequence["tokens"]))
 
 
 def mean(sequence: Any) -> float:
-    return score(sequence) / sequence["generated_tokens"]
+    return score(sequence) / float(sequence["generated_tokens"])
 
 
 def test_the_likeliest_comes_first_and_the_others_after_it(demo: RunningServer) -> None:
-    drawn = {"n": 3, "best_of": 5, "do_sample": True, "temperature": 3.0, "seed": 7, "details": True}
+    drawn: dict[str, Any] = {"n": 3, "best_of": 5, "do_sample": True, "temperature": 3.0, "seed": 7, "details": True}
     status, answer = ask(demo, **drawn)
     found = sequences(answer)
     assert status == 200

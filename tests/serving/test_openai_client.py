@@ -229,7 +229,7 @@ def test_a_forced_call_and_its_round_trip(client: openai.OpenAI, choice: Any) ->
     check_weather(call.function.arguments)
     again = client.chat.completions.create(
         model="demo",
-        messages=[*QUESTION, message, {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}],
+        messages=[*QUESTION, message, {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}],  # type: ignore[list-item]
         tools=[WEATHER],
         max_tokens=5,
     )
@@ -294,7 +294,7 @@ def test_echo_and_logprobs(client: openai.OpenAI) -> None:
     logprobs = choice.logprobs
     assert logprobs is not None and logprobs.tokens and logprobs.token_logprobs and logprobs.text_offset
     assert "".join(logprobs.tokens) == "What is"
-    assert logprobs.token_logprobs[0] is None  # type: ignore[comparison-overlap]
+    assert logprobs.token_logprobs[0] is None
     assert all(logprob < 0 for logprob in logprobs.token_logprobs[1:])
     for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
         assert choice.text[offset:].startswith(token)

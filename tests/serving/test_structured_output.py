@@ -31,7 +31,7 @@ TEMPLATE = (
 
 
 def tool(name: str, **properties: Any) -> ChatCompletionToolParam:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    parameters: dict[str, object] = {"type": "object", "properties": properties, "required": list(properties)}
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 

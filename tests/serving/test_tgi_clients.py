@@ -80,7 +80,8 @@ def test_hub_chat(hub: InferenceClient) -> None:
     assert choice.message.content
     assert choice.logprobs is not None
     assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
-    streamed = list(hub.chat_completion(**asked, stream=True, stream_options={"include_usage": True}))
+    options: Any = {"include_usage": True}
+    streamed = list(hub.chat_completion(**asked, stream=True, stream_options=options))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed[:-1]) == choice.message.content
     assert streamed[-1].usage.completion_tokens == answer.usage.completion_tokens == 12
 

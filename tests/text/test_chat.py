@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from djl_python.errors import ModelLoadError, PayloadError
 from djl_python.text.chat import ChatTemplate, ChatTemplates
 from djl_python.types import Chat, ToolUse
+
+Render = Callable[..., str]
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -64,7 +69,7 @@ TALK = [
     {"role": "user", "content": "More"},
 ]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "title": "é<&>"}}}
-CASES = {
+CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "chatml": (CHATML, TALK, {}),
     "chatml-system": (CHATML, [{"role": "system", "content": "Be brief."}, *TALK], {}),
     "llama2": (LLAMA2, TALK, {}),
@@ -91,10 +96,17 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference() -> Render:
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
 
-    def render(source, messages, *, add_generation_prompt=True, variables=None, **options):
+    def render(
+        source: str,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
         (text,), _ = utils.render_jinja_template(
             [messages],
             chat_template=source,
@@ -103,13 +115,13 @@ def reference():
             **(variables or {}),
             **SPECIAL,
         )
-        return text
+        return str(text)
 
     return render
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals_transformers(case: str, reference) -> None:
+def test_equals_transformers(case: str, reference: Render) -> None:
     source, messages, options = CASES[case]
     text = ChatTemplate(source, SPECIAL).render(messages, **options)
     assert text
@@ -117,10 +129,10 @@ def test_equals_transformers(case: str, reference) -> None:
 
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA2, TOOLS], ids=["chatml", "llama2", "tools"])
-def test_the_last_message_can_be_continued(source: str, reference) -> None:
+def test_the_last_message_can_be_continued(source: str, reference: Render) -> None:
     for content in ("It is ", "It is"):
         messages = [TALK[0], {"role": "assistant", "content": content}]
-        options = {"add_generation_prompt": False, "continue_final_message": True}
+        options: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
         text = ChatTemplate(source, SPECIAL).render(messages, **options)
         assert text.rstrip().endswith("It is")
         assert text == reference(source, messages, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -134,7 +135,7 @@ def test_a_token_costs_microseconds(loaded: dict[str, Tokenizer]) -> None:
         assert best / len(ids) < 20e-6  # a tenth of this on an idle machine
 
 
-def timed(push, ids) -> float:
+def timed(push: Callable[[int], str], ids: list[int]) -> float:
     start = time.perf_counter()
     for token_id in ids:
         push(token_id)

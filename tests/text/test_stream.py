@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def run(
     prompt: str = "prompt",
     min_new_tokens: int = 0,
     do_sample: bool = False,
-    **options,
+    **options: Any,
 ) -> tuple[list[Token], Finish, list[str]]:
     """Feed ids as the engine would; (tokens, finish, text known to the client after each event)."""
     request = GenerateRequest(

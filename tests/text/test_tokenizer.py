@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,14 @@ from .conftest import TEXTS
 
 
 @pytest.fixture(scope="module")
-def auto_tokenizer() -> object:
+def auto_tokenizer() -> Any:
     transformers = pytest.importorskip("transformers")
     return transformers.AutoTokenizer
 
 
-def test_equals_auto_tokenizer(kind, tokenizer, checkpoints, auto_tokenizer) -> None:
+def test_equals_auto_tokenizer(
+    kind: str, tokenizer: Tokenizer, checkpoints: dict[str, Path], auto_tokenizer: Any
+) -> None:
     reference = auto_tokenizer.from_pretrained(str(checkpoints[kind]))
     for text in TEXTS:
         for special in (True, False):
@@ -94,7 +97,7 @@ def test_says_what_is_wrong(files: dict[str, str], expected: str, tmp_path: Path
 
 
 def test_a_class_that_is_not_repeated_goes_through_transformers(
-    checkpoints: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, auto_tokenizer
+    checkpoints: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, auto_tokenizer: Any
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes((checkpoints["unigram"] / "tokenizer.json").read_bytes())
     config = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "extra_ids": 3}
@@ -108,7 +111,7 @@ def test_a_class_that_is_not_repeated_goes_through_transformers(
         assert tokenizer.encode(text) == reference.encode(text)
 
 
-def test_a_tokenizer_written_in_python(tmp_path: Path, auto_tokenizer) -> None:
+def test_a_tokenizer_written_in_python(tmp_path: Path, auto_tokenizer: Any) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     (tmp_path / "config.json").write_text('{"model_type": "byt5"}')
     (tmp_path / "added_tokens.json").write_text("{}")

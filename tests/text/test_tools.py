@@ -216,7 +216,7 @@ def test_the_template_tells_the_syntax(template: str, expected: str | None) -> N
 def accepts(use: ToolUse, value: Any) -> bool:
     grammar = forced_calls(use)
     assert grammar.kind == "json_schema"
-    return jsonschema.Draft202012Validator(json.loads(grammar.source)).is_valid(value)
+    return bool(jsonschema.Draft202012Validator(json.loads(grammar.source)).is_valid(value))
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -64,7 +65,8 @@ async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     ends = Ends()
     channel = await ends.open()
     reply = ChannelReply(channel, 5, "r")
-    for misuse in (lambda: reply.write(b"x"), lambda: reply.finish()):
+    misuses: list[Callable[[], None]] = [lambda: reply.write(b"x"), lambda: reply.finish()]
+    for misuse in misuses:
         with pytest.raises(RuntimeError, match="must be started"):
             misuse()
     reply.start(200, {})

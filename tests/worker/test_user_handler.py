@@ -61,6 +61,7 @@ async def test_generator_functions_are_run_by_the_empty_call_too() -> None:
 
     async def asynchronous(inputs: Input) -> AsyncIterator[str]:
         calls.append("async")
+        item: str
         for item in ():
             yield item
 

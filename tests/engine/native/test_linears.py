@@ -42,7 +42,7 @@ def packed(linears: NativeLinears, linear: Linear, quantize: Quantize | None = N
 
 def expected(linear: Linear, x: torch.Tensor) -> torch.Tensor:
     bias = None if linear.bias is None else linear.bias.float()
-    return nn.functional.linear(x.float(), linear.weight.float(), bias)
+    return nn.functional.linear(x.float(), linear.numbers.float(), bias)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -93,7 +93,7 @@ def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
     linear = a_linear(linears)
-    codes = quantized(linear.weight, quantize)
+    codes = quantized(linear.numbers, quantize)
     x = torch.randn(5, 192).to(linears.dtype)
     result = packed(linears, linear, quantize)(x).float()
     wanted = expected(Linear(codes.values(192), linear.bias), x)
@@ -120,8 +120,8 @@ def test_whoever_multiplies_a_row_it_is_the_same(
 def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
     linear = a_linear(linears)
     made = packed(linears, linear)
-    torch.testing.assert_close(made.weight.float(), linear.weight.float(), rtol=1e-2, atol=2e-2)
-    assert torch.equal(packed(linears, a_linear(linears, bias=False)).weight, linear.weight)
+    torch.testing.assert_close(made.weight.float(), linear.numbers.float(), rtol=1e-2, atol=2e-2)
+    assert torch.equal(packed(linears, a_linear(linears, bias=False)).weight, linear.numbers)
     assert made.bias is not None and linear.bias is not None
     assert torch.equal(made.bias, linear.bias)
 
@@ -138,8 +138,8 @@ def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) ->
     assert "unpacked" not in vars(weight)
     with torch.inference_mode():
         product = weight @ torch.ones(192, 1, dtype=linears.dtype)
-    torch.testing.assert_close(product, a_linear(linears, bias=False).weight @ torch.ones(192, 1, dtype=linears.dtype))
-    assert type(weight.unpacked) is torch.Tensor
+    torch.testing.assert_close(product, a_linear(linears, bias=False).numbers @ torch.ones(192, 1, dtype=linears.dtype))
+    assert type(weight.unpacked) is torch.Tensor  # type: ignore[attr-defined]
     assert made.weight is weight
 
 

@@ -87,13 +87,13 @@ def test_rounded_weights_are_those_of_rounded_linears(quantize: Quantize, linear
     torch.testing.assert_close(whole(x), expected, rtol=5e-2, atol=5e-2 * float(expected.abs().max()))
 
 
-class Residual(LlamaMLP):
+class Residual(LlamaMLP):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = super().forward(x)
         return made + x
 
 
-class Scaled(LlamaMLP):
+class Scaled(LlamaMLP):  # type: ignore[misc]
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
         self.scale = nn.Parameter(torch.ones(1))

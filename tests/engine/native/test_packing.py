@@ -67,7 +67,7 @@ def test_bf16_comes_back_from_12_bits(pool: Pool, n: int, k: int, rows: int) -> 
     packed = pack(pool, weight)
     assert packed.weight_format == TWELVE
     identity = torch.eye(k, dtype=torch.bfloat16)
-    for part in identity.split(rows) if rows > 6 else identity[::37].split(rows):
+    for part in torch.split(identity if rows > 6 else identity[::37], rows):
         expected = part.float() @ weight.float().T
         assert torch.equal(product(pool, packed, part.contiguous()), expected)
 
@@ -95,7 +95,7 @@ def test_a_row_has_the_same_sums_in_whatever_company(pool: Pool, packed: str) ->
     weight = weights(200, 2600)
     x = torch.randn(130, 2600).bfloat16()
     matrix = pack(pool, weight) if packed == "twelve" else spread(pool, weight)
-    alone = torch.cat([product(pool, matrix, row) for row in x.split(1)])[:, :200]
+    alone = torch.cat([product(pool, matrix, row) for row in torch.split(x, 1)])[:, :200]
     for rows in (6, 7, 12, 13, 24, 61, 97, 130):
         assert torch.equal(product(pool, matrix, x[:rows])[:, :200], alone[:rows])
 
@@ -145,7 +145,7 @@ def test_nothing_but_zeros_and_what_is_no_number(pool: Pool) -> None:
     weight[3, 5], weight[9, 200], weight[11, 17] = float("inf"), float("-inf"), float("nan")
     packed = pack(pool, weight)
     made = product(pool, packed, torch.ones(1, 256, dtype=torch.bfloat16))[0]
-    assert (made[3], made[9]) == (float("inf"), float("-inf"))
+    assert (float(made[3]), float(made[9])) == (float("inf"), float("-inf"))
     assert made[11].isnan()
     assert made.count_nonzero() == 3
 

@@ -106,7 +106,7 @@ def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
     while any(one.remaining for one in pair):
         chunks = [Chunk(one, rng.randrange(1, min(40, one.remaining) + 1)) for one in pair if one.remaining]
         logits = native.runner.run(chunks)
-        for chunk, piece in zip(chunks, logits.split([chunk.length for chunk in chunks]), strict=True):
+        for chunk, piece in zip(chunks, torch.split(logits, [chunk.length for chunk in chunks]), strict=True):
             rows[chunk.sequence.id].append(piece.clone())
             chunk.sequence.computed += chunk.length
     for one in pair:

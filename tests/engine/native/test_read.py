@@ -292,7 +292,8 @@ class _Odd(torch.nn.Module):
         self.inner = inner
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x) + 0.5 * x.flip(-1)
+        made: torch.Tensor = self.inner(x) + 0.5 * x.flip(-1)
+        return made
 
 
 def test_what_is_not_understood_is_not_guessed(tmp_path: Path) -> None:

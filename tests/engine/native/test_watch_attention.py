@@ -62,7 +62,7 @@ def test_other_biases_are_not_guessed(
 
 def test_a_model_that_cannot_be_watched_is_not_read(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom")).eval()
-    model.transformer.h[1].register_forward_pre_hook(lambda *_: {}["nothing"])
+    model.transformer.h[1].register_forward_pre_hook(lambda *_: {"something": 1}["nothing"])
     with pytest.raises(NotUnderstoodError, match="KeyError"):
         read_recipe(model, 64)
 

@@ -28,7 +28,7 @@ def test_a_window_is_seen_unless_it_is_longer_than_any_text(
     assert [each.window for each in read_recipe(model, positions).attentions] == windows
 
 
-def masked(model: GPTNeoForCausalLM, change: Callable[[Tensor], None]) -> None:
+def masked(model: GPTNeoForCausalLM, change: Callable[[Tensor], object]) -> None:
     """Change what tokens of the second layer see: (heads, tokens, positions)."""
     attention = model.transformer.h[1].attn.attention
     attention.bias = attention.bias.repeat(1, 4, 1, 1)

@@ -71,13 +71,14 @@ struct Stream {
     int64_t run_bytes, stride;
     int at_once;
 
-    // Calls work with what is fetched in a slot.
+    // Calls work with what is fetched in a slot from one of its steps on.
     template <class Work>
-    void with_slot(int slot, const Work& work) const {
+    void with_slot(int slot, int step, const Work& work) const {
         const char* at = base ? run(at_once * slot) : nullptr;
         const char* other = at && at_once > 1 ? run(at_once * slot + 1) : nullptr;
-        if (other) work(FetchBeside{at, other, stride});
-        else if (at) work(FetchNext<1>{at, stride});
+        const int64_t passed = step * stride;
+        if (other) work(FetchBeside{at + passed, other + passed, stride});
+        else if (at) work(FetchNext<1>{at + passed, stride});
         else work(FetchNext<0>{});
     }
 

@@ -20,7 +20,7 @@ struct Ints {
 
 constexpr const char* kVectors = "AVX2";
 constexpr int kSums = 6;
-constexpr Shape kOfFloats{3, 2}, kOfPairs{4, 1}, kOfQuads{4, 1};
+constexpr Shape kOfFloats{3, 2}, kOfExpanded{6, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
 
 // What `work` makes of both halves.
 template <class Work>
@@ -187,10 +187,10 @@ inline Ints load_longs(const uint16_t* from) {
     return {_mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)from)),
             _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)(from + 4)))};
 }
+inline __m256i to_shorts(Ints x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), 0xd8); }
 inline void store_bytes(int8_t* to, Ints x) {
-    int32_t all[16];
-    store_ints(all, x);
-    for (int i = 0; i < 16; ++i) to[i] = (int8_t)all[i];
+    const __m256i all = to_shorts(x);
+    _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
 }
 
 inline Floats load_column(const float* from) {
@@ -238,15 +238,6 @@ inline Ints multiply_pairs(Ints a, Ints b) { return {_mm256_madd_epi16(a.low, b.
 #ifdef __AVXVNNI__
 inline void add_quads(Ints& sum, Ints b, Ints a) {
     sum = {_mm256_dpbusd_avx_epi32(sum.low, b.low, a.low), _mm256_dpbusd_avx_epi32(sum.high, b.high, a.high)};
-}
-#else  // there is an instruction that adds products of bytes, but its sums have 16 bits
-inline void add_quads(Ints& sum, Ints b, Ints a) {
-    auto added = [](__m256i sum, __m256i b, __m256i a) {
-        const __m256i even = _mm256_madd_epi16(b & _mm256_set1_epi16(255), _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8));
-        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(b, 8), _mm256_srai_epi16(a, 8));
-        return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
-    };
-    sum = {added(sum.low, b.low, a.low), added(sum.high, b.high, a.high)};
 }
 #endif
 

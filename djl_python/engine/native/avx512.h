@@ -14,7 +14,7 @@ using Ints = __m512i;
 
 constexpr const char* kVectors = "AVX-512";
 constexpr int kSums = 24;
-constexpr Shape kOfFloats{12, 2}, kOfPairs{12, 2};
+constexpr Shape kOfFloats{12, 2}, kOfExpanded{12, 2}, kOfPairs{12, 2};
 constexpr Shape kOfQuads{6, 4};  // nothing is gained by less of the width
 
 // The same number everywhere, of 32, 16 or 8 bits.
@@ -76,6 +76,7 @@ inline Floats load_halves(const void* from) { return _mm512_cvtph_ps(_mm256_load
 inline Ints load_bytes(const void* from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)); }
 inline Ints load_longs(const uint16_t* from) { return _mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i*)from)); }
 inline void store_bytes(int8_t* to, Ints x) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(x)); }
+inline __m256i to_shorts(Ints x) { return _mm512_cvtepi32_epi16(x); }
 
 // Every sixteenth number from an address on.
 inline Floats load_column(const float* from) {
@@ -107,12 +108,6 @@ inline Ints multiply_pairs(Ints a, Ints b) { return _mm512_madd_epi16(a, b); }
 // sum += four products of bytes, unsigned times signed. The intrinsic makes GCC 12 copy each sum, and spill them all.
 #ifdef __AVX512VNNI__
 inline void add_quads(Ints& sum, Ints b, Ints a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a)); }
-#else
-inline void add_quads(Ints& sum, Ints b, Ints a) {
-    const Ints even = _mm512_madd_epi16(b & shorts(255), _mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8));
-    const Ints odd = _mm512_madd_epi16(_mm512_srli_epi16(b, 8), _mm512_srai_epi16(a, 8));
-    sum = _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
-}
 #endif
 
 // bf16. sum += two products, of the halves of each lane; numbers as bf16, to the nearest, ties to even.

@@ -10,22 +10,25 @@
 namespace djl {
 namespace {
 
-// sums (R, kPanel) += R rows times V vectors of a part of a panel, which `reader` reads.
-template <class F, int R, int V, class Reader, class Fetch>
+// sums (R, kPanel) += R rows times V vectors of a part of a panel, which `reader` reads, `Times` in a step.
+template <class F, int R, int V, int Times = 1, class Reader, class Fetch>
 inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, float* sums) {
     Floats sum[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * kPanel + v * 16);
     for (int p = 0; p < steps; ++p) {
-        Ints b[V];
-        reader.read(b);
+#pragma GCC unroll 2
+        for (int time = 0; time < Times; ++time) {
+            Ints b[V];
+            reader.read(b);
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r) {
-            const Ints x = rows.spread(r);
-            for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
+            for (int r = 0; r < R; ++r) {
+                const Ints x = rows.spread(r);
+                for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
+            }
+            rows.advance();
         }
-        rows.advance();
         fetch();
     }
 #pragma GCC unroll 12
@@ -33,14 +36,59 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
         for (int v = 0; v < V; ++v) store_floats(sums + r * kPanel + v * 16, sum[r][v]);
 }
 
+// What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, expanded once
+// for all of them, and the rows that are.
+template <int V>
+struct ExpandedPart {
+    alignas(64) float weights[kTwice * 2 * V * 16];
+    alignas(64) float rows[kBand * kTwice * 2];
+    int64_t stride;  // bytes
+
+    // Of each step first the first of its pairs, then the second.
+    template <class Reader>
+    void take_weights(Reader reader, int steps) {
+        for (float* to = weights; to < weights + steps * 2 * V * 16; to += 2 * V * 16) {
+            Ints b[V];
+            reader.read(b);
+            for (int v = 0; v < V; ++v) {
+                store_floats(to + v * 16, first_of_pairs(b[v]));
+                store_floats(to + (V + v) * 16, second_of_pairs(b[v]));
+            }
+        }
+    }
+
+    void take_rows(const uint16_t* from, int64_t pitch, int count, int steps) {
+        const int whole = (steps * 2 + 15) / 16 * 16;
+        stride = whole * sizeof(float);
+        for (float* to = rows; to < rows + count * whole; to += whole, from += pitch)
+            for (int i = 0; i < whole; i += 16) store_floats(to + i, load_bf16(from + i, lanes_of(steps * 2 - i)));
+    }
+
+    template <int R, class Fetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, float* sums) const {
+        float_tile<F32, R, V, 2>(Rows<R>((const char*)rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
+    }
+
+private:
+    struct Reader {
+        const float* from;
+
+        void read(Ints (&b)[V]) {
+            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 16);
+            from += V * 16;
+        }
+    };
+};
+
 // A part of a panel and the rows that it is multiplied with. `Weights` is what reads it: it has lines; its address `at`;
 // read<V>(vector, work), which calls work with a reader; and correct(rows, their stride and count, sums), which adds what
 // the reader leaves out.
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
-    static constexpr bool divisible = true;
+    static constexpr bool divisible = true, expandable = F::pair == 2 && !kMultipliesPairs;
     static constexpr Shape shape = F::shape;
+    using Expanded = ExpandedPart<kOfExpanded.vectors>;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
@@ -52,6 +100,14 @@ struct FloatPart {
         weights.template read<V>(vector, [&](const auto& reader) {
             float_tile<F, R, V>(Rows<R>(first, stride), reader, steps, fetch, sums);
         });
+    }
+
+    void expand_rows(int count, int steps, Expanded& to) const {
+        to.take_rows(rows, stride / sizeof(*rows), count, steps);
+    }
+
+    void expand_weights(int vector, int steps, Expanded& to) const {
+        weights.template read<kOfExpanded.vectors>(vector, [&](const auto& reader) { to.take_weights(reader, steps); });
     }
 
     // What is left of it after some steps.

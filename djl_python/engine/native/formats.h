@@ -114,15 +114,15 @@ struct Rows {
         asm("" : "+r"(high), "+r"(this->stride), "+r"(three), "+r"(five));
     }
 
-    Ints spread(int row) const {
+    Ints spread(int row, int further = 0) const {
         int32_t x;
-        memcpy(&x, (row < 6 ? low : high) + offset(row % 6), 4);
+        memcpy(&x, (row < 6 ? low : high) + offset(row % 6) + further, 4);
         return ints(x);
     }
 
-    void advance() {
-        low += 4;
-        high += 4;
+    void advance(int bytes = 4) {
+        low += bytes;
+        high += bytes;
     }
 
 private:

@@ -118,6 +118,9 @@ void djl_pool_close(void* handle) {
 // Parts of a panel of so many steps.
 int djl_parts(int steps) { return parts_of(steps); }
 
+// Of a row of so many activations that are rounded to integers.
+int64_t djl_codes_bytes(int k) { return integer_row_bytes((k + kGroup - 1) / kGroup); }
+
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 

@@ -15,7 +15,7 @@ from ..expert_stacks import BelowEachOther, ExpertStack
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
-from .packing import PANEL, Packed, Packer, codes_bytes
+from .packing import PANEL, Packed, Packer
 from .pool import NORMS, Kind, Op, Pool
 from .recipe import Linear, Norm, OfExperts, Stacked
 
@@ -58,6 +58,7 @@ class Layout:
         self._quantize = quantize
         self._memory = memory
         self._packer = Packer(dtype, pool, memory)
+        self._pool = pool
         self._max_tokens = max_tokens
         self._late = False
         self._kept: list[Any] = []  # what the operations point to
@@ -103,7 +104,7 @@ class Layout:
         """What a product with these weights reads: what is given, or that rounded to integers."""
         if not packed.of_codes:
             return given
-        width = codes_bytes(packed.k)
+        width = self._pool.codes_bytes(packed.k)
         rounded = self.buffer("codes", chosen * width, torch.int8)
         order = None if packed.order is None else self.keep(packed.order)
         self.add(

@@ -110,6 +110,8 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
     loaded.djl_parts.argtypes = [ctypes.c_int]
+    loaded.djl_codes_bytes.argtypes = [ctypes.c_int]
+    loaded.djl_codes_bytes.restype = ctypes.c_int64
     loaded.djl_seconds.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.djl_seconds.restype = None
     loaded.djl_run.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int]

@@ -3,8 +3,8 @@
 // Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
 // several tiles, of a shape that the format and the registers give: with AVX-512, those of floats are half a panel wide and
 // twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and to unpack it
-// costs nothing beside that. Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never
-// waited for.
+// costs nothing beside that. Where bf16 is multiplied as fp32, many rows share weights that were expanded for all of them.
+// Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never waited for.
 
 #pragma once
 
@@ -23,7 +23,8 @@ namespace {
 constexpr int kNarrow = kSums / 4;  // rows of a tile of four vectors
 constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
 constexpr int kBand = 96;       // rows that a panel is multiplied with at a time, at most
-constexpr int kTwice = 96;      // steps whose weights stay in the first cache until all of a panel is done
+constexpr int kTwice = 96;      // steps whose weights stay in the first cache while they are used more than once
+constexpr int kExpanded = 2 * kOfExpanded.rows;  // rows that are more than these are worth expanding weights for
 
 inline Floats activate(Floats x, int activation) {
     const Floats half = floats(0.5f), one = floats(1.0f);
@@ -237,6 +238,51 @@ void multiply_alone(const Part& part, int steps, float* sums) {
     }
 }
 
+// What the runs through the tiles of a part fetch, one after the other: evenly the lines of what is multiplied next, then
+// slots.
+struct Fetches {
+    const char* following;
+    int steps, lines, runs;  // of the part
+    const Stream& stream;
+    int slot, last_slot;
+    int run = 0, line = 0;
+
+    // Calls work with what the next run fetches, from one of the part's steps on.
+    template <class Work>
+    void next(int step, const Work& work) {
+        const char* from = following + (int64_t)line * steps * 64;
+        const int fetched = ++run * lines / runs - line;
+        line += fetched;
+        if (fetched == 2) work(FetchNext<2>{from + step * 128, 128});
+        else if (fetched == 1) work(FetchNext<1>{from + step * 64, 64});
+        else if (slot < last_slot) stream.with_slot(slot++, step, work);
+        else work(FetchNext<0>{});
+    }
+};
+
+// Many rows times a part: some of its steps after the other, each of which are made fp32 for all rows.
+template <class Part>
+void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, float* sums) {
+    constexpr Shape shape = kOfExpanded;
+    typename Part::Expanded expanded;
+    const int length = evenly(steps, kTwice);
+    for (int from = 0; from < steps; from += length) {
+        const Part some = part.after(from);
+        const int count = std::min(length, steps - from);
+        Fetches each = fetches;
+        some.expand_rows(rows, count, expanded);
+        for (int vector = 0; vector < 4; vector += shape.vectors) {
+            some.expand_weights(vector, count, expanded);
+            for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
+                each.next(from, [&](const auto& fetch) {
+                    with_height<shape.rows / 2 + 1, shape.rows>(tiles.height_of(tile), [&](auto height) {
+                        expanded.template tile<height>(row, count, fetch, sums + row * kPanel + vector * 16);
+                    });
+                });
+        }
+    }
+}
+
 // Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it.
 template <class Part, class Next>
 void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, float* sums) {
@@ -251,28 +297,23 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
             return with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
             });
-    const Tiles tiles(rows, shape, lines);
-    const char* following = next();
-    const int last_slot = slot + tiles.spare;
-    int run = 0, line = 0;
-    for (int vector = 0; vector < 4; vector += shape.vectors)
-        for (int tile = 0, row = 0; tile < tiles.count; ++tile) {
-            const int height = tiles.height_of(tile), first = row;
-            float* to = sums + first * kPanel + vector * 16;
-            auto multiply = [&](const auto& fetch) {
-                with_height<(shape.rows + 1) / 2, shape.rows>(height, [&](auto height) __attribute__((always_inline)) {
-                    part.template tile<height, shape.vectors>(first, vector, steps, fetch, to);
-                });
-            };
-            row += height;
-            const char* from = following + (int64_t)line * steps * 64;
-            const int fetched = ++run * lines / tiles.runs - line;
-            line += fetched;
-            if (fetched == 2) multiply(FetchNext<2>{from, 128});
-            else if (fetched == 1) multiply(FetchNext<1>{from, 64});
-            else if (slot < last_slot) stream.with_slot(slot++, multiply);
-            else multiply(FetchNext<0>{});
+    auto fetches = [&](const Tiles& tiles) {
+        return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare};
+    };
+    if constexpr (Part::expandable)
+        if (rows > kExpanded) {
+            const Tiles tiles(rows, kOfExpanded, lines);
+            return multiply_expanded(part, rows, steps, fetches(tiles), tiles, sums);
         }
+    const Tiles tiles(rows, shape, lines);
+    Fetches each = fetches(tiles);
+    for (int vector = 0; vector < 4; vector += shape.vectors)
+        for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
+            each.next(0, [&](const auto& fetch) {
+                with_height<(shape.rows + 1) / 2, shape.rows>(tiles.height_of(tile), [&](auto height) __attribute__((always_inline)) {
+                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums + row * kPanel + vector * 16);
+                });
+            });
 }
 
 // out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the second

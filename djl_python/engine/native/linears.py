@@ -15,7 +15,7 @@ from ..coded_linear import tensors_of
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
-from .packing import Packed, Packer, codes_bytes
+from .packing import Packed, Packer
 from .pool import Kind, Op, Pool, Step
 from .recipe import Linear, NotUnderstoodError
 
@@ -66,7 +66,7 @@ class Products:
     def run(self, pool: Pool, *tensors: tuple[Tensor, Tensor]) -> None:
         """Of each product what it multiplies, (R, in), and what it makes, (R, out), both in the model's format."""
         codes = [
-            _aim(operations, packed, rows, made)
+            _aim(pool, operations, packed, rows, made)
             for operations, packed, (rows, made) in zip(self._parts, self._weights, tensors, strict=True)
         ]
         rows = tensors[0][0]
@@ -88,11 +88,11 @@ def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
     return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k, weight=order), product]
 
 
-def _aim(operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
+def _aim(pool: Pool, operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
     """Let operations read rows and write made; what is returned has to live until they have run."""
     given, codes = rows.data_ptr(), None
     if len(operations) > 1:
-        codes = torch.empty(len(rows), codes_bytes(packed.k), dtype=torch.int8)
+        codes = torch.empty(len(rows), pool.codes_bytes(packed.k), dtype=torch.int8)
         operations[0].in_, operations[0].out = given, codes.data_ptr()
         given = codes.data_ptr()
     operations[-1].in_, operations[-1].out = given, made.data_ptr()

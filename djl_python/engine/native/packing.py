@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..quantization import GROUP, Codes, Quantize, alike, quantized
+from ..quantization import Codes, Quantize, alike, quantized
 from .memory import Arena
 from .pages import give_back
 from .pool import Kind, Op, Pool, Step
@@ -56,11 +56,6 @@ class Packed:
     def bytes(self) -> int:
         """What a step reads."""
         return sum(each.nbytes for each in (self.weight, self.weight2, self.weight3) if each is not None)
-
-
-def codes_bytes(k: int) -> int:
-    """Of a row of activations rounded to integers, as `integer_row` of quantized.h lays it out."""
-    return -(-k // GROUP) * (GROUP + 8)
 
 
 class Packer:

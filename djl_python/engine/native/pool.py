@@ -137,6 +137,10 @@ class Pool:
         """In how many parts a panel of so many 32-bit lanes along k is multiplied."""
         return int(self._library.djl_parts(steps))
 
+    def codes_bytes(self, k: int) -> int:
+        """Of a row of k activations that are rounded to integers."""
+        return int(self._library.djl_codes_bytes(k))
+
     def seconds(self) -> dict[str, float]:
         """Spent so far, by kind of operation."""
         spent = (ctypes.c_double * len(Kind))()

@@ -22,17 +22,17 @@ constexpr int kQuads = kGroup / 4;  // steps of a group
 
 // A row of rounded activations: all its codes, then for each group a scale, and minus the sum of its codes.
 struct IntegerRow {
-    const int8_t* codes;
+    const Code* codes;
     const float* scales;
     const int32_t* sums;
 };
 
-inline int64_t integer_row_bytes(int groups) { return (int64_t)groups * (kGroup + 8); }
+inline int64_t integer_row_bytes(int groups) { return (int64_t)groups * (kGroup * sizeof(Code) + 8); }
 
 inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
     auto at = (const char*)rows + row * integer_row_bytes(groups);
-    auto scales = (const float*)(at + (int64_t)groups * kGroup);
-    return {(const int8_t*)at, scales, (const int32_t*)(scales + groups)};
+    auto scales = (const float*)(at + (int64_t)groups * kGroup * sizeof(Code));
+    return {(const Code*)at, scales, (const int32_t*)(scales + groups)};
 }
 
 // 8 bits with a scale for each column, and the same zero everywhere.
@@ -70,7 +70,7 @@ inline int64_t panel_bytes(int groups) {
 template <class W>
 struct IntegerPart {
     static constexpr int lines = W::lines;
-    static constexpr bool divisible = false;  // its steps are groups'
+    static constexpr bool divisible = false, expandable = false;  // its steps are groups'
     static constexpr Shape shape = kOfQuads;
     const char* at;
     const uint16_t* scales;  // of groups, where they have them
@@ -111,10 +111,16 @@ struct IntegerPart {
 #pragma GCC unroll 12
                 for (int r = 0; r < R; ++r) {
                     const Ints x = codes.spread(r);
+                    if constexpr (sizeof(Code) == 1) {
 #pragma GCC unroll 4
-                    for (int v = 0; v < V; ++v) add_quads(part[r][v], b[v], x);
+                        for (int v = 0; v < V; ++v) add_quads(part[r][v], b[v], x);
+                    } else {
+                        const Ints second = codes.spread(r, 4);
+#pragma GCC unroll 4
+                        for (int v = 0; v < V; ++v) add_quads(part[r][v], b[v], x, second);
+                    }
                 }
-                codes.advance();
+                codes.advance(4 * sizeof(Code));
                 fetch();
             }
             Floats of_group[V];
@@ -208,7 +214,7 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
             for (int i = 0; i < 4; ++i) {
                 const Ints code = to_ints(v[i] * inverse);
                 sum = subtract_ints(sum, code);
-                store_bytes(const_cast<int8_t*>(row.codes) + g * kGroup + i * 16, code);
+                store_codes(const_cast<Code*>(row.codes) + g * kGroup + i * 16, code);
             }
             const_cast<float*>(row.scales)[g] = most / 127.0f;
             const_cast<int32_t*>(row.sums)[g] = sum_of_lanes(sum);

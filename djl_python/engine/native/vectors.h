@@ -31,18 +31,40 @@ struct Shape {
 #include "avx2.h"
 #endif
 
-#ifndef __AVX512BF16__
 namespace djl {
 namespace {
 
-// The same as the instruction in fp32, of which bf16 is the upper half.
+// Of pairs of bf16, which is the upper half of fp32.
+inline Floats first_of_pairs(Ints x) { return as_floats(shift_left<16>(x)); }
+inline Floats second_of_pairs(Ints x) { return as_floats(x & ints((int32_t)0xffff0000)); }
+
+#ifdef __AVX512BF16__
+constexpr bool kMultipliesPairs = true;
+#else
+constexpr bool kMultipliesPairs = false;
+
+// The same as the instruction, in fp32.
 inline Floats add_pairs(Floats sum, Ints b, Ints a) {
-    const Ints upper = ints((int32_t)0xffff0000);
-    auto first = [](Ints x) { return as_floats(shift_left<16>(x)); };
-    auto second = [&](Ints x) { return as_floats(x & upper); };
-    return fma(second(b), second(a), fma(first(b), first(a), sum));
+    return fma(second_of_pairs(b), second_of_pairs(a), fma(first_of_pairs(b), first_of_pairs(a), sum));
 }
+#endif
+
+// Four activations of a row of integers: a vector of quads of bytes; or, where these aren't multiplied at once, of pairs
+// of shorts, the first and third and then the others, as the bytes of weights are two sorts of shorts.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+using Code = int8_t;
+inline void store_codes(Code* to, Ints x) { store_bytes(to, x); }
+#else
+using Code = int16_t;
+inline void store_codes(Code* to, Ints x) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    _mm256_storeu_si256((__m256i*)to, _mm256_shuffle_epi8(to_shorts(x), order));
+}
+inline void add_quads(Ints& sum, Ints b, Ints first, Ints second) {
+    const Ints even = multiply_pairs(b & shorts(255), first), odd = multiply_pairs(shift_shorts_right<8>(b), second);
+    sum = add_ints(sum, add_ints(even, odd));
+}
+#endif
 
 }  // namespace
 }  // namespace djl
-#endif

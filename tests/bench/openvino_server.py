@@ -22,7 +22,7 @@ from typing import Any
 def engine(pipe: Connection, model: str, precision: str, cache_gb: int) -> None:
     """The second process: requests come as (id, token ids, count), lists of (id, new ids, ended) go back."""
     import openvino_genai
-    from openvino import Tensor
+    from openvino import Core, Tensor
 
     import numpy  # isort: skip  (openvino depends on it)
 
@@ -30,8 +30,10 @@ def engine(pipe: Connection, model: str, precision: str, cache_gb: int) -> None:
     config.cache_size = cache_gb
     config.max_num_seqs = 64
     config.dynamic_split_fuse = True
-    properties = {"INFERENCE_PRECISION_HINT": "bf16", "PERFORMANCE_HINT": "LATENCY"}
-    properties["KV_CACHE_PRECISION"] = "bf16" if precision == "bf16" else "u8"
+    # Where a processor has no bf16, OpenVINO computes in fp32 and wants its cache in that.
+    dtype = "bf16" if "BF16" in Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
+    properties = {"INFERENCE_PRECISION_HINT": dtype, "PERFORMANCE_HINT": "LATENCY"}
+    properties["KV_CACHE_PRECISION"] = dtype if precision == "bf16" else "u8"
     pipeline = openvino_genai.ContinuousBatchingPipeline(model, config, "CPU", properties)
     pipe.send("ready")
     handles: dict[int, Any] = {}

@@ -15,7 +15,7 @@ from djl_python.engine.native.compiling import PROCESSORS
 from djl_python.engine.native.library import UnavailableError, library, processors_here
 
 
-@pytest.fixture(autouse=True, scope="session", params=["best", "least"])
+@pytest.fixture(autouse=True, scope="package", params=["best", "least"])
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     here = processors_here()
     if request.param == "least" and here[:1] == [PROCESSORS[-1]]:
@@ -27,6 +27,7 @@ def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
             found = library.__wrapped__()
         except UnavailableError as reason:
             pytest.skip(str(reason))
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("djl_python.engine.native.pool.library", lambda: found)
         register()
         yield

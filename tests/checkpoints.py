@@ -11,6 +11,7 @@ from transformers import (
     BloomConfig,
     CodeGenConfig,
     DeepseekV2Config,
+    DeepseekV3Config,
     FalconConfig,
     FalconH1Config,
     Gemma2Config,
@@ -85,6 +86,16 @@ _LATENTS: dict[str, Any] = {
     "v_head_dim": 20,
 }
 
+_GROUPS: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
+
 # What each stands for: the features that attention has to get right.
 ARCHITECTURES: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**_COMMON, num_key_value_heads=2),  # grouped heads
@@ -144,12 +155,15 @@ ARCHITECTURES: dict[str, Any] = {
     "deepseek_v2": lambda: DeepseekV2Config(  # keys and values of a latent, rotations of complex numbers, experts
         **_COMMON,
         **_LATENTS,
+        **_GROUPS,
         q_lora_rank=None,
-        n_routed_experts=4,
-        n_shared_experts=1,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        first_k_dense_replace=1,
+        topk_method="group_limited_greedy",
+    ),
+    "deepseek_v3": lambda: DeepseekV3Config(  # groups of experts judged by two, a correction for the choice
+        **_COMMON,
+        **_LATENTS,
+        **_GROUPS,
+        q_lora_rank=24,
     ),
     "youtu": lambda: YoutuConfig(**_COMMON, **_LATENTS, q_lora_rank=24),  # queries of a latent too
     "minicpm3": lambda: MiniCPM3Config(**_COMMON, **_LATENTS, q_lora_rank=24, rope_interleave=False),

@@ -9,7 +9,7 @@ import torch
 from .lay_out_mlp import lay_out_mlp
 from .layout import ADD, STORE, STORE_FP32, Layout, Rows
 from .pool import ACTIVATIONS, Kind
-from .recipe import Experts, Norm, NotUnderstoodError, Stacked
+from .recipe import ExpertGroups, Experts, Norm, NotUnderstoodError, Stacked
 
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 
@@ -29,9 +29,10 @@ def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale:
     shape = {"experts": count, "chosen": chosen, "routed": routed}
     correction = None if router.correction is None else layout.keep(router.correction.float().contiguous())
     mode = ("softmax", "sigmoid").index(router.function)
+    groups = router.groups or ExpertGroups(1, 1, 1)
     layout.add(
         Kind.ROUTE, in_=scores, k=scored.n, mode=mode, n=int(router.normalized), scale=router.scale,
-        bias=correction, **shape,
+        bias=correction, heads=groups.count, kv_heads=groups.taken, dim=groups.ranks, **shape,
     )  # fmt: skip
     layout.add(Kind.SORT, **shape)
     linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .read_attention import rotaries
 from .read_inputs import SeenInputs, read_inputs
 from .read_layer import read_layer
 from .recipe import (
+    Experts,
     Layer,
     NotUnderstoodError,
     Recipe,
@@ -48,16 +50,24 @@ def _read(model: Any, max_positions: int) -> Recipe:
     # What would not show in numbers that are small enough, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
-    if (getattr(model.config, "n_group", None) or 1) > (getattr(model.config, "topk_group", None) or 1):
-        raise NotUnderstoodError("experts are chosen among groups")
     seen = watch(model)
     watch_windows(model, seen.calls, max_positions)
     turns = rotaries(model, seen, max_positions)
     inputs = read_inputs(model, seen)
     layers = [_read_layer(seen, index, turns, inputs) for index in range(len(seen.spans))]
+    _check_groups(model.config, layers)
     recipe = _read_ends(model, seen, layers)
     recipe.token_inputs = None if inputs is None else inputs.inputs
     return recipe
+
+
+def _check_groups(config: Any, layers: Sequence[Layer]) -> None:
+    """So few tokens may choose the same experts with groups as without."""
+    if (getattr(config, "n_group", None) or 1) <= (getattr(config, "topk_group", None) or 1):
+        return
+    mlps = (layer.mlp.what for layer in layers if layer.mlp is not None)
+    if any(isinstance(mlp, Experts) and mlp.router.groups is None for mlp in mlps):
+        raise NotUnderstoodError("experts are chosen among groups, but not as the router says")
 
 
 def _read_layer(seen: Watched, index: int, turns: list[Rotary], inputs: SeenInputs | None) -> Layer:

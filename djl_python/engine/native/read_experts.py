@@ -6,6 +6,7 @@ choice is made of is found by trying: the model's own choices and weights have t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from ..expert_stacks import ExpertStack
 from .near import distance, factor_of, rounded, same
-from .recipe import Experts, Linear, NotUnderstoodError, OfExperts, Router
+from .recipe import ExpertGroups, Experts, Linear, NotUnderstoodError, OfExperts, Router
 from .watch import Event
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
+_ASKED: Final = 256  # tokens that a router with groups is asked about
 _SLACK: Final = 2e-2  # of the greatest rank; bf16 decides otherwise between experts that are as good as equal
 
 
@@ -101,24 +103,29 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
 def _read_router(event: Event, choice: _Choice) -> Router:
     module = event.module
     linear = Linear(module.weight.data, _bias(module, "bias"))
+    groupings = _groupings(module, choice)
+    if groupings:
+        choice = _asked(module, choice)
     scores = choice.x.float() @ linear.numbers.float().T
     if linear.bias is not None:
         scores = scores + linear.bias.float()
-    found: list[tuple[tuple[bool, bool, float], Router]] = []
+    found: list[tuple[tuple[bool, bool, bool, float], Router]] = []
     for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
         taken = values.gather(1, choice.experts)
-        for correction in (*_corrections(module, len(linear.weight)), None):
+        corrections = (*_corrections(module, len(linear.weight)), None)
+        for correction, groups in itertools.product(corrections, (*groupings, None)):
             ranks = values if correction is None else values + correction
-            if not _are_the_greatest(choice.experts, ranks):
+            if not _are_the_greatest(choice.experts, ranks if groups is None else _of_groups(ranks, groups)):
                 continue
             for normalized in (False, True):
                 made = taken / taken.sum(-1, keepdim=True) if normalized else taken
                 factor = rounded(factor_of(made, choice.weights))
                 if same(made * factor, choice.weights):
-                    # A correction that is there is used; a factor is the less likely explanation.
-                    order = (correction is None, factor != 1.0, distance(made * factor, choice.weights))
+                    # A correction, and groups, that are there are used; a factor is the less likely explanation.
+                    off = distance(made * factor, choice.weights)
+                    order = (correction is None, groups is None, factor != 1.0, off)
                     chosen = choice.experts.shape[1]
-                    found.append((order, Router(linear, chosen, function, correction, normalized, factor)))
+                    found.append((order, Router(linear, chosen, function, correction, groups, normalized, factor)))
     if not found:
         raise NotUnderstoodError("experts are chosen in an unknown way")
     return min(found, key=lambda pair: pair[0])[1]
@@ -131,10 +138,42 @@ def _corrections(module: Any, count: int) -> Iterator[Tensor]:
                 yield tensor.data.float().reshape(-1)
 
 
+def _groupings(module: Any, choice: _Choice) -> list[ExpertGroups]:
+    """How transformers' routers would share their experts out, where they say that they do."""
+    experts = len(module.weight)
+    count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
+    if taken >= count or experts % count != 0 or taken * experts // count < choice.experts.shape[1]:
+        return []
+    return [ExpertGroups(count, taken, ranks) for ranks in (2, 1) if ranks * count <= experts]
+
+
+def _asked(router: Any, like: _Choice) -> _Choice:
+    """What a router makes of many tokens: few may choose the same experts with groups as without."""
+    random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
+    x = (random * like.x.float().std()).to(like.x)
+    made = [value for value in router(x) if isinstance(value, Tensor)]
+    experts = next((value for value in made if not value.is_floating_point()), None)
+    if experts is None:
+        raise NotUnderstoodError("a router that doesn't tell whom it chooses")
+    weights = next((value for value in made if value.is_floating_point() and value.shape == experts.shape), None)
+    if weights is None:
+        raise NotUnderstoodError("a router that doesn't tell what a choice counts")
+    return _Choice(x, experts, weights)
+
+
+def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
+    """Ranks (tokens, experts), of which none is left in groups that aren't taken."""
+    grouped = ranks.view(len(ranks), groups.count, -1)
+    of_groups = grouped.topk(groups.ranks, -1).values.sum(-1)
+    least = of_groups.topk(groups.taken, -1).values[:, -1:]
+    return grouped.masked_fill((of_groups < least).unsqueeze(-1), -torch.inf).view_as(ranks)
+
+
 def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
     least = ranks.gather(1, experts).amin(1)
     wanted = ranks.topk(experts.shape[1]).values[:, -1]
-    return bool((least >= wanted - _SLACK * ranks.abs().amax(1)).all())
+    greatest = ranks.where(ranks.isfinite(), 0).abs().amax(1)
+    return bool((least >= wanted - _SLACK * greatest).all())
 
 
 # ------------------------------------------------------------------------------------ the experts

@@ -336,6 +336,20 @@ class Mlp:
     down: Linear
 
 
+@dataclass(frozen=True)
+class ExpertGroups:
+    """Runs of as many experts each, of which a token goes to those of the `taken` best groups alone.
+
+    Args:
+        count: of groups.
+        ranks: so many of a group's greatest ranks, added up, are the group's own.
+    """
+
+    count: int
+    taken: int
+    ranks: int
+
+
 @dataclass
 class Router:
     """Which experts a token goes to, and what each counts.
@@ -344,6 +358,7 @@ class Router:
         scores: one for each expert.
         function: "softmax" or "sigmoid", which makes values of scores; the greatest `chosen` are taken.
         correction: added to the values for the choice, not to what the chosen count.
+        groups: whose experts alone can be chosen.
         normalized: the chosen values are made to add up to 1.
         scale: then multiplies them.
     """
@@ -352,6 +367,7 @@ class Router:
     chosen: int
     function: str
     correction: Tensor | None
+    groups: ExpertGroups | None
     normalized: bool
     scale: float
 

@@ -52,8 +52,34 @@ inline int greatest(const float* numbers, int padded) {
     return best ? least_lane(at, best) : 0;  // NaN: any expert does
 }
 
+// Leaves ranks (experts,) in op.kv_heads of op.heads groups of experts alone: those whose op.dim (1 or 2) greatest ranks
+// add up to most, the first ones if several do.
+inline void leave_groups(float* ranks, const Op& op) {
+    const float never = -std::numeric_limits<float>::infinity();
+    const int of_group = op.experts / op.heads;
+    float sums[kMostExperts];
+    for (int g = 0; g < op.heads; ++g) {
+        float most = never, next = never;
+        for (int e = g * of_group; e < (g + 1) * of_group; ++e) {
+            next = std::max(next, std::min(most, ranks[e]));
+            most = std::max(most, ranks[e]);
+        }
+        sums[g] = op.dim == 1 ? most : most + next;
+    }
+    bool taken[kMostExperts] = {};
+    for (int i = 0; i < op.kv_heads; ++i) {
+        int best = -1;
+        for (int g = 0; g < op.heads; ++g)
+            if (!taken[g] && (best < 0 || sums[g] > sums[best])) best = g;
+        taken[best] = true;
+    }
+    for (int e = 0; e < op.experts; ++e)
+        if (!taken[e / of_group]) ranks[e] = never;
+}
+
 // in (tokens, k) fp32, k at least `experts`: each token's experts and what each counts. mode 0: a softmax of the scores,
-// 1: sigmoids; `bias` is added for the choice alone; n != 0: weights are made to add up to 1; then times scale.
+// 1: sigmoids; `bias` is added for the choice alone, which is of op.kv_heads of op.heads groups of experts; n != 0: weights
+// are made to add up to 1; then times scale.
 void route(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     const int padded = (op.experts + 15) / 16 * 16;
@@ -82,6 +108,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
             store_floats(values + i, value);
             store_floats(ranks + i, pick(mask, rank, floats(never)));
         }
+        if (op.kv_heads < op.heads) leave_groups(ranks, op);
         float sum = 0;
         for (int c = 0; c < op.chosen; ++c) {
             const int expert = greatest(ranks, padded);

@@ -11,7 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import Attending, Experts, LatentAttention, NotUnderstoodError, Recipe
+from djl_python.engine.native.recipe import (
+    Attending,
+    ExpertGroups,
+    Experts,
+    LatentAttention,
+    NotUnderstoodError,
+    Recipe,
+)
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 
@@ -25,7 +32,8 @@ def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) ->
 def features(recipe: Recipe) -> dict[str, Any]:
     """The properties in which architectures differ, of the first layer and the first attention."""
     layer = recipe.layers[0]
-    mlp = next((each.mlp.what for each in recipe.layers if each.mlp is not None), None)
+    mlps = [each.mlp.what for each in recipe.layers if each.mlp is not None]
+    mlp = mlps[0] if mlps else None
     first = layer.mixers[0] if layer.mixers else None
     norms = [norm for one in (first, layer.mlp) for norm in ((None, None) if one is None else (one.before, one.after))]
     return {
@@ -39,6 +47,7 @@ def features(recipe: Recipe) -> dict[str, Any]:
             len(one.mlp.what.up.weight) if one.mlp is not None and isinstance(one.mlp.what, Experts) else 0
             for one in recipe.layers
         ],
+        "groups": next((each.router.groups for each in mlps if isinstance(each, Experts)), None),
         "chosen": mlp.router.chosen if isinstance(mlp, Experts) else 0,
         "shared": isinstance(mlp, Experts) and mlp.shared is not None,
         "parallel": layer.parallel,
@@ -88,6 +97,7 @@ _LLAMA = {
     "gated": True,
     "activation": "silu",
     "experts": [0, 0, 0],
+    "groups": None,
     "chosen": 0,
     "shared": False,
     "parallel": False,
@@ -177,7 +187,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [32, 0, 32], "chosen": 3},
     "qwen2_moe": _LLAMA | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True},
     "glm4_moe": _LLAMA | {"rotated": 8, "experts": [0, 6, 6]},
-    "deepseek_v2": _LATENTS | {"interleaved": True, "latents": (32, 0), "experts": [0, 4, 4]},
+    "deepseek_v2": _LATENTS
+    | {"interleaved": True, "latents": (32, 0), "experts": [0, 8, 8], "groups": ExpertGroups(4, 2, 1)},
+    "deepseek_v3": _LATENTS | {"experts": [0, 8, 8], "groups": ExpertGroups(4, 2, 2)},
     "youtu": _LATENTS,
     "minicpm3": _LATENTS | {"embedding_scale": 12.0, "factors": (0.80829, 4.0)},
     "gpt_oss": _LLAMA

@@ -7,6 +7,7 @@ step of the whole batch is one turn of the loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
@@ -23,6 +24,9 @@ class Answer:
     Args:
         choices: how many sequences it has.
         keep_alive_s: how long a stream may be quiet.
+
+    Attributes:
+        done: tells whether it has ended, well or not: nothing more is wanted.
     """
 
     def __init__(self, formatter: Formatter, reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
@@ -35,11 +39,7 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._wrote_s = self._loop.time()
         self._done: asyncio.Future[None] = self._loop.create_future()
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended, well or not: nothing more is wanted."""
-        return self._done.done()
+        self.done: Callable[[], bool] = self._done.done
 
     def push(self, delta: Delta) -> None:
         """What has come of a sequence; the last one's finish is the answer's."""
@@ -52,9 +52,11 @@ class Answer:
             self._reply.finish(data)
             self._done.set_result(None)
         elif self.streams:
-            self._start()
+            if not self._reply.started:
+                self._start()
             if data:
-                self._write(data)
+                self._reply.write(data)
+                self._wrote_s = self._loop.time()
 
     async def wait(self) -> None:
         """Until the end, keeping a quiet stream alive.
@@ -76,16 +78,13 @@ class Answer:
         if not self._reply.started:
             self._reply.start(200, self._formatter.headers)
 
-    def _write(self, data: bytes) -> None:
-        self._reply.write(data)
-        self._wrote_s = self._loop.time()
-
     def _keep_alive(self) -> None:
         """One timer for the whole stream: it looks when the last piece left, pieces do not move it."""
         with self:
             if self._wrote_s + self._keep_alive_s <= self._loop.time():
                 self._start()
-                self._write(self._formatter.keep_alive)
+                self._reply.write(self._formatter.keep_alive)
+                self._wrote_s = self._loop.time()
             self._timer = self._loop.call_at(self._wrote_s + self._keep_alive_s, self._keep_alive)
 
     def __enter__(self) -> None:

@@ -37,11 +37,12 @@ class Call:
         self, ids: list[int], images: Images | None, sampling: SamplingParams, receive: Callable[[TokenEvent], None]
     ) -> int:
         """Generate a sequence; `receive` has its events, and may raise: that fails this call only."""
+        answer = self.answer
 
         def on_event(event: TokenEvent) -> None:
-            if self.answer.done:
+            if answer.done():
                 return
-            with self.answer:
+            with answer:
                 if event.error is not None:
                     raise _failure(event.error_kind, event.error, sampling)
                 receive(event)

@@ -149,7 +149,7 @@ class _Drawn:
         if self._began is not None:
             began, self._began = self._began, None
             began(self._choice.prefill)
-        if delta is None or not self._decided(delta):
+        if delta is None or not (self._form is None or self._decides(delta, self._form)):
             return
         if delta.finish is not None:
             if event.finish is None:  # a stop sequence, of which the engine knows nothing
@@ -158,20 +158,19 @@ class _Drawn:
             finish = msgspec.structs.replace(delta.finish, timings=timings)
             self._call.count_sequence(finish, self._max_new_tokens)
             delta = msgspec.structs.replace(delta, finish=finish)
-        for earlier in self._undecided:
-            self._deliver(earlier)
-        self._undecided.clear()
+        if self._undecided:
+            for earlier in self._undecided:
+                self._deliver(earlier)
+            self._undecided.clear()
         self._deliver(delta)
 
-    def _decided(self, delta: Delta) -> bool:
-        """Whether this delta, and those before it, are part of the answer."""
-        if self._form is None:
-            return True
+    def _decides(self, delta: Delta, form: Grammar) -> bool:
+        """Whether, with this delta, it and those before it are part of the answer."""
         if delta.tool_calls:
             self._form = None
             return True
         if delta.text.strip() or delta.finish is not None:
-            self._begin_again(self._form)
+            self._begin_again(form)
         else:
             self._undecided.append(delta)
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
-from .framing import FramedFormatter
+from .framing import FramedFormatter, around
 
 ROLE: Final = "assistant"
 
@@ -174,10 +174,15 @@ class ChatStyle:
     refusals: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sequence:
-    """One answer, as far as it has come. Text and tokens are kept only where they don't leave at once."""
+    """One answer, as far as it has come. Text and tokens are kept only where they don't leave at once.
 
+    Attributes:
+        chunk: of a stream that has begun, if what is not the last and calls no tool has nothing but its text.
+    """
+
+    chunk: Callable[[str], bytes] | None = None
     begun: bool = False
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
@@ -219,6 +224,8 @@ class ChatFormatter(FramedFormatter):
 
     def push(self, delta: Delta) -> bytes:
         sequence = self._sequences[delta.choice]
+        if sequence.chunk is not None and delta.finish is None and not delta.tool_calls:
+            return sequence.chunk(delta.text) if delta.text else b""
         for call in delta.tool_calls:
             sequence.calls.setdefault(call.index, []).append(call)
         if delta.finish is not None:
@@ -243,6 +250,12 @@ class ChatFormatter(FramedFormatter):
         tells = delta.text or delta.tool_calls or delta.finish is not None or (self.shows_logprobs and delta.tokens)
         if not tells:
             return b""
+        chunk = self._piece_of(sequence, delta)
+        if not self.shows_logprobs and sequence.finish is None:
+            sequence.chunk = around(lambda text: self._piece_of(sequence, Delta(choice=delta.choice, text=text)))
+        return chunk
+
+    def _piece_of(self, sequence: _Sequence, delta: Delta) -> bytes:
         choice = ChunkChoice(
             index=delta.choice,
             delta=self._delta(sequence, delta),

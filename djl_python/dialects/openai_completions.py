@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -20,7 +20,7 @@ from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
 from .chat_answer import Usage, UsageCount
-from .framing import FramedFormatter
+from .framing import FramedFormatter, around
 from .generation_fields import (
     MAX_CHOICES,
     Alternatives,
@@ -188,10 +188,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sequence:
-    """One text, as far as it has come. Texts and tokens are kept only where they don't leave at once."""
+    """One text, as far as it has come. Texts and tokens are kept only where they don't leave at once.
 
+    Attributes:
+        chunk: of a stream that has begun, if pieces before the last have nothing but their text.
+    """
+
+    chunk: Callable[[str], bytes] | None = None
     begun: bool = False
     chars: int = 0
     texts: list[str] = field(default_factory=list)
@@ -236,6 +241,8 @@ class CompletionFormatter(FramedFormatter):
 
     def push(self, delta: Delta) -> bytes:
         sequence = self._sequences[delta.choice]
+        if sequence.chunk is not None and delta.finish is None:
+            return sequence.chunk(delta.text) if delta.text else b""
         text = "" if self._scores_only else delta.text
         tokens = () if self._scores_only or self._fields.logprobs is None else delta.tokens
         if delta.finish is not None:
@@ -273,14 +280,21 @@ class CompletionFormatter(FramedFormatter):
         if not text and not tokens and sequence.finish is None:
             return b""
         sequence.begun = True
+        if self._fields.logprobs is None and not self._scores_only and sequence.finish is None:
+            sequence.chunk = around(lambda text: self._chunk(index, text, None, None))
+            return sequence.chunk(text)
+        logprobs = self._logprobs(tokens, sequence.chars)
+        sequence.chars += len(text)
+        return self._chunk(index, text, logprobs, sequence.finish)
+
+    def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, finish: Finish | None) -> bytes:
         before = "" if self._tgi else None
         choice = CompletionChoice(
             index=index,
             text=text,
-            logprobs=self._logprobs(tokens, sequence.chars),
-            finish_reason=before if sequence.finish is None else self._finish_reasons[sequence.finish.reason],
+            logprobs=logprobs,
+            finish_reason=before if finish is None else self._finish_reasons[finish.reason],
         )
-        sequence.chars += len(text)
         return self._encode(self._object([choice], None if self._fields.include_usage else UNSET))
 
     def _choice(self, index: int, sequence: _Sequence) -> CompletionChoice:

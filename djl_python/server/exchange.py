@@ -12,7 +12,6 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
@@ -138,9 +137,9 @@ class Exchange(httputil.HTTPMessageDelegate):
         if self._ended:
             return
         stream = self._connection.stream
-        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, this piece is not too much
         try:
             if not self._head_sent:
+                stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)
                 self._send_head(data, last)
             elif data and not self._bodiless:
                 self._write(data)
@@ -281,14 +280,18 @@ class Exchange(httputil.HTTPMessageDelegate):
         Tornado's own write makes two futures and a turn of the event loop of every piece, and nobody waits for them.
         """
         stream = self._connection.stream
-        if stream.closed():
+        sock = stream.socket
+        if sock is None:
             return  # `on_connection_close` is on its way
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         sent = 0
         if not stream.writing():
-            with suppress(OSError):  # no room, or no client: the stream waits, or finds out
-                sent = stream.socket.send(framed)
+            try:
+                sent = sock.send(framed)
+            except OSError:
+                sent = 0  # no room, or no client: the stream waits, or finds out
         if sent < len(framed):
+            stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, it is not too much
             stream.write(framed[sent:])
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:

@@ -37,6 +37,7 @@ class TextStream:
         prefill: tuple[Token, ...] = (),
     ) -> None:
         self._tokenizer = tokenizer
+        self._special_ids = tokenizer.special_ids
         self._sampling = request.sampling
         self._options = request.text
         self._prompt_ids = prompt_ids
@@ -60,25 +61,29 @@ class TextStream:
         self._count += 1
         if event.logprob is not None:
             self.cumulative_logprob += event.logprob
-        text, special = self._text_of(event)
-        token = Token(event.token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
-        tokens, reason = [token], event.finish
-        if self._matcher is not None:
-            tokens, stopped = self._match(self._matcher, token, event.finish is not None)
-            reason = FinishReason.STOP if stopped else event.finish
-        self._texts += [token.text for token in tokens]
+        token_id, reason = event.token_id, event.finish
+        if reason is None:
+            text, special = self._detokenizer.push(token_id), token_id in self._special_ids
+        else:
+            text, special = self._last_text(event)
+        token = Token(token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
+        tokens = [token]
+        if self._matcher is None:
+            self._texts.append(text)
+        else:
+            tokens, stopped = self._match(self._matcher, token, reason is not None)
+            reason = FinishReason.STOP if stopped else reason
+            self._texts += [token.text for token in tokens]
         return tokens, None if reason is None else self._finish(reason)
 
-    def _text_of(self, event: TokenEvent) -> tuple[str, bool]:
-        """The event's text and whether its token is special."""
+    def _last_text(self, event: TokenEvent) -> tuple[str, bool]:
+        """The text of the event that ends the sequence, and whether its token is special."""
         ends = event.finish in (FinishReason.EOS, FinishReason.STOP)
         kept = event.finish is FinishReason.STOP and self._options.include_stop_str_in_output
         if ends and self._options.skip_special_tokens and not kept:
             return self._detokenizer.flush(), True
-        text = self._detokenizer.push(event.token_id)
-        if event.finish is not None:
-            text += self._detokenizer.flush()
-        return text, event.token_id in self._tokenizer.special_ids
+        text = self._detokenizer.push(event.token_id) + self._detokenizer.flush()
+        return text, event.token_id in self._special_ids
 
     def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], bool]:
         """Hold, release or cut; (tokens that may leave, whether a stop sequence matched)."""

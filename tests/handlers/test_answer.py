@@ -70,9 +70,9 @@ async def test_the_last_finish_ends_it() -> None:
     reply = Reply()
     answer = Answer(PlainFormatter(stream=True), reply, 2)
     answer.push(Delta(choice=1, finish=FINISH))
-    assert not answer.done
+    assert not answer.done()
     answer.push(Delta(choice=0, finish=FINISH))
-    assert answer.done and reply.finished
+    assert answer.done() and reply.finished
     await answer.wait()
 
 
@@ -80,6 +80,6 @@ async def test_what_is_raised_in_it_fails_it() -> None:
     answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
     with answer:
         raise StopIteration
-    assert answer.done
+    assert answer.done()
     with pytest.raises(RuntimeError, match="StopIteration"):
         await answer.wait()

@@ -70,6 +70,16 @@ def test_a_stream() -> None:
     assert formatter.keep_alive == b":\n\n"
 
 
+def test_pieces_of_a_stream_differ_in_nothing_but_their_text() -> None:
+    texts = ["A", 'B"\n', "\\é\u2028", "C"]
+    found = events(chat({"stream": True}), *map(said, texts), said("", end=ending()))
+    assert [event["choices"][0]["delta"].get("content") for event in found] == [*texts, None]
+    for event in found[1:4]:
+        assert event | {"choices": []} == found[0] | {"choices": []}
+        assert event["choices"][0].keys() == found[0]["choices"][0].keys()
+        assert event["choices"][0]["delta"].keys() == {"content"}
+
+
 def test_a_stream_with_usage() -> None:
     found = events(
         chat({"stream": True, "stream_options": {"include_usage": True}}), said("A"), said("B", end=ending())

@@ -174,6 +174,17 @@ def test_a_scored_prompt_is_all_there_is() -> None:
     assert found["usage"]["completion_tokens"] == 0
 
 
+def test_pieces_of_several_texts_differ_in_nothing_else() -> None:
+    texts = ["A", 'B"\n', "\\é\u2028", ""]
+    steps = [said(text, choice=choice) for text in texts for choice in (0, 1)]
+    found = events(parse({"stream": True, "n": 2}).formatter, *steps, said("!", choice=1, end=ending()))
+    for event, step in zip(found[:6], steps[:6], strict=True):
+        choice = {"index": step.choice, "text": step.text, "logprobs": None, "finish_reason": None}
+        assert event == found[0] | {"choices": [choice]}
+    assert len(found) == 7  # nothing of those without text
+    assert found[-1]["choices"] == [{"index": 1, "text": "!", "logprobs": None, "finish_reason": "stop"}]
+
+
 def test_an_error_ends_a_stream() -> None:
     (found,) = sse(parse({"stream": True}).formatter.error(errors.GenerationError("no")))
     assert found["error"]["message"] == "no"

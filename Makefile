@@ -33,8 +33,14 @@ check: $(VENV)/.dev
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench.bench $(ARGS)
 
-wheel: $(VENV)/.serve
-	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+# What kernels need of a system decides which systems the wheel is for; one without kernels is for all of them.
+wheel: $(VENV)/.wheel
+	rm -rf build/wheel
+	$(PIP) wheel --quiet --no-deps --wheel-dir build/wheel .
+	mkdir -p dist
+	if ls build/wheel/*-linux_*.whl >/dev/null 2>&1; \
+	then PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheel/*.whl; \
+	else cp build/wheel/*.whl dist; fi
 	@ls dist/*.whl
 
 docs: $(VENV)/.serve
@@ -63,9 +69,13 @@ $(VENV)/.serve: $(METADATA) $(VENV)/.constraints $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.serve
-	$(PIP) install --quiet --editable '.[test]' --constraint $(VENV)/.constraints
+	$(PIP) install --quiet --editable '.[test,wheel]' --constraint $(VENV)/.constraints
 	@# TGI's own client, which works with, but does not admit, a newer huggingface_hub.
 	$(PIP) install --quiet --no-deps text-generation==0.7.0
+	@touch $@
+
+$(VENV)/.wheel: $(VENV)/.serve
+	$(PIP) install --quiet --editable '.[wheel]' --constraint $(VENV)/.constraints
 	@touch $@
 
 # After the tests' own, because mypy follows what tests import.

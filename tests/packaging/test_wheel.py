@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +103,20 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("installed")
     wheel.extractall(folder)
     return folder
+
+
+@pytest.mark.skipif(not KERNELS, reason="no kernels")
+def test_many_systems_have_all_that_the_kernels_need(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """`make wheel` names them: as it is the wheel is for systems like this one alone, and no index takes it."""
+    tools = Path(sys.executable).parent
+    command = [str(tools / "auditwheel"), "repair", "--wheel-dir", str(tmp_path), str(wheel.filename)]
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert result.returncode == 0, result.stderr
+    (path,) = tmp_path.iterdir()
+    assert re.fullmatch(r"djl_serving-.+-py3-none-(many|musl)linux_\d+_\d+_x86_64(\..+)?\.whl", path.name)
+    with zipfile.ZipFile(path) as named:
+        assert {name for name in named.namelist() if not name.endswith("/")} == set(wheel.namelist())
 
 
 @pytest.mark.skipif(not KERNELS or not processors_here(), reason="no kernels for this processor")

@@ -72,7 +72,7 @@ class Record:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run measured. Times are None where nothing succeeded.
+    """What a run measured. Times are of answers that have any text, which a token may not have; None where none has.
 
     Attributes:
         failed: requests without a complete answer of at most the tokens that were asked for; in no other number.
@@ -173,14 +173,14 @@ def summarize(load: Load, records: Sequence[Record], wall_s: float, client_cpu_s
                 raise ValueError(record.failure or _refusal(record.reply))
             generation = load.api.read(lines_of(record.reply.pieces()))
             times_s = sorted(set(generation.token_times_s))
-            if not len(times_s) <= generation.tokens <= load.output_tokens or not times_s:
+            if not max(len(times_s), 1) <= generation.tokens <= load.output_tokens:
                 raise ValueError(
                     f"{generation.tokens} tokens in {len(times_s)} pieces; expected at most {load.output_tokens}"
                 )
         except (ValueError, LookupError) as exc:
             failures.append(str(exc))
             continue
-        ttft_s.append(times_s[0] - record.sent_s)
+        ttft_s += [first - record.sent_s for first in times_s[:1]]
         itl_s += [later - earlier for earlier, later in itertools.pairwise(times_s)]
         counts.append(generation.tokens)
         if generation.prompt_tokens is not None:

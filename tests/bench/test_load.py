@@ -109,6 +109,16 @@ def test_tokens_of_one_read_are_one_stamp() -> None:
     assert (result.ttft_p50_ms, result.itl_p50_ms, result.tokens, result.pieces) == (500.0, None, 2, 1)
 
 
+def test_tokens_without_any_text_are_tokens() -> None:
+    """Random weights may generate nothing else; nobody sees when such a token comes."""
+    ends = b'data: {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": %d}}\n\n'
+    load = Load("", concurrency=1, requests=1, dialect="openai", output_tokens=9)
+    replies = [Reply(200, "close", [(1.5, ends % tokens)]) for tokens in (9, 0)]
+    result = summarize(load, [Record(1.0, reply) for reply in replies], wall_s=1.0, client_cpu_s=0.0)
+    assert (result.tokens, result.pieces, result.ttft_p50_ms) == (9, 0, None)
+    assert (result.failed, result.first_failure) == (1, "0 tokens in 0 pieces; expected at most 9")
+
+
 def test_percentile() -> None:
     assert percentile([], 50) is None
     assert percentile([3.0, 1.0, 2.0], 50) == 2.0

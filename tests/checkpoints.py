@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    ApertusConfig,
     AutoModelForCausalLM,
     BloomConfig,
     CodeGenConfig,
@@ -102,6 +103,7 @@ ARCHITECTURES: dict[str, Any] = {
     "many_heads": lambda: Qwen3Config(  # more of them read the same keys than walk together
         **(_COMMON | {"num_attention_heads": 29}), num_key_value_heads=1, head_dim=16
     ),
+    "apertus": lambda: ApertusConfig(**_COMMON, num_key_value_heads=2),  # an activation with numbers of its own
     "qwen2": lambda: Qwen2Config(**_COMMON, num_key_value_heads=2),  # biases in attention
     "qwen3": lambda: Qwen3Config(**_COMMON, num_key_value_heads=2, head_dim=32),  # norms on queries and keys
     "gpt_neox": lambda: GPTNeoXConfig(**_COMMON, rotary_pct=0.25),  # partial rotary, parallel residual

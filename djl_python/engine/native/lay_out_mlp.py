@@ -11,8 +11,13 @@ def lay_out_mlp(layout: Layout, mlp: Mlp) -> Rows:
     """Where `mlp.down` finds what it reads."""
     inner = layout.rows("inner", len(mlp.up.weight))
     packed = layout.pack(mlp.up) if mlp.gate is None else layout.pack(mlp.gate, mlp.up)
-    activation, gated = ACTIVATIONS[mlp.activation], int(mlp.gate is not None)
-    layout.add_linear(
-        packed, layout.normed, inner.at, pitch=inner.stride, mode=STORE, activation=activation, gated=gated
-    )
+    layout.add_linear(packed, layout.normed, inner.at, pitch=inner.stride, mode=STORE, **between(mlp))
     return inner
+
+
+def between(mlp: Mlp) -> dict[str, float]:
+    """What is done to the product before `mlp.down`."""
+    how: dict[str, float] = {"activation": ACTIVATIONS[mlp.activation], "gated": int(mlp.gate is not None)}
+    if mlp.curve is not None:
+        how |= dict(zip(("eps", "softcap", "scale"), mlp.curve, strict=True))
+    return how

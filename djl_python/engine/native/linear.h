@@ -50,6 +50,14 @@ inline Floats activate(Floats x, int activation) {
     }
 }
 
+// The activation that has numbers of its own: x * x times eps above zero, exp(x) - 1 - x times softcap below, and x times
+// scale. It is rare, and products of one row whose code it is among are 3 % slower.
+inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
+    const Floats low = min(x, Floats{}), high = max(x, Floats{});
+    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.softcap);
+    return fma(x, floats(op.scale), fma(high * high, floats(op.eps), curve));
+}
+
 // What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
 inline Floats gated(Floats gate, Floats x, const Op& op) {
     if (op.activation != kClampedSwiglu) return activate(gate, op.activation) * x;
@@ -89,6 +97,9 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
         sum[1] = gated(sum[1], sum[3], op);
         vectors = 2;
         first /= 2;
+    } else if (op.activation == kXielu) {
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) sum[v] = xielu(sum[v], op);
     } else if (op.activation) {
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = activate(sum[v], op.activation);

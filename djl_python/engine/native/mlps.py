@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from ..attention import watching
 from ..images import MISFITS
+from .lay_out_mlp import between
 from .linears import Products, rows_of
 from .near import rounds_to
 from .packing import Packed
 from .parts import as_linear
-from .pool import ACTIVATIONS, Pool
+from .pool import Pool
 from .read_mlp import read_mlp
 from .recipe import Linear, Mlp, NotUnderstoodError
 from .watch import Event
@@ -37,8 +38,7 @@ class NativeMlp(nn.Module):
         self._width, self._inner, self._columns = up.k, up.n, down.n
         self._pool = pool
         self._dtype = dtype
-        how = {"activation": ACTIVATIONS[mlp.activation], "gated": int(mlp.gate is not None)}
-        self._products = Products((up, how), (down, {}))
+        self._products = Products((up, between(mlp)), (down, {}))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) to (..., width), both in the model's format."""

@@ -17,6 +17,7 @@ FORMATS: Final = (torch.bfloat16, torch.float32)
 #: `Activation` of program.h.
 ACTIVATIONS: Final = {
     None: 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "relu_squared": 5, "clamped_swiglu": 6, "quick_gelu": 7,
+    "xielu": 8,
 }  # fmt: skip
 #: `NormKind` of program.h.
 NORMS: Final = {"rms": 0, "layer": 1, None: 2}

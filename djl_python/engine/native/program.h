@@ -18,7 +18,7 @@ enum Kind : int32_t {
 constexpr int kKinds = 24;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; the others: integer codes of so many bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour, kEightByGroup };
-enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu };
+enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu, kXielu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
 // One operation. Fields mean what the operation makes of them; see the functions below. Mirrored in pool.py.

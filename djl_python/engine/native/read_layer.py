@@ -162,7 +162,7 @@ def _mlp(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> _Seen[Mlp 
 def _mlp_or_experts(reader: LayerReader, linears: list[tuple[Event, Linear]]) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_event(reader.events)) is None:
-        return read_mlp(linears, factors=reader.numbers)
+        return read_mlp(linears, factors=reader.numbers, others=reader.events)
     router = router_event(reader.events, called)
     experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]

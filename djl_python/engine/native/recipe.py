@@ -328,12 +328,17 @@ Stateful = DeltaNet | StateSpace | SelectiveSpace | ShortConvolution
 
 @dataclass
 class Mlp:
-    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate."""
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate.
+
+    Args:
+        curve: of "xielu", which is of no other: what x * x counts above zero, exp(x) - 1 - x below, and x itself.
+    """
 
     gate: Linear | None
     up: Linear
     activation: str
     down: Linear
+    curve: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import softplus
 from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
@@ -16,6 +17,7 @@ from djl_python.engine.native.recipe import (
     ExpertGroups,
     Experts,
     LatentAttention,
+    Mlp,
     NotUnderstoodError,
     Recipe,
 )
@@ -141,6 +143,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     | {"learned_positions": True},
     "llama": _LLAMA,
     "many_heads": _LLAMA | {"head_norms": True, "kv_heads": 1},
+    "apertus": _LLAMA | {"head_norms": True, "gated": False, "activation": "xielu"},
     "qwen2": _LLAMA | {"attention_bias": True},
     "qwen3": _LLAMA | {"head_norms": True, "rotated": 32},
     "mistral": _LLAMA | {"windows": [20, 20, 20]},
@@ -320,3 +323,16 @@ def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
     model.model.layers[0].mlp.act_fn = torch.nn.Softplus()
     with pytest.raises(NotUnderstoodError, match="layer 0: an unknown activation"):
         read_recipe(model, 64)
+
+
+def test_what_an_activation_has_learned_in_each_layer(tmp_path: Path) -> None:
+    """To more than bf16 tells."""
+    model = loaded(tmp_path, "apertus", torch.bfloat16)
+    learned = []
+    for number, layer in enumerate(model.model.layers):
+        own = layer.mlp.act_fn
+        above, below = own.alpha_p.data.fill_(0.3 + 0.4 * number), own.alpha_n.data.fill_(0.3 * number - 0.5)
+        learned.append((softplus(above.float()).item(), 0.5 + softplus(below.float()).item(), 0.5))
+    mlps = [layer.mlp.what for layer in read_recipe(model, 256).layers if layer.mlp is not None]
+    curves = [mlp.curve for mlp in mlps if isinstance(mlp, Mlp)]
+    assert curves == [pytest.approx(numbers, rel=1e-4) for numbers in learned]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coded_linear import halves
-from .near import distance, same
+from .near import distance, rounds_to, same
 from .recipe import Linear, Mlp, NotUnderstoodError
 from .watch import Event
 
@@ -90,18 +90,20 @@ def _parts_of_curve(x: Tensor) -> Tensor:
 
 
 def _curve(events: Sequence[Event], given: Tensor, made: Tensor) -> tuple[float, float, float] | None:
-    """The curve that comes nearest to what a module does, which made this of that; None without one.
+    """The curve of the module that made this of that; None where there is no such module, or it makes another.
 
     It is asked about other numbers, in fp32: what it made in bf16 tells its numbers to no more than a hundredth.
     """
-    for event in events:
-        if not (_equal(event.x, given) and _equal(event.result, made)):
-            continue
-        x = torch.linspace(-_FAR, _FAR, _ASKED)
-        asked = copy.deepcopy(event.module).float()(x).double()
-        square, low, straight = torch.linalg.lstsq(_parts_of_curve(x.double()), asked[:, None]).solution[:, 0].tolist()
-        return square, low, straight
-    return None
+    event = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
+    if event is None:
+        return None
+    x = torch.linspace(-_FAR, _FAR, _ASKED)
+    asked, parts = copy.deepcopy(event.module).float()(x), _parts_of_curve(x.double())
+    found = torch.linalg.lstsq(parts, asked.double()[:, None]).solution[:, 0]
+    if not rounds_to(parts @ found, asked):
+        return None
+    square, low, straight = found.tolist()
+    return square, low, straight
 
 
 def _equal(one: Any, other: Tensor) -> bool:

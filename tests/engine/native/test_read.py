@@ -325,6 +325,22 @@ def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
         read_recipe(model, 64)
 
 
+def test_groups_that_a_choice_does_not_show_are_not_left_out(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "deepseek_v2")
+    for layer in model.model.layers[1:]:
+        layer.mlp.gate.topk_method = "greedy"
+    with pytest.raises(NotUnderstoodError, match="experts are chosen among groups, but not as the router says"):
+        read_recipe(model, 256)
+
+
+def test_an_activation_that_is_almost_a_curve_is_unknown(tmp_path: Path) -> None:
+    model = loaded(tmp_path, "apertus")
+    for layer in model.model.layers:
+        layer.mlp.act_fn = torch.nn.Mish()
+    with pytest.raises(NotUnderstoodError, match="layer 0: an unknown activation"):
+        read_recipe(model, 256)
+
+
 def test_what_an_activation_has_learned_in_each_layer(tmp_path: Path) -> None:
     """To more than bf16 tells."""
     model = loaded(tmp_path, "apertus", torch.bfloat16)

@@ -149,7 +149,7 @@ class _Drawn:
         if self._began is not None:
             began, self._began = self._began, None
             began(self._choice.prefill)
-        if delta is None or not (self._form is None or self._decides(delta, self._form)):
+        if delta is None or (self._form is not None and not self._decides(delta, self._form)):
             return
         if delta.finish is not None:
             if event.finish is None:  # a stop sequence, of which the engine knows nothing
@@ -158,10 +158,9 @@ class _Drawn:
             finish = msgspec.structs.replace(delta.finish, timings=timings)
             self._call.count_sequence(finish, self._max_new_tokens)
             delta = msgspec.structs.replace(delta, finish=finish)
-        if self._undecided:
-            for earlier in self._undecided:
-                self._deliver(earlier)
-            self._undecided.clear()
+        for earlier in self._undecided:
+            self._deliver(earlier)
+        self._undecided.clear()
         self._deliver(delta)
 
     def _decides(self, delta: Delta, form: Grammar) -> bool:

@@ -180,7 +180,8 @@ def summarize(load: Load, records: Sequence[Record], wall_s: float, client_cpu_s
         except (ValueError, LookupError) as exc:
             failures.append(str(exc))
             continue
-        ttft_s += [first - record.sent_s for first in times_s[:1]]
+        if times_s:
+            ttft_s.append(times_s[0] - record.sent_s)
         itl_s += [later - earlier for earlier, later in itertools.pairwise(times_s)]
         counts.append(generation.tokens)
         if generation.prompt_tokens is not None:

@@ -251,7 +251,7 @@ class ChatFormatter(FramedFormatter):
         if not tells:
             return b""
         chunk = self._piece_of(sequence, delta)
-        if not self.shows_logprobs and sequence.finish is None:
+        if sequence.chunk is None and not self.shows_logprobs and sequence.finish is None:
             sequence.chunk = around(lambda text: self._piece_of(sequence, Delta(choice=delta.choice, text=text)))
         return chunk
 

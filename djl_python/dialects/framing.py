@@ -9,13 +9,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
-
-from ..output_formatter import FRAMINGS, SSE_KEEP_ALIVE
+from ..output_formatter import FRAMINGS, SSE_KEEP_ALIVE, encode_json
 from .base import Formatter
 
 SSE_DONE: Final = b"data: [DONE]\n\n"
-_encode_text: Final = msgspec.json.Encoder().encode
 _PLACE: Final = uuid.uuid4().hex  # like no name of a model
 
 
@@ -24,8 +21,8 @@ def around(encoded: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
     Most of a stream is such objects, and most of their bytes are around the text.
     """
-    before, after = encoded(_PLACE).split(_encode_text(_PLACE))
-    return lambda text: b"%b%b%b" % (before, _encode_text(text), after)
+    before, after = encoded(_PLACE).split(encode_json(_PLACE))
+    return lambda text: b"%b%b%b" % (before, encode_json(text), after)
 
 
 class FramedFormatter(Formatter):

@@ -137,9 +137,9 @@ class Exchange(httputil.HTTPMessageDelegate):
         if self._ended:
             return
         stream = self._connection.stream
+        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, this piece is not too much
         try:
             if not self._head_sent:
-                stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)
                 self._send_head(data, last)
             elif data and not self._bodiless:
                 self._write(data)
@@ -284,14 +284,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         if sock is None:
             return  # `on_connection_close` is on its way
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-        sent = 0
-        if not stream.writing():
-            try:
-                sent = sock.send(framed)
-            except OSError:
-                sent = 0  # no room, or no client: the stream waits, or finds out
+        try:
+            sent = 0 if stream.writing() else sock.send(framed)
+        except OSError:
+            sent = 0  # no room, or no client: the stream waits, or finds out
         if sent < len(framed):
-            stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, it is not too much
             stream.write(framed[sent:])
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:

@@ -37,7 +37,6 @@ class TextStream:
         prefill: tuple[Token, ...] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._special_ids = tokenizer.special_ids
         self._sampling = request.sampling
         self._options = request.text
         self._prompt_ids = prompt_ids
@@ -63,7 +62,7 @@ class TextStream:
             self.cumulative_logprob += event.logprob
         token_id, reason = event.token_id, event.finish
         if reason is None:
-            text, special = self._detokenizer.push(token_id), token_id in self._special_ids
+            text, special = self._detokenizer.push(token_id), token_id in self._tokenizer.special_ids
         else:
             text, special = self._last_text(event)
         token = Token(token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
@@ -83,7 +82,7 @@ class TextStream:
         if ends and self._options.skip_special_tokens and not kept:
             return self._detokenizer.flush(), True
         text = self._detokenizer.push(event.token_id) + self._detokenizer.flush()
-        return text, event.token_id in self._special_ids
+        return text, event.token_id in self._tokenizer.special_ids
 
     def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], bool]:
         """Hold, release or cut; (tokens that may leave, whether a stop sequence matched)."""

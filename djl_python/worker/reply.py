@@ -19,7 +19,6 @@ REQUEST_ID: Final = "x-request-id"
 REPORT_EVERY_S: Final = 0.1
 #: How long they wait at most.
 REPORT_WITHIN_S: Final = 0.3
-_NOT_STARTED: Final = "an answer must be started before its body"
 
 
 class ChannelReply:
@@ -58,8 +57,7 @@ class ChannelReply:
             RuntimeError: the answer has not been started.
         """
         if data and not self.finished:
-            if not self.started:
-                raise RuntimeError(_NOT_STARTED)
+            self._check_started()
             self._channel.send(Chunk(self._id, data, False))
 
     def finish(self, data: bytes = b"") -> None:
@@ -70,14 +68,17 @@ class ChannelReply:
         """
         if self.finished:
             return
-        if not self.started:
-            raise RuntimeError(_NOT_STARTED)
+        self._check_started()
         self.finished = True
         self._channel.send(Chunk(self._id, data, True))
 
     def abandon(self) -> None:
         """The client has gone: nothing more is sent."""
         self.finished = True
+
+    def _check_started(self) -> None:
+        if not self.started:
+            raise RuntimeError("an answer must be started before its body")
 
 
 class ChannelMetrics:

@@ -152,13 +152,11 @@ def _asked(router: Any, like: _Choice) -> _Choice:
     random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
     x = (random * like.x.float().std()).to(like.x)
     made = [value for value in router(x) if isinstance(value, Tensor)]
-    experts = next((value for value in made if not value.is_floating_point()), None)
-    if experts is None:
-        raise NotUnderstoodError("a router that doesn't tell whom it chooses")
-    weights = next((value for value in made if value.is_floating_point() and value.shape == experts.shape), None)
-    if weights is None:
-        raise NotUnderstoodError("a router that doesn't tell what a choice counts")
-    return _Choice(x, experts, weights)
+    chosen = [value for value in made if not value.is_floating_point()]
+    counts = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
+    if not counts:
+        raise NotUnderstoodError("a router that doesn't tell whom it chooses, and what each counts")
+    return _Choice(x, chosen[0], counts[0])
 
 
 def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:

@@ -12,10 +12,11 @@
 namespace djl {
 namespace {
 
-constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
-constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
-constexpr int kFewQueries = 12;  // up to here a walk waits for memory
+constexpr int kQueries = 24;            // (query, head) pairs that share one walk over the keys
+constexpr int kChunkKeys = 512;         // keys that are scored before their values are looked at
+constexpr int kChunkGroups = kChunkKeys / kKeys;
 constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
+constexpr int kOnTheirWay = 16 << 10;   // bytes of keys and values that are fetched before they are needed
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
 // the greatest score, and the weights' total.
@@ -32,19 +33,31 @@ struct Scratch {
     Part part, all;                // of a chunk, and of all so far
 };
 
-// Scores of R (query, head) pairs against G groups of keys; fetches their values, and the keys of the G groups after them.
-template <class F, int R, int G>
-inline void score(const int32_t* queries, int pairs, const typename F::T* const* keys, const typename F::T* const* values,
-                  float* out) {
+// What a chunk's walk reads, piece by piece: its groups' keys, then their values; and after them what the next one begins
+// with. With each piece that is read for the first time another is fetched, some pieces further on.
+//
+// They go to the second cache: one core waits for three times as many lines there as in the first, and scattered pieces come
+// half again as fast.
+struct Pieces {
+    const char* at[3 * kChunkGroups];
+    int ahead;
+
+    const char* const* fetched(int piece) const { return at + piece + ahead; }
+};
+
+inline void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
+
+// Scores of R (query, head) pairs against G groups of keys. With A, fetches a piece for each of them.
+template <class F, int R, int G, bool A>
+inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
     Floats sum[R][G];
     for (auto& one : sum)
         for (auto& group : one) group = Floats{};
     for (int p = 0; p < pairs; ++p) {
         Ints key[G];
         for (int g = 0; g < G; ++g) {
-            key[g] = load_ints((const Ints*)keys[g] + p);
-            _mm_prefetch((const char*)values[g] + p * 64, _MM_HINT_T0);
-            _mm_prefetch((const char*)keys[G + g] + p * 64, _MM_HINT_T0);
+            key[g] = load_ints(keys[g] + p * 64);
+            if (A) fetch(fetched[g] + p * 64);
         }
         for (int r = 0; r < R; ++r)
             for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
@@ -53,54 +66,66 @@ inline void score(const int32_t* queries, int pairs, const typename F::T* const*
         for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
 }
 
-template <class F, int G>
-inline void score_all(const int32_t* queries, int count, int pairs, const typename F::T* const* keys,
-                      const typename F::T* const* values, float* out) {
-    int q = 0;
-    auto of = [&](int from) { return queries + (size_t)from * pairs; };
-    for (; q + kHigh <= count; q += kHigh) score<F, kHigh, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
-    for (; q + 3 <= count; q += 3) score<F, 3, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
-    for (; q < count; ++q) score<F, 1, G>(of(q), pairs, keys, values, out + q * kChunkKeys);
+template <class F, int R, bool A>
+inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces, int groups, float* out) {
+    constexpr int wide = R <= 2 ? std::min(4, kSums / R) : 2;
+    int g = 0;
+    for (; g + wide <= groups; g += wide)
+        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
+    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
 }
 
-// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs; with A, fetches a group of
-// keys from `ahead` for each, `lines` lines long.
+// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs. With A, fetches a piece for
+// each group, some lines with each step.
 template <class F, int R, int V, bool A>
-inline void mix(const int32_t* weights, const typename F::T* const* values, int groups, int dim, int vector, float* sums,
-                const typename F::T* const* ahead, int lines) {
+inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums, int lines) {
     constexpr int steps = kKeys / F::pair;
     Floats sum[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
     for (int g = 0; g < groups; ++g) {
+        const char* base = pieces.at[groups + g] + vector * 64;
+        const char* fetched = *pieces.fetched(groups + g);
         for (int s = 0; s < steps; ++s) {
-            const auto* base = (const Ints*)(values[g] + (int64_t)s * dim * F::pair) + vector;
             for (int v = 0; v < V; ++v) {
-                const Ints value = load_ints(base + v);
+                const Ints value = load_ints(base + v * 64);
                 for (int r = 0; r < R; ++r)
                     sum[r][v] = F::add_products(sum[r][v], value, ints(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
             }
+            base += dim * 4;
             if (A)
-                for (int line = lines * s / steps; line < lines * (s + 1) / steps; ++line)
-                    _mm_prefetch((const char*)ahead[g] + line * 64, _MM_HINT_T0);
+                for (int line = 0; line < lines; ++line, fetched += 64) fetch(fetched);
         }
     }
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) store_floats(sums + r * dim + (vector + v) * 16, sum[r][v]);
 }
 
-template <class F, int R>
-inline void mix_rows(const int32_t* weights, const typename F::T* const* values, int groups, int dim, float* sums,
-                     const typename F::T* const* ahead, int lines) {
+template <class F, int R, bool A>
+inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
     constexpr int wide = std::min(4, kSums / R);
-    const int vectors = dim / 16;
+    const int vectors = dim / 16, lines = vectors;
     int v = 0;
-    if (ahead && vectors >= wide) {
-        mix<F, R, wide, true>(weights, values, groups, dim, v, sums, ahead, lines);
+    if (vectors >= wide) {
+        mix<F, R, wide, A>(weights, pieces, groups, dim, v, sums, lines);
         v = wide;
     }
-    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, values, groups, dim, v, sums, nullptr, 0);
-    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, values, groups, dim, v, sums, nullptr, 0);
+    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums, 0);
+    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums, 0);
+}
+
+// Calls work(first, how many, whether they are the first) with runs of nearly equally many pairs.
+template <class Work>
+inline void for_runs(int count, const Work& work) {
+    const int runs = (count + kHigh - 1) / kHigh;
+    for (int i = 0, first = 0; i < runs; ++i) {
+        const int size = (count - first + runs - i - 1) / (runs - i);
+        with_height<1, kHigh>(size, [&](auto height) {
+            if (i) work(first, height, std::false_type{});
+            else work(first, height, std::true_type{});
+        });
+        first += size;
+    }
 }
 
 // The keys that the tokens of a tile see, from a whole group on.
@@ -211,50 +236,49 @@ struct Place {
     int groups() const { return (int)((end() - begin() + kKeys - 1) / kKeys); }
 };
 
-// Attention to one chunk of the keys, into the scratch's part; the queries are packed. The keys of `next` are fetched.
+template <class F>
+Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place* next) {
+    const int per_block = step.block_size / kKeys, groups = place.groups();
+    const int bytes = std::max(op.dim, op.value_dim) * kKeys * (int)sizeof(typename F::T);
+    Pieces pieces;
+    pieces.ahead = std::min(2 * groups, std::min(kChunkGroups, std::max(1, kOnTheirWay / bytes)));
+    auto keys_of_group = [&](const Place& of, int g) {
+        const int64_t group = of.begin() / kKeys + g;
+        return key_group<F>(op, step, of.walk.table[group / per_block], of.walk.kv_head, (int)(group % per_block));
+    };
+    for (int g = 0; g < groups; ++g) {
+        const auto* keys = keys_of_group(place, g);
+        pieces.at[g] = (const char*)keys;
+        pieces.at[groups + g] = (const char*)(keys + op.dim * kKeys);
+    }
+    const int there = next ? std::min(next->groups(), pieces.ahead) : 0;
+    for (int g = 0; g < pieces.ahead; ++g)  // what is near already costs little to ask for
+        pieces.at[2 * groups + g] = g < there ? (const char*)keys_of_group(*next, g) : pieces.at[2 * groups - 1];
+    return pieces;
+}
+
+// Attention to one chunk of the keys, into the scratch's part; the queries are packed. `next` is what comes after it.
 template <class F>
 void attend_chunk(const Op& op, const Step& step, const Place& place, const Place* next, Scratch& s) {
     const Walk& walk = place.walk;
     using T = typename F::T;
-    const int count = walk.count(), pairs = op.dim / F::pair;
-    const int64_t begin = place.begin();
-    const int groups = place.groups(), per_block = step.block_size / kKeys;
-    const T* keys[kChunkKeys / kKeys + 2];
-    const T* values[kChunkKeys / kKeys];
-    for (int g = 0; g < groups; ++g) {
-        const int64_t group = begin / kKeys + g, block = walk.table[group / per_block];
-        keys[g] = key_group<F>(op, step, block, walk.kv_head, (int)(group % per_block));
-        values[g] = value_group<F>(op, step, block, walk.kv_head, (int)(group % per_block));
-    }
-    keys[groups] = keys[groups + 1] = keys[groups - 1];  // what is fetched after the last
-    int g = 0;
-    for (; g + 2 <= groups; g += 2)
-        score_all<F, 2>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
-    if (g < groups) score_all<F, 1>(s.queries.data(), count, pairs, keys + g, values + g, s.scores.data() + g * kKeys);
+    const int count = walk.count(), pairs = op.dim / F::pair, groups = place.groups();
+    const Pieces pieces = pieces_of<F>(op, step, place, next);
+    for_runs(count, [&](int q, auto height, auto first) {
+        score_groups<F, height, first>(s.queries.data() + (size_t)q * pairs, pairs, pieces, groups,
+                                       s.scores.data() + (size_t)q * kChunkKeys);
+    });
     auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
     auto sums = [&](int from) { return s.part.sums.data() + (size_t)from * op.value_dim; };
     for (int q = 0; q < count; ++q) {
         const float slope = op.slopes ? op.slopes[walk.head + q % walk.heads] * kLog2e : 0.0f;
-        weigh<F>(op, slope, begin, groups, step.positions[walk.first + q / walk.heads],
+        weigh<F>(op, slope, place.begin(), groups, step.positions[walk.first + q / walk.heads],
                  s.scores.data() + (size_t)q * kChunkKeys, (T*)weights(q), s.part.most[q], s.part.total[q]);
     }
     memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
-    const T** ahead = nullptr;
-    if (next && count <= kFewQueries) {  // with many, keys come fast enough while they are scored
-        ahead = keys;
-        const int there = next->groups();
-        for (int g = 0; g < groups; ++g) {
-            const int64_t group = next->begin() / kKeys + std::min(g, there - 1);
-            ahead[g] = key_group<F>(op, step, next->walk.table[group / per_block], next->walk.kv_head,
-                                    (int)(group % per_block));
-        }
-    }
-    const int lines = op.dim / F::pair;
-    int q = 0;
-    auto fetching = [&] { return q ? nullptr : ahead; };  // once
-    for (; q + kHigh <= count; q += kHigh) mix_rows<F, kHigh>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
-    for (; q + 3 <= count; q += 3) mix_rows<F, 3>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
-    for (; q < count; ++q) mix_rows<F, 1>(weights(q), values, groups, op.value_dim, sums(q), fetching(), lines);
+    for_runs(count, [&](int q, auto height, auto first) {
+        mix_groups<F, height, first>(weights(q), pieces, groups, op.value_dim, sums(q));
+    });
 }
 
 // Before any key is seen: nothing, or what the sinks take.

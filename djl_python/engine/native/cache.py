@@ -99,7 +99,7 @@ class NativeCache:
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:
             begin = self._memory.bytes.data_ptr() + self._begins[layer]
-            layout = cache_fields(self._layers[layer], begin, self.block_size, self._dtype)
+            layout = cache_fields(self._layers[layer], begin)
             sinks = None if how.sinks is None else how.sinks.float().contiguous()
             self._operations[name] = (
                 (Op * 3)(

@@ -12,19 +12,18 @@
 namespace djl {
 namespace {
 
-// Where a group's keys or values lie in a block: (layers, keys then values, kv_heads, group of 16 keys, dim, 16, pair).
+// Where a group's keys lie, in front of its values, in a block: (layers, kv_heads, group of 16 keys, keys then values).
+// Keys are (dim / pair, 16, pair), values (16 / pair, dim, pair).
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
     const int64_t groups = step.block_size / kKeys;
     auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
-    return of_layer + (head * groups + group) * op.dim * kKeys;
+    return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeys;
 }
 
 template <class F>
 inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
-    auto of_layer = (typename F::T*)((char*)op.values + block * step.block_bytes);
-    return of_layer + (head * groups + group) * op.value_dim * kKeys;
+    return key_group<F>(op, step, block, head, group) + op.dim * kKeys;
 }
 
 inline void normalize(const float* x, int n, int mode, float eps, float& mean, float& inverse) {

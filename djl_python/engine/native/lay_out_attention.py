@@ -55,7 +55,7 @@ def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: 
     packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
     layout.add_linear(packed, given, projected, mode=STORE_FP32, scale=1.0)
     begin = cache.take(attention, layout.dtype)
-    shape = cache_fields(of_layer, begin, cache.block_size, layout.dtype) | {"stride": columns}
+    shape = cache_fields(of_layer, begin) | {"stride": columns}
     norms = {
         name: layout.keep(norm.weight.contiguous())
         for name, norm in (
@@ -67,7 +67,7 @@ def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: 
     }
     eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
     of_values = 0.0 if attention.value_norm is None else attention.value_norm.eps
-    storing = shape if attention.reads is None else shape | {"keys": None, "values": None}
+    storing = shape if attention.reads is None else shape | {"keys": None}
     add_heads(
         layout, attention.rotary, storing, in_=projected, mode=int(attention.norms_across), eps=eps, softcap=of_values,
         **norms,

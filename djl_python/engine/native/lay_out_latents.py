@@ -31,7 +31,7 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cac
         layout.add_norm_of_rows(attention.query_norm, asking.at, columns)
     queries, width = layout.project("queries", attention.queries, asking), heads * (part + turned)
     latents = layout.project("latents", attention.projection, given)
-    fields = cache_fields(shape, cache.take(attention, layout.dtype), cache.block_size, layout.dtype)
+    fields = cache_fields(shape, cache.take(attention, layout.dtype))
     columns = fields["stride"]
     asked = layout.buffer("projected", columns, torch.float32)
     expansion = attention.expansion.numbers

@@ -225,14 +225,6 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     });
 }
 
-// Calls work with a height that the compiler knows.
-template <int Least, int Most, class Work>
-inline __attribute__((always_inline)) void with_height(int height, const Work& work) {
-    if constexpr (Least < Most)
-        if (height > Least) return with_height<Least + 1, Most>(height, work);
-    work(std::integral_constant<int, Least>{});
-}
-
 // R rows, which are a tile of each of a panel's widths, times a part of it. Who comes later finds weights in the first cache.
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, float* sums) {

@@ -97,15 +97,15 @@ def heads_fit(shape: LayerShape) -> bool:
     return shape.key_dim % 2 == shape.value_dim % 16 == 0
 
 
-def cache_fields(shape: LayerShape, begin: int, block_size: int, dtype: torch.dtype) -> dict[str, int]:
+def cache_fields(shape: LayerShape, begin: int) -> dict[str, int]:
     """What `Op` says of a layer's heads and cache.
 
     Args:
-        begin: address of the layer's part of the first block: its keys, then its values.
+        begin: address of the layer's part of the first block.
     """
     return {
         "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
-        "keys": begin, "values": begin + shape.kv_heads * shape.key_dim * block_size * dtype.itemsize,
+        "keys": begin,
         "stride": (shape.heads + shape.kv_heads) * shape.key_dim + shape.kv_heads * shape.value_dim,
     }  # fmt: skip
 

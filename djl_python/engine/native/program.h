@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace djl {
 
@@ -48,7 +49,7 @@ struct Op {
     const float* sines;
     const float* sinks;    // kAttend: (heads,)
     const float* slopes;   // kAttend: (heads,) what a key's score gains with each position, if it does
-    void* keys;            // this layer's part of the cache's first block
+    void* keys;            // kHeads, kAttend: this layer's part of the cache's first block
     void* values;
     void* routed;          // see routing.h; kChoose: the choices
     float* maxima;         // (rows, panels) the greatest of each panel's columns: kLinear fills it, kChoose reads it
@@ -107,6 +108,14 @@ inline int rows_of(const Op& op, const Step& step) {
 inline int evenly(int steps, int most) {
     const int pieces = (steps + most - 1) / most;
     return (steps + pieces - 1) / pieces;
+}
+
+// Calls work with a height that the compiler knows.
+template <int Least, int Most, class Work>
+inline __attribute__((always_inline)) void with_height(int height, const Work& work) {
+    if constexpr (Least < Most)
+        if (height > Least) return with_height<Least + 1, Most>(height, work);
+    work(std::integral_constant<int, Least>{});
 }
 
 // A panel is multiplied part by part: what all rows are multiplied with stays in the second cache meanwhile. Each part

@@ -12,11 +12,11 @@
 namespace djl {
 namespace {
 
-constexpr int kQueries = 24;            // (query, head) pairs that share one walk over the keys
-constexpr int kChunkKeys = 512;         // keys that are scored before their values are looked at
+constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
+constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
 constexpr int kChunkGroups = kChunkKeys / kKeys;
 constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
-constexpr int kOnTheirWay = 16 << 10;   // bytes of keys and values that are fetched before they are needed
+constexpr int kOnTheirWay = 16 << 10;          // bytes of keys and values that are fetched before they are read
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
 // the greatest score, and the weights' total.
@@ -36,8 +36,8 @@ struct Scratch {
 // What a chunk's walk reads, piece by piece: its groups' keys, then their values; and after them what the next one begins
 // with. With each piece that is read for the first time another is fetched, some pieces further on.
 //
-// They go to the second cache: one core waits for three times as many lines there as in the first, and scattered pieces come
-// half again as fast.
+// They go to the second cache: more lines can be on their way there than to the first, and scattered pieces come half again
+// as fast.
 struct Pieces {
     const char* at[3 * kChunkGroups];
     int ahead;
@@ -105,11 +105,9 @@ template <class F, int R, bool A>
 inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
     constexpr int wide = std::min(4, kSums / R);
     const int vectors = dim / 16, lines = vectors;
-    int v = 0;
-    if (vectors >= wide) {
-        mix<F, R, wide, A>(weights, pieces, groups, dim, v, sums, lines);
-        v = wide;
-    }
+    int v = vectors < wide ? 1 : wide;
+    if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums, lines);
+    else mix<F, R, 1, A>(weights, pieces, groups, dim, 0, sums, lines);
     for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums, 0);
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums, 0);
 }
@@ -236,12 +234,13 @@ struct Place {
     int groups() const { return (int)((end() - begin() + kKeys - 1) / kKeys); }
 };
 
+// What a place's chunk reads, and the first keys of `next`, if there is one.
 template <class F>
 Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place* next) {
     const int per_block = step.block_size / kKeys, groups = place.groups();
     const int bytes = std::max(op.dim, op.value_dim) * kKeys * (int)sizeof(typename F::T);
     Pieces pieces;
-    pieces.ahead = std::min(2 * groups, std::min(kChunkGroups, std::max(1, kOnTheirWay / bytes)));
+    pieces.ahead = std::min({2 * groups, kChunkGroups, std::max(1, kOnTheirWay / bytes)});
     auto keys_of_group = [&](const Place& of, int g) {
         const int64_t group = of.begin() / kKeys + g;
         return key_group<F>(op, step, of.walk.table[group / per_block], of.walk.kv_head, (int)(group % per_block));

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ..attention import LayerShape
 from ..scheduler import Chunk

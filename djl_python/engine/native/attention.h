@@ -45,6 +45,9 @@ struct Pieces {
     const char* const* fetched(int piece) const { return at + piece + ahead; }
 };
 
+// Vectors of sums for each of so many pairs: as many as there is room for, of which heads have a multiple.
+constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
+
 inline void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 // Scores of R (query, head) pairs against G groups of keys. With A, fetches a piece for each of them.
@@ -68,7 +71,7 @@ inline void score(const int32_t* queries, int pairs, const char* const* keys, co
 
 template <class F, int R, bool A>
 inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces, int groups, float* out) {
-    constexpr int wide = R <= 2 ? std::min(4, kSums / R) : 2;
+    constexpr int wide = R <= 2 ? sums_of(R) : 2;
     int g = 0;
     for (; g + wide <= groups; g += wide)
         score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
@@ -103,7 +106,7 @@ inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int di
 
 template <class F, int R, bool A>
 inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
-    constexpr int wide = std::min(4, kSums / R);
+    constexpr int wide = sums_of(R);
     const int vectors = dim / 16, lines = vectors;
     int v = vectors < wide ? 1 : wide;
     if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums, lines);
@@ -112,18 +115,14 @@ inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups,
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums, 0);
 }
 
-// Calls work(first, how many, whether they are the first) with runs of nearly equally many pairs.
+// Calls work(first, how many, whether they are the first) with runs of pairs: as many as go together, and what is left.
 template <class Work>
 inline void for_runs(int count, const Work& work) {
-    const int runs = (count + kHigh - 1) / kHigh;
-    for (int i = 0, first = 0; i < runs; ++i) {
-        const int size = (count - first + runs - i - 1) / (runs - i);
-        with_height<1, kHigh>(size, [&](auto height) {
-            if (i) work(first, height, std::false_type{});
+    for (int first = 0; first < count; first += kHigh)
+        with_height<1, kHigh>(std::min(kHigh, count - first), [&](auto height) {
+            if (first) work(first, height, std::false_type{});
             else work(first, height, std::true_type{});
         });
-        first += size;
-    }
 }
 
 // The keys that the tokens of a tile see, from a whole group on.

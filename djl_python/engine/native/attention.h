@@ -81,8 +81,9 @@ inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces
 // Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs. With A, fetches a piece for
 // each group, some lines with each step.
 template <class F, int R, int V, bool A>
-inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums, int lines) {
+inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
     constexpr int steps = kKeys / F::pair;
+    const int lines = dim / 16;  // of a piece, for each step
     Floats sum[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
@@ -107,12 +108,12 @@ inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int di
 template <class F, int R, bool A>
 inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
     constexpr int wide = sums_of(R);
-    const int vectors = dim / 16, lines = vectors;
+    const int vectors = dim / 16;
     int v = vectors < wide ? 1 : wide;
-    if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums, lines);
-    else mix<F, R, 1, A>(weights, pieces, groups, dim, 0, sums, lines);
-    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums, 0);
-    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums, 0);
+    if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums);
+    else mix<F, R, 1, A>(weights, pieces, groups, dim, 0, sums);
+    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums);
+    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
 }
 
 // Calls work(first, how many, whether they are the first) with runs of pairs: as many as go together, and what is left.
@@ -245,9 +246,9 @@ Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place
         return key_group<F>(op, step, of.walk.table[group / per_block], of.walk.kv_head, (int)(group % per_block));
     };
     for (int g = 0; g < groups; ++g) {
-        const auto* keys = keys_of_group(place, g);
+        auto* keys = keys_of_group(place, g);
         pieces.at[g] = (const char*)keys;
-        pieces.at[groups + g] = (const char*)(keys + op.dim * kKeys);
+        pieces.at[groups + g] = (const char*)values_behind(op, keys);
     }
     const int there = next ? std::min(next->groups(), pieces.ahead) : 0;
     for (int g = 0; g < pieces.ahead; ++g)  // what is near already costs little to ask for

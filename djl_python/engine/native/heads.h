@@ -21,9 +21,14 @@ inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, i
     return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeys;
 }
 
+template <class T>
+inline T* values_behind(const Op& op, T* keys) {
+    return keys + op.dim * kKeys;
+}
+
 template <class F>
 inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    return key_group<F>(op, step, block, head, group) + op.dim * kKeys;
+    return values_behind(op, key_group<F>(op, step, block, head, group));
 }
 
 inline void normalize(const float* x, int n, int mode, float eps, float& mean, float& inverse) {

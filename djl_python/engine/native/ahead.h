@@ -19,6 +19,15 @@ namespace djl {
 constexpr int kAhead = 8192;                  // bytes of a panel fetched before they are needed
 constexpr int64_t kFetchedBytes = 20 << 20;  // of keys and values, at most: they share the last cache with the weights
 
+// Begins to take the lines of numbers that will be written, all of them, from another processor that has read the last ones:
+// a processor waits for some ten such lines at a time, fewer if it writes them whole. To fetch a line that it has itself,
+// though not alone, does nothing.
+template <class T>
+inline void claim(T* numbers, int64_t count) {
+    constexpr int64_t line = 64 / sizeof(T);
+    for (int64_t i = 0; i < count; i += line) *(volatile T*)(numbers + i) = 0;
+}
+
 // What a tile fetches with each step: some lines, which lie together. Who reads weights once has nothing to leave in the
 // larger caches; what others have there stays, also what runs between steps.
 template <int Lines, bool Once>

@@ -188,9 +188,11 @@ inline Ints load_longs(const uint16_t* from) {
             _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)(from + 4)))};
 }
 inline __m256i to_shorts(Ints x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), 0xd8); }
-inline void store_bytes(int8_t* to, Ints x) {
-    const __m256i all = to_shorts(x);
-    _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+inline void store_bytes(int8_t* to, const Ints (&x)[4]) {
+    for (int i = 0; i < 4; ++i) {
+        const __m256i all = to_shorts(x[i]);
+        _mm_storeu_si128((__m128i*)to + i, _mm_packs_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+    }
 }
 
 inline Floats load_column(const float* from) {

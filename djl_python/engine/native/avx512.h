@@ -15,7 +15,7 @@ using Ints = __m512i;
 constexpr const char* kVectors = "AVX-512";
 constexpr int kSums = 24;
 constexpr Shape kOfFloats{12, 2}, kOfExpanded{12, 2}, kOfPairs{12, 2};
-constexpr Shape kOfQuads{6, 4};  // nothing is gained by less of the width
+constexpr Shape kOfQuads{6, 2};
 
 // The same number everywhere, of 32, 16 or 8 bits.
 inline Floats floats(float x) { return _mm512_set1_ps(x); }
@@ -75,7 +75,11 @@ template <int N> inline Ints shift_longs_right(Ints x) { return _mm512_srli_epi6
 inline Floats load_halves(const void* from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from)); }
 inline Ints load_bytes(const void* from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)); }
 inline Ints load_longs(const uint16_t* from) { return _mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i*)from)); }
-inline void store_bytes(int8_t* to, Ints x) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(x)); }
+inline void store_bytes(int8_t* to, const Ints (&x)[4]) {
+    const Ints mixed = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
+    const Ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, mixed));
+}
 inline __m256i to_shorts(Ints x) { return _mm512_cvtepi32_epi16(x); }
 
 // Every sixteenth number from an address on.

@@ -10,13 +10,13 @@
 namespace djl {
 namespace {
 
-// sums (R, kPanel) += R rows times V vectors of a part of a panel, which `reader` reads, `Times` in a step.
+// sums += R rows times V vectors of a part of a panel, which `reader` reads, `Times` in a step.
 template <class F, int R, int V, int Times = 1, class Reader, class Fetch>
-inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, float* sums) {
+inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, Sums sums) {
     Floats sum[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * kPanel + v * 16);
+        for (int v = 0; v < V; ++v) sum[r][v] = sums.load(r, v);
     for (int p = 0; p < steps; ++p) {
 #pragma GCC unroll 2
         for (int time = 0; time < Times; ++time) {
@@ -33,7 +33,7 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store_floats(sums + r * kPanel + v * 16, sum[r][v]);
+        for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
 }
 
 // What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, expanded once
@@ -65,7 +65,7 @@ struct ExpandedPart {
     }
 
     template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, float* sums) const {
+    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
         float_tile<F32, R, V, 2>(Rows<R>((const char*)rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
     }
 
@@ -86,7 +86,7 @@ private:
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
-    static constexpr bool divisible = true, expandable = F::pair == 2 && !kMultipliesPairs;
+    static constexpr bool in_registers = true, divisible = true, expandable = F::pair == 2 && !kMultipliesPairs;
     static constexpr Shape shape = F::shape;
     using Expanded = ExpandedPart<kOfExpanded.vectors>;
     const char* at;
@@ -95,7 +95,7 @@ struct FloatPart {
         : at(weights.at), weights(weights), rows(rows), stride(stride * sizeof(typename F::T)) {}
 
     template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, float* sums) const {
+    __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, Sums sums) const {
         const char* first = (const char*)rows + row * stride;
         weights.template read<V>(vector, [&](const auto& reader) {
             float_tile<F, R, V>(Rows<R>(first, stride), reader, steps, fetch, sums);
@@ -118,7 +118,9 @@ struct FloatPart {
         return left;
     }
 
-    void correct(int count, float* sums) const { weights.correct((const char*)rows, stride, count, sums); }
+    void correct(int first, int last, float* sums) const {
+        weights.correct((const char*)rows + first * stride, stride, last - first, sums + first * kPanel);
+    }
 
 private:
     Weights weights;

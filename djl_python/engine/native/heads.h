@@ -113,7 +113,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
     // In order: tokens that follow each other write to the same cache lines.
-    run.share_in_order(index, step.tokens, [&](int t) {
+    run.share_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.positions[t];
         turn(row, op.heads, op.weight2, position);

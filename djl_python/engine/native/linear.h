@@ -225,9 +225,20 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     });
 }
 
+// A tile's place in the sums (rows, kPanel) of a band. What the first part of a panel makes is not added to anything: sums
+// that nobody has written yet needn't be cleared.
+struct Sums {
+    float* at;
+    bool begun;
+
+    Sums tile(int row, int vector) const { return {at + row * kPanel + vector * 16, begun}; }
+    Floats load(int row, int vector) const { return load_floats(at + row * kPanel + vector * 16, begun ? 0xffff : 0); }
+    void store(int row, int vector, Floats x) const { store_floats(at + row * kPanel + vector * 16, x); }
+};
+
 // R rows, which are a tile of each of a panel's widths, times a part of it. Who comes later finds weights in the first cache.
 template <int R, class Part>
-void multiply_alone(const Part& part, int steps, float* sums) {
+void multiply_alone(const Part& part, int steps, Sums sums) {
     constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
     const char* at = part.at + kAhead;
     const int length = evenly(steps, kTwice);
@@ -236,8 +247,9 @@ void multiply_alone(const Part& part, int steps, float* sums) {
         const int count = std::min(length, steps - from);
         for (int vector = 0; vector < 4; vector += vectors) {
             at += count * bytes;
-            some.template tile<R, vectors>(0, vector, count, FetchOwn<(bytes + 63) / 64>{at, bytes}, sums + vector * 16);
+            some.template tile<R, vectors>(0, vector, count, FetchOwn<(bytes + 63) / 64>{at, bytes}, sums.tile(0, vector));
         }
+        sums.begun = true;
     }
 }
 
@@ -265,7 +277,7 @@ struct Fetches {
 
 // Many rows times a part: some of its steps after the other, each of which are made fp32 for all rows.
 template <class Part>
-void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, float* sums) {
+void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, Sums sums) {
     constexpr Shape shape = kOfExpanded;
     typename Part::Expanded expanded;
     const int length = evenly(steps, kTwice);
@@ -279,44 +291,56 @@ void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fet
             for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
                 each.next(from, [&](const auto& fetch) {
                     with_height<shape.rows / 2 + 1, shape.rows>(tiles.height_of(tile), [&](auto height) {
-                        expanded.template tile<height>(row, count, fetch, sums + row * kPanel + vector * 16);
+                        expanded.template tile<height>(row, count, fetch, sums.tile(row, vector));
                     });
                 });
         }
+        sums.begun = true;
     }
 }
 
-// Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it.
-template <class Part, class Next>
-void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, float* sums) {
+// Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it; `done(first, last)`
+// is called for rows whose sums have it all: where tiles store nothing until they are done, for each tile's at once. Lines
+// that it stores to come from memory or another processor's cache, a dozen at a time, while the next tile is multiplied.
+template <class Part, class Next, class Done>
+void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, Sums sums, Done done) {
     constexpr int lines = Part::lines;
-    if (rows <= kNarrow)
-        return with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
+    constexpr Shape shape = Part::shape;
+    if (rows <= kNarrow) {
+        with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
             part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
         });
-    constexpr Shape shape = Part::shape;
+        return done(0, rows);
+    }
     if constexpr (shape.rows > kNarrow && Part::divisible)
-        if (rows <= shape.rows)
-            return with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
+        if (rows <= shape.rows) {
+            with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
             });
+            return done(0, rows);
+        }
     auto fetches = [&](const Tiles& tiles) {
         return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare};
     };
     if constexpr (Part::expandable)
         if (rows > kExpanded) {
             const Tiles tiles(rows, kOfExpanded, lines);
-            return multiply_expanded(part, rows, steps, fetches(tiles), tiles, sums);
+            multiply_expanded(part, rows, steps, fetches(tiles), tiles, sums);
+            return done(0, rows);
         }
     const Tiles tiles(rows, shape, lines);
     Fetches each = fetches(tiles);
-    for (int vector = 0; vector < 4; vector += shape.vectors)
-        for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
+    for (int tile = 0, row = 0, end; tile < tiles.count; ++tile, row = end) {
+        end = row + tiles.height_of(tile);
+        for (int vector = 0; vector < 4; vector += shape.vectors)
             each.next(0, [&](const auto& fetch) {
-                with_height<(shape.rows + 1) / 2, shape.rows>(tiles.height_of(tile), [&](auto height) __attribute__((always_inline)) {
-                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums + row * kPanel + vector * 16);
+                with_height<(shape.rows + 1) / 2, shape.rows>(end - row, [&](auto height) __attribute__((always_inline)) {
+                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums.tile(row, vector));
                 });
             });
+        if (Part::in_registers) done(row, end);
+    }
+    if (!Part::in_registers) done(0, rows);
 }
 
 // out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the second
@@ -324,8 +348,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
 //
 // Panel knows a format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has the
 // address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
-// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to sums (R, kPanel);
-// correct(rows, sums), which adds what tiles leave out; and, if it is divisible, after(steps), what is left of it then.
+// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to their sums, which are
+// in_registers or not meanwhile; correct(first row, last, sums), which adds what tiles leave out; and, if it is divisible,
+// after(steps), what is left of it then.
 //
 // `upcoming` tells where the calling thread's part of the next product is, or null.
 template <class Panel, class Upcoming>
@@ -335,7 +360,13 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
     alignas(64) float sums[kBand * kPanel];
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
         const Panel panel(op, panel_index);
-        memset(sums, 0, (size_t)(last - first) * kPanel * sizeof(float));
+        auto finish = [&](int row) {
+            Floats sum[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; ++v) sum[v] = load_floats(sums + row * kPanel + v * 16);
+            panel.finish(sum);
+            finish_row<typename Panel::Format>(op, first + row, panel_index, sum);
+        };
         int slot = cut.first_slot(panel_index, first);
         for (int number = 0, from = 0; from < cut.steps; ++number, from += cut.part, slot += cut.spare) {
             const int count = std::min(cut.part, cut.steps - from);
@@ -346,15 +377,12 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
                 return at ? at : panel.at(from);
             };
             const auto part = panel.part(number, first);
-            multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, sums);
-            part.correct(last - first, sums);
-        }
-        for (int row = first; row < last; ++row) {
-            Floats sum[4];
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) sum[v] = load_floats(sums + (row - first) * kPanel + v * 16);
-            panel.finish(sum);
-            finish_row<typename Panel::Format>(op, row, panel_index, sum);
+            multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, {sums, number > 0},
+                          [&](int row, int end) {
+                              part.correct(row, end, sums);
+                              if (from + count == cut.steps)
+                                  for (; row < end; ++row) finish(row);
+                          });
         }
     });
 }

@@ -25,7 +25,8 @@ namespace djl {
 
 constexpr int kMostOps = 4096;
 constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
-constexpr int kShares = 4;        // walks for each thread from which on attention is not cut finer
+constexpr int kShares = 4;        // tasks for each thread from which on work is not cut finer
+constexpr int kRowsTogether = 8;
 
 inline thread_local int number = 0;  // of the pool's thread that this is
 
@@ -99,6 +100,26 @@ struct Run {
                         [&](int task, int) { work(task); });
     }
 
+    // Rows, some of them a task: to ask for the next one waits until all that was written before is where it belongs, and rows
+    // go to lines that other processors have read.
+    template <class Work>
+    void share_rows(int op, int count, Work work) {
+        const int together = rows_together(count);
+        share_in_order(op, (count + together - 1) / together, [&](int task) {
+            for (int row = task * together; row < std::min((task + 1) * together, count); ++row) work(row);
+        });
+    }
+
+    // The same where a row is in as many pieces as there are threads, each of which begins with its own.
+    template <class Work>
+    void share_pieces_of_rows(int op, int count, Work work) {
+        const int together = rows_together(count), tasks = (count + together - 1) / together;
+        share_stretches(op, [&](int thread) { return Stretch{tasks * thread, tasks * (thread + 1)}; }, [&](int task, int thread) {
+            const int first = (task - tasks * thread) * together;
+            for (int row = first; row < std::min(first + together, count); ++row) work(row, thread);
+        });
+    }
+
     // The same with stretches of the caller's; each has numbers of its own, and `work` is told whose a task is.
     template <class StretchOf, class Work>
     void share_stretches(int op, StretchOf stretch_of, Work work) {
@@ -117,6 +138,8 @@ struct Run {
     }
 
 private:
+    int rows_together(int rows) const { return std::max(1, std::min(rows / (kShares * threads), kRowsTogether)); }
+
     std::vector<std::atomic<int>> counters;  // of each operation: tasks taken of each stretch, tasks done
     std::atomic<uint32_t> passed{0};         // operations that are done
     std::atomic<int> sleeping{0};            // waiting for the next one to be

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "ahead.h"
 #include "formats.h"
 #include "linear.h"
 #include "pool.h"
@@ -20,14 +21,18 @@ namespace {
 constexpr int kGroup = 64;          // of program.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
 
-// A row of rounded activations: all its codes, then for each group a scale, and minus the sum of its codes.
+// A row of rounded activations: all its codes, then for each group a scale, and minus the sum of its codes. Rows are an odd
+// number of lines: threads write different ones, and a column of all rows is in as many sets of the first cache as can be.
 struct IntegerRow {
     const Code* codes;
     const float* scales;
     const int32_t* sums;
 };
 
-inline int64_t integer_row_bytes(int groups) { return (int64_t)groups * (kGroup * sizeof(Code) + 8); }
+inline int64_t integer_row_bytes(int groups) {
+    const int64_t lines = ((int64_t)groups * (kGroup * sizeof(Code) + 8) + 63) / 64;
+    return (lines | 1) * 64;
+}
 
 inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
     auto at = (const char*)rows + row * integer_row_bytes(groups);
@@ -70,25 +75,28 @@ inline int64_t panel_bytes(int groups) {
 template <class W>
 struct IntegerPart {
     static constexpr int lines = W::lines;
-    static constexpr bool divisible = false, expandable = false;  // its steps are groups'
     static constexpr Shape shape = kOfQuads;
+    static constexpr bool in_registers = 2 * shape.rows * shape.vectors <= kSums;
+    static constexpr bool divisible = false, expandable = false;  // its steps are groups'
+
     const char* at;
     const uint16_t* scales;  // of groups, where they have them
     const uint8_t* zeros;
     const void* rows;
     int first_row, groups;
 
-    // The registers are the integers', sums are in memory: in a place of their own, which stays in the first cache. Loops
-    // are unrolled by pragmas so that GCC sees before it is too late that `part` can live in registers.
+    // Where registers aren't enough for both they are the integers', and sums are in memory: in a place of their own, which
+    // stays in the first cache. Loops are unrolled by pragmas so that GCC sees before it is too late that `part` can live in
+    // registers.
     template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, float* sums) const {
+    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, Sums sums) const {
         const IntegerRow first = integer_row(rows, first_row + row, groups);
         const int64_t stride = integer_row_bytes(groups);
         Rows<R> codes(first.codes, stride), row_scales(first.scales, stride), row_sums(first.sums, stride);
         alignas(64) Floats sum[R][V];
         for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * kPanel + v * 16);
-        const int begin = V == 4 ? 0 : vector;  // known as this is compiled, if it can be
+            for (int v = 0; v < V; ++v) sum[r][v] = sums.load(r, v);
+        const int begin = V == 4 ? 0 : vector;
         const char* quad = at;
         const uint16_t* group_scales = scales + begin * 16;
         const uint8_t* group_zeros = zeros + begin * 16;
@@ -143,10 +151,10 @@ struct IntegerPart {
             group_zeros += kPanel;
         }
         for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) store_floats(sums + r * kPanel + v * 16, sum[r][v]);
+            for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
     }
 
-    void correct(int, float*) const {}
+    void correct(int, int, float*) const {}
 };
 
 // A weight's panel, which is one part. Rows are what kQuantize wrote.
@@ -191,35 +199,48 @@ inline Floats load_ordered(const typename F::T* x, const int32_t* order, int fir
     return load_floats(numbers);
 }
 
+// A row of integers' groups from the first to before the end, of numbers x.
+template <class F>
+inline void quantize_groups(const typename F::T* x, const int32_t* order, int k, int first, int end, const IntegerRow& row) {
+    claim(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
+    for (int g = first; g < end; ++g) {
+        Floats v[4];
+        Floats greatest = Floats{};
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+            const Lanes mask = lanes_of(k - g * kGroup - i * 16);
+            v[i] = load_ordered<F>(x, order, g * kGroup + i * 16, mask);
+            greatest = max(greatest, magnitude(v[i]));
+        }
+        const float most = greatest_lane(greatest);
+        const Floats inverse = floats(most > 0 ? 127.0f / most : 0.0f);
+        Ints codes[4], sum = Ints{};
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+            codes[i] = to_ints(v[i] * inverse);
+            sum = subtract_ints(sum, codes[i]);
+        }
+        store_codes(const_cast<Code*>(row.codes) + g * kGroup, codes);
+        const_cast<float*>(row.scales)[g] = most / 127.0f;
+        const_cast<int32_t*>(row.sums)[g] = sum_of_lanes(sum);
+    }
+}
+
 // out = in (rows, k) T, rounded: each group's greatest becomes 127. `weight` may be an order of the inputs, (k,) int32.
+//
+// Each thread begins with what it has made itself, which is in its own caches: columns of what was a product, else rows.
 template <class F>
 void quantize(Run& run, int index, const Op& op, const Step& step) {
-    const int rows = rows_of(op, step);
-    const int groups = (op.k + kGroup - 1) / kGroup;
-    run.share(index, rows, [&](int t) {
+    const int rows = rows_of(op, step), groups = (op.k + kGroup - 1) / kGroup;
+    auto quantize_part = [&](int t, int first, int end) {
         const auto* x = (const typename F::T*)op.in + t * stride_of(op, op.k);
-        const auto* order = (const int32_t*)op.weight;
-        const IntegerRow row = integer_row(op.out, t, groups);
-        for (int g = 0; g < groups; ++g) {
-            Floats v[4];
-            Floats greatest = Floats{};
-            for (int i = 0; i < 4; ++i) {
-                const Lanes mask = lanes_of(op.k - g * kGroup - i * 16);
-                v[i] = load_ordered<F>(x, order, g * kGroup + i * 16, mask);
-                greatest = max(greatest, magnitude(v[i]));
-            }
-            const float most = greatest_lane(greatest);
-            const Floats inverse = floats(most > 0 ? 127.0f / most : 0.0f);
-            Ints sum = Ints{};
-            for (int i = 0; i < 4; ++i) {
-                const Ints code = to_ints(v[i] * inverse);
-                sum = subtract_ints(sum, code);
-                store_codes(const_cast<Code*>(row.codes) + g * kGroup + i * 16, code);
-            }
-            const_cast<float*>(row.scales)[g] = most / 127.0f;
-            const_cast<int32_t*>(row.sums)[g] = sum_of_lanes(sum);
-        }
-    });
+        quantize_groups<F>(x, (const int32_t*)op.weight, op.k, first, end, integer_row(op.out, t, groups));
+    };
+    const Op* before = index ? &run.ops[index - 1] : nullptr;
+    if (!before || before->kind != kLinear || before->out != op.in || op.of_experts)
+        return run.share_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
+    auto begin = [&](int thread) { return groups * thread / run.threads; };
+    run.share_pieces_of_rows(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
 }
 
 // One number of a weight of 8 bits.

@@ -65,8 +65,10 @@ template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const auto* weight = (const float*)op.weight;
-    run.share(index, rows, [&](int t) {
+    run.share_rows(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
+        auto* row = (typename F::T*)op.out + t * pitch_of(op, op.n);
+        if (op.mode == 0) claim(row, op.n);
         float mean, inverse;
         normalize(x, op.n, op.norm, op.eps, mean, inverse);
         auto value = [&](int i, Lanes mask) {
@@ -79,7 +81,7 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
         for (int i = 0; i < op.n; i += 16) {
             const Lanes mask = lanes_of(op.n - i);
             if (op.mode == 0) {
-                F::store((typename F::T*)op.out + t * pitch_of(op, op.n) + i, value(i, mask), mask);
+                F::store(row + i, value(i, mask), mask);
                 continue;
             }
             float* out = (float*)op.out + (int64_t)t * op.n + i;

@@ -53,12 +53,12 @@ inline Floats add_pairs(Floats sum, Ints b, Ints a) {
 // of shorts, the first and third and then the others, as the bytes of weights are two sorts of shorts.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 using Code = int8_t;
-inline void store_codes(Code* to, Ints x) { store_bytes(to, x); }
+inline void store_codes(Code* to, const Ints (&x)[4]) { store_bytes(to, x); }
 #else
 using Code = int16_t;
-inline void store_codes(Code* to, Ints x) {
+inline void store_codes(Code* to, const Ints (&x)[4]) {
     const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-    _mm256_storeu_si256((__m256i*)to, _mm256_shuffle_epi8(to_shorts(x), order));
+    for (int i = 0; i < 4; ++i) _mm256_storeu_si256((__m256i*)to + i, _mm256_shuffle_epi8(to_shorts(x[i]), order));
 }
 inline void add_quads(Ints& sum, Ints b, Ints first, Ints second) {
     const Ints even = multiply_pairs(b & shorts(255), first), odd = multiply_pairs(shift_shorts_right<8>(b), second);

@@ -102,6 +102,11 @@ inline Floats fma(Floats a, Floats b, Floats more) {
 }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+// A guess that is good to 2^-11, and a step of Newton's.
+inline Floats reciprocal(Floats x) {
+    const Floats guess = halves(x, [](__m256 half) { return _mm256_rcp_ps(half); });
+    return guess * (floats(2.0f) - x * guess);
+}
 inline Floats magnitude(Floats x) {
     return halves(x, [](__m256 half) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), half); });
 }

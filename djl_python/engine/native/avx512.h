@@ -39,6 +39,7 @@ inline void store_ints(void* to, Ints x) { _mm512_storeu_si512(to, x); }
 inline Floats fma(Floats a, Floats b, Floats more) { return _mm512_fmadd_ps(a, b, more); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where one is no number
+inline Floats reciprocal(Floats x) { return _mm512_rcp14_ps(x); }  // good to 2^-14
 inline Floats magnitude(Floats x) { return _mm512_abs_ps(x); }
 inline Floats round_to_whole(Floats x) { return _mm512_roundscale_ps(x, 0); }
 // x times two to the power of n, a whole number from -200 to 127.

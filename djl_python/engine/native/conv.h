@@ -47,7 +47,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
             Floats sum = taps.bias;
             for (int k = std::max(0, before - t); k < op.dim; ++k)
                 sum = fma(taps.weight[k], F::load(in + (int64_t)(t - before + k) * op.n, taps.lanes), sum);
-            F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
+            F::store(out + (int64_t)t * op.n, activate<F>(sum, op.activation), taps.lanes);
         }
         return;
     }
@@ -66,7 +66,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
         }
         for (int t = first; t < std::min(tokens, first + 16); ++t) {
             const Floats sum = taps.bias + load_column(&turned[0][t - first]);
-            F::store(out + (int64_t)t * op.n, activate(sum, op.activation), taps.lanes);
+            F::store(out + (int64_t)t * op.n, activate<F>(sum, op.activation), taps.lanes);
         }
     }
 }
@@ -86,7 +86,7 @@ void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int chan
     }
     Floats sum = taps.bias;
     for (int k = 0; k < op.dim; ++k) sum = fma(taps.weight[k], load_floats(turned[k]), sum);
-    F::store((T*)op.out + sequence * op.n + channel, activate(sum, op.activation), taps.lanes);
+    F::store((T*)op.out + sequence * op.n + channel, activate<F>(sum, op.activation), taps.lanes);
 }
 
 // Sums of pairs of numbers in bf16: (lower halves of a times those of b) + (upper halves of both).
@@ -110,7 +110,7 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
     }
     const Ints even = shift_left<1>(counting_ints()), odd = add_ints(even, ints(1));
     const Floats sum = permute_two(pairs[0], even, pairs[1]) + permute_two(pairs[0], odd, pairs[1]);
-    BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate(sum + bias, op.activation));
+    BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate<BF16>(sum + bias, op.activation));
 }
 
 // out (sequences, k tokens, n channels) T; weight (n, dim taps) T; keys: bias (n,) T or null; routed: null, or the states
@@ -164,7 +164,7 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
             sum = fma(weight[k], past[k], sum);
             past[k] = k + 1 < before ? past[k + 1] : x;
         }
-        Floats made = activate(sum, op.activation);
+        Floats made = activate<F>(sum, op.activation);
         if (op.values) made = made * F::load((const T*)op.values + at, lanes);
         F::store((T*)op.out + t * op.n + channel, made, lanes);
         save_states(step, span, t + 1 - first, save);

@@ -13,36 +13,6 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-struct BF16 {
-    using T = uint16_t;
-    static constexpr int pair = 2;
-    static constexpr Shape shape = kOfPairs;
-    static Floats add_products(Floats sum, Ints b, Ints a) { return add_pairs(sum, b, a); }
-    static float to(T x) {
-        uint32_t bits = (uint32_t)x << 16;
-        float out;
-        memcpy(&out, &bits, 4);
-        return out;
-    }
-    static Floats load(const T* from, Lanes mask) { return load_bf16(from, mask); }
-    static void store(T* to, Floats x) { store_bf16(to, x); }
-    static void store(T* to, Floats x, Lanes mask) { store_bf16(to, x, mask); }
-    // Sixteen numbers, the first (0) or second (1) of a pair each.
-    static void store_in_pairs(T* to, Floats x, int place) { store_bf16_in_pairs(to, x, place); }
-};
-
-struct F32 {
-    using T = float;
-    static constexpr int pair = 1;
-    static constexpr Shape shape = kOfFloats;
-    static Floats add_products(Floats sum, Ints b, Ints a) { return fma(as_floats(b), as_floats(a), sum); }
-    static float to(T x) { return x; }
-    static Floats load(const T* from, Lanes mask) { return load_floats(from, mask); }
-    static void store(T* to, Floats x) { store_floats(to, x); }
-    static void store(T* to, Floats x, Lanes mask) { store_floats(to, x, mask); }
-    static void store_in_pairs(T* to, Floats x, int) { store(to, x); }
-};
-
 inline Floats exp(Floats x) {
     // exp(x) = 2^n * exp(r), |r| <= ln(2)/2; a polynomial of degree 6 is good to the last bits of fp32.
     const Floats log2e = floats(1.44269504f);
@@ -60,6 +30,48 @@ inline Floats exp(Floats x) {
     p = fma(p, r, floats(1.0f));
     return times_power_of_two(p, n);
 }
+
+struct BF16 {
+    using T = uint16_t;
+    static constexpr int pair = 2;
+    static constexpr Shape shape = kOfPairs;
+    static Floats add_products(Floats sum, Ints b, Ints a) { return add_pairs(sum, b, a); }
+    static float to(T x) {
+        uint32_t bits = (uint32_t)x << 16;
+        float out;
+        memcpy(&out, &bits, 4);
+        return out;
+    }
+    static Floats load(const T* from, Lanes mask) { return load_bf16(from, mask); }
+    static void store(T* to, Floats x) { store_bf16(to, x); }
+    static void store(T* to, Floats x, Lanes mask) { store_bf16(to, x, mask); }
+    // Sixteen numbers, the first (0) or second (1) of a pair each.
+    static void store_in_pairs(T* to, Floats x, int place) { store_bf16_in_pairs(to, x, place); }
+    // 1 / (1 + exp(-x)), good to 2^-12, a tenth of what is lost as the result becomes bf16. With t = -x * log2(e), exp(-x) is
+    // 2^n * 2^r, |r| <= 1/2; a polynomial of degree 3 is good to 2^-13 for the second.
+    static Floats logistic(Floats x) {
+        const Floats limit = floats(126.0f), t = max(min(x * floats(-kLog2e), limit), -limit);
+        const Floats n = round_to_whole(t), r = t - n;
+        Floats p = floats(0.0551716695f);
+        p = fma(p, r, floats(0.242611125f));
+        p = fma(p, r, floats(0.693260986f));
+        p = fma(p, r, floats(0.999928073f));
+        return reciprocal(floats(1.0f) + times_power_of_two(p, n));
+    }
+};
+
+struct F32 {
+    using T = float;
+    static constexpr int pair = 1;
+    static constexpr Shape shape = kOfFloats;
+    static Floats add_products(Floats sum, Ints b, Ints a) { return fma(as_floats(b), as_floats(a), sum); }
+    static float to(T x) { return x; }
+    static Floats load(const T* from, Lanes mask) { return load_floats(from, mask); }
+    static void store(T* to, Floats x) { store_floats(to, x); }
+    static void store(T* to, Floats x, Lanes mask) { store_floats(to, x, mask); }
+    static void store_in_pairs(T* to, Floats x, int) { store(to, x); }
+    static Floats logistic(Floats x) { return floats(1.0f) / (floats(1.0f) + exp(-x)); }
+};
 
 // log(1 + e^x). With s = y / (2 + y), log(1 + y) is 2 (s + s^3/3 + ...), y being at most 1.
 inline Floats softplus(Floats x) {

@@ -26,17 +26,18 @@ constexpr int kBand = 96;       // rows that a panel is multiplied with at a tim
 constexpr int kTwice = 96;      // steps whose weights stay in the first cache while they are used more than once
 constexpr int kExpanded = 2 * kOfExpanded.rows;  // rows that are more than these are worth expanding weights for
 
+// As good as F, the format that comes of it.
+template <class F>
 inline Floats activate(Floats x, int activation) {
     const Floats half = floats(0.5f), one = floats(1.0f);
     switch (activation) {
         case kSilu:
-            return x / (one + exp(-x));
+            return x * F::logistic(x);
         case kQuickGelu:
-            return x / (one + exp(floats(-1.702f) * x));
-        case kGeluTanh: {
-            Floats cube = x * x * x;
-            Floats inner = fma(cube, floats(0.044715f), x) * floats(0.79788456f);
-            return half * x * (one + tanh(inner));
+            return x * F::logistic(floats(1.702f) * x);
+        case kGeluTanh: {  // (1 + tanh(y)) / 2 is the logistic function of 2y
+            const Floats cube = x * x * x;
+            return x * F::logistic(fma(cube, floats(0.044715f), x) * floats(1.59576912f));
         }
         case kGeluErf:
             return half * x * (one + erf(x * floats(0.70710678f)));
@@ -59,13 +60,13 @@ inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
 }
 
 // What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
+template <class F>
 inline Floats gated(Floats gate, Floats x, const Op& op) {
-    if (op.activation != kClampedSwiglu) return activate(gate, op.activation) * x;
+    if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;
     const Floats limit = floats(op.softcap), one = floats(1.0f);
     gate = min(gate, limit);
     x = max(min(x, limit), -limit);
-    const Floats inner = exp(gate * floats(-op.eps));
-    return (x + one) * (gate / (one + inner));
+    return (x + one) * (gate * F::logistic(gate * floats(op.eps)));
 }
 
 // Panels of columns, of one expert if there are any, or of one of the products that lie side by side.
@@ -93,8 +94,8 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     Floats most = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
-        sum[0] = gated(sum[0], sum[2], op);
-        sum[1] = gated(sum[1], sum[3], op);
+        sum[0] = gated<F>(sum[0], sum[2], op);
+        sum[1] = gated<F>(sum[1], sum[3], op);
         vectors = 2;
         first /= 2;
     } else if (op.activation == kXielu) {
@@ -102,7 +103,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
         for (int v = 0; v < 4; ++v) sum[v] = xielu(sum[v], op);
     } else if (op.activation) {
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) sum[v] = activate(sum[v], op.activation);
+        for (int v = 0; v < 4; ++v) sum[v] = activate<F>(sum[v], op.activation);
     }
     const int64_t begin = made_at(op, row, panel);
 #pragma GCC unroll 4

@@ -108,7 +108,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
             for (int first = 0; first < op.n; first += op.k) {
                 const int64_t at = t * op.n + first;
                 const T* gates = (const T*)op.keys + t * op.stride + first;
-                auto gate = [&](int i, Lanes mask) { return activate(F::load(gates + i, mask), kSilu); };
+                auto gate = [&](int i, Lanes mask) { return activate<F>(F::load(gates + i, mask), kSilu); };
                 for (int i = 0; i < op.k; i += 16) {
                     const Lanes mask = lanes_of(op.k - i);
                     Floats x = F::load((const T*)op.in + at + i, mask);

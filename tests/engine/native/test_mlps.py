@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig, CLIPVisionConfig, GPT2Config, LlamaConfig, Phi3Config
+from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.clip.modeling_clip import CLIPMLP
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
@@ -70,6 +71,23 @@ def test_mlps(kind: str, linears: NativeLinears) -> None:
     tolerance = 1e-4 if linears.dtype == torch.float32 else 3e-2
     torch.testing.assert_close(model(x), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
     assert model(x[:, :0]).shape == (2, 0, 64)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu_pytorch_tanh"])
+def test_an_activation_is_as_good_as_what_it_is_stored_in(activation: str, linears: NativeLinears) -> None:
+    config = CLIPVisionConfig(hidden_size=64, intermediate_size=64, num_attention_heads=4, hidden_act=activation)
+    mlp = CLIPMLP(config)
+    model = a_model(mlp, linears.dtype)
+    for linear in (mlp.fc1, mlp.fc2):
+        linear.weight.copy_(torch.eye(64))
+        linear.bias.zero_()
+    x = torch.linspace(-9, 9, 64 * 200).reshape(200, 64).to(linears.dtype)
+    expected = ACT2FN[activation](x.double())
+    replace_mlps_(model, linears, None)
+    assert isinstance(model.mlp, NativeMlp)
+    error = ((model(x).double() - expected) / expected).abs()[expected.abs() > 1e-6].max()
+    assert error < (1e-5 if linears.dtype == torch.float32 else 2**-8 * 1.05)  # half of the last place
 
 
 @torch.inference_mode()

@@ -155,6 +155,18 @@ def test_threads_make_no_difference(architecture: str, threads: int, tmp_path: P
     native.program.close()
 
 
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_who_rounds_activations_makes_no_difference(quantize: Quantize, tmp_path: Path) -> None:
+    """Threads round what they have made: columns of products, and rows."""
+    made = []
+    for threads in (1, 2, 5):
+        native = Native(tmp_path, "llama", torch.float32, threads, quantize=quantize)
+        one = sequence(prompt(6, 90), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
+        made.append(native.runner.run([Chunk(one, 90)]).clone())
+        native.program.close()
+    assert all(torch.equal(made[0], other) for other in made)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3_moe", "bloom"])
 def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_path: Path) -> None:
     """Alone, a long sequence's keys are cut for several threads: it is what it is among others, bit by bit."""

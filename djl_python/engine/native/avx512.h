@@ -15,7 +15,7 @@ using Ints = __m512i;
 constexpr const char* kVectors = "AVX-512";
 constexpr int kSums = 24;
 constexpr Shape kOfFloats{12, 2}, kOfExpanded{12, 2}, kOfPairs{12, 2};
-constexpr Shape kOfQuads{6, 2};
+constexpr Shape kOfQuads{6, 2};  // so that there are registers for integers and sums
 
 // The same number everywhere, of 32, 16 or 8 bits.
 inline Floats floats(float x) { return _mm512_set1_ps(x); }

@@ -110,20 +110,17 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void decay(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    constexpr int kTogether = 8;
-    run.share_in_order(index, (step.tokens + kTogether - 1) / kTogether, [&](int task) {
-        for (int64_t t = task * kTogether; t < std::min((task + 1) * kTogether, step.tokens); ++t) {
-            float* out = (float*)op.out + t * 2 * op.heads;
-            for (int h = 0; h < op.heads; h += 16) {
-                const Lanes mask = lanes_of(op.heads - h);
-                auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
-                auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
-                const Floats forgets = softplus(given(op.in) + of_heads(op.bias));
-                const Floats against = exp(-given(op.keys));
-                const Floats puts_in = floats(op.scale) / (floats(1.0f) + against);
-                store_floats(out + h, of_heads(op.weight) * forgets, mask);
-                store_floats(out + op.heads + h, puts_in, mask);
-            }
+    run.share_rows(index, step.tokens, [&](int64_t t) {
+        float* out = (float*)op.out + t * 2 * op.heads;
+        for (int h = 0; h < op.heads; h += 16) {
+            const Lanes mask = lanes_of(op.heads - h);
+            auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
+            auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
+            const Floats forgets = softplus(given(op.in) + of_heads(op.bias));
+            const Floats against = exp(-given(op.keys));
+            const Floats puts_in = floats(op.scale) / (floats(1.0f) + against);
+            store_floats(out + h, of_heads(op.weight) * forgets, mask);
+            store_floats(out + op.heads + h, puts_in, mask);
         }
     });
 }

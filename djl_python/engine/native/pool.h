@@ -26,7 +26,7 @@ namespace djl {
 constexpr int kMostOps = 4096;
 constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
 constexpr int kShares = 4;        // tasks for each thread from which on work is not cut finer
-constexpr int kRowsTogether = 8;
+constexpr int kRowsTogether = 8;  // of a task, at most
 
 inline thread_local int number = 0;  // of the pool's thread that this is
 

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "ahead.h"
 #include "formats.h"
 #include "heads.h"
 #include "linear.h"
@@ -98,35 +99,32 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    constexpr int kTogether = 8;
     thread_local std::vector<float> room;
     const auto* weight = (const float*)op.weight;
-    run.share_in_order(index, (step.tokens + kTogether - 1) / kTogether, [&](int task) {
+    run.share_rows(index, step.tokens, [&](int64_t t) {
         room.resize(op.k + 16);
-        const int64_t begin = (int64_t)task * kTogether, end = std::min<int64_t>(begin + kTogether, step.tokens);
-        for (int64_t t = begin; t < end; ++t)
-            for (int first = 0; first < op.n; first += op.k) {
-                const int64_t at = t * op.n + first;
-                const T* gates = (const T*)op.keys + t * op.stride + first;
-                auto gate = [&](int i, Lanes mask) { return activate<F>(F::load(gates + i, mask), kSilu); };
-                for (int i = 0; i < op.k; i += 16) {
-                    const Lanes mask = lanes_of(op.k - i);
-                    Floats x = F::load((const T*)op.in + at + i, mask);
-                    if (op.keys && op.mode == 1) x = x * gate(i, mask);
-                    store_floats(room.data() + i, x, mask);
-                }
-                float mean, inverse;
-                normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
-                for (int i = 0; i < op.k; i += 16) {
-                    const Lanes mask = lanes_of(op.k - i);
-                    Floats x = load_floats(room.data() + i, mask) - floats(mean);
-                    x = x * floats(inverse);
-                    x = x * load_floats(weight + first + i, mask);
-                    if (op.bias) x = x + load_floats(op.bias + first + i, mask);
-                    if (op.keys && op.mode == 0) x = x * gate(i, mask);
-                    F::store((T*)op.out + t * pitch_of(op, op.n) + first + i, x, mask);
-                }
+        for (int first = 0; first < op.n; first += op.k) {
+            const int64_t at = t * op.n + first;
+            const T* gates = (const T*)op.keys + t * op.stride + first;
+            auto gate = [&](int i, Lanes mask) { return activate<F>(F::load(gates + i, mask), kSilu); };
+            for (int i = 0; i < op.k; i += 16) {
+                const Lanes mask = lanes_of(op.k - i);
+                Floats x = F::load((const T*)op.in + at + i, mask);
+                if (op.keys && op.mode == 1) x = x * gate(i, mask);
+                store_floats(room.data() + i, x, mask);
             }
+            float mean, inverse;
+            normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
+            for (int i = 0; i < op.k; i += 16) {
+                const Lanes mask = lanes_of(op.k - i);
+                Floats x = load_floats(room.data() + i, mask) - floats(mean);
+                x = x * floats(inverse);
+                x = x * load_floats(weight + first + i, mask);
+                if (op.bias) x = x + load_floats(op.bias + first + i, mask);
+                if (op.keys && op.mode == 0) x = x * gate(i, mask);
+                F::store((T*)op.out + t * pitch_of(op, op.n) + first + i, x, mask);
+            }
+        }
     });
 }
 

@@ -101,18 +101,19 @@ def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Pe
         rounds=options.rounds,
         start_timeout_s=options.start_timeout_s,
     )
-    found = machine.measure()
+    seen = [machine.measure()]
+    entered = systems(precision, modes, peers) if "load" in sections else []
+    results, failures = compare(plan, entered, before_each=lambda: seen.append(machine.measure()))
+    here = machine.typical(seen)
     result: dict[str, Any] = {
         "model": model.name,
         "date": datetime.date.today().isoformat(),
-        "machine": found,
+        "machine": here,
         "plan": {key: value for key, value in asdict(plan).items() if key not in ("model", "checkpoint")},
-        "floor": _floors(plan, found, [precision, *modes]),
-        "systems": [],
-        "failures": [],
+        "floor": _floors(plan, here, [precision, *modes]),
+        "systems": results,
+        "failures": failures,
     }
-    if "load" in sections:
-        result["systems"], result["failures"] = compare(plan, systems(precision, modes, peers))
     if "speculation" in sections:
         result["speculation"] = scenarios.speculation(plan)
     if "scenarios" in sections and _context(checkpoint, config) > scenarios.LONGEST:

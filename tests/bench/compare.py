@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from .peers import Peer
 from .process import started
 
 OURS: Final = "djl-serving"
+Result = dict[str, Any]
 _STEPS: Final = ("djl_engine_step_seconds_sum", "djl_engine_step_seconds_count")
 
 
@@ -99,8 +101,8 @@ class Words:
         return max(1, round(tokens / self._tokens_per_word))
 
 
-def compare(plan: Plan, entered: Sequence[System]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Measure all systems, round by round.
+def compare(plan: Plan, entered: Sequence[System], before_each: Callable[[], object]) -> tuple[list[Result], list[str]]:
+    """Measure all systems, round by round; call `before_each` while none of them is running.
 
     Returns:
         A result for each system, and what went wrong: a system that fails to start or to answer is left out after.
@@ -110,11 +112,12 @@ def compare(plan: Plan, entered: Sequence[System]) -> tuple[list[dict[str, Any]]
     contexts: dict[str, dict[int, list[dict[str, Any]]]] = {system.name: {} for system in entered}
     ready_s: dict[str, list[float]] = {system.name: [] for system in entered}
     failures: dict[str, str] = {}
+    turns = deque(entered)
     for number in range(plan.rounds):
-        shift = number % len(entered)
-        for system in [*entered[shift:], *entered[:shift]]:  # nobody is always the first on a cool machine
+        for system in turns:
             if system.name in failures:
                 continue
+            before_each()
             _say(f"round {number + 1} of {plan.rounds}: {system.name}")
             try:
                 began_s = time.monotonic()
@@ -135,7 +138,8 @@ def compare(plan: Plan, entered: Sequence[System]) -> tuple[list[dict[str, Any]]
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 failures[system.name] = str(error)
                 _say(f"{system.name} is out: {error}")
-    results: list[dict[str, Any]] = [
+        turns.rotate(-1)  # nobody is always the first on a cool machine
+    results: list[Result] = [
         {
             "name": system.name,
             "ours": system.peer is None,

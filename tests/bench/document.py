@@ -32,7 +32,7 @@ def report(result: Result) -> str:
     gemm = ", ".join(f"{name} {cell(peak)}" for name, peak in machine["gemm_gflop_s"].items())
     parts = [
         f"### {_title(result)}",
-        f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {cell(machine['read_gb_s'])} GB/s read by "
+        f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {_bandwidth(machine)} read by "
         f"{machine['read_by']}, GEMM peak in GFLOP/s {gemm}; torch {machine['torch']}, transformers "
         f"{machine['transformers']}, Python {machine['python']}. Prompts of {plan['prompt_tokens']} tokens, "
         f"{plan['output_tokens']} generated; {_rounds(result)}.",
@@ -58,6 +58,12 @@ def report(result: Result) -> str:
     if result["failures"]:
         parts += ["Failed:", "\n".join(f"- {failure.splitlines()[0]}" for failure in result["failures"])]
     return "\n\n".join(parts)
+
+
+def _bandwidth(machine: Mapping[str, Any]) -> str:
+    """The median, and between what the measurements were where they differ."""
+    least, most = (cell(seen) for seen in machine.get("read_gb_s_seen") or (machine["read_gb_s"],) * 2)
+    return f"{cell(machine['read_gb_s'])} GB/s" + (f" ({least} to {most})" if least != most else "")
 
 
 def throughput(result: Result) -> str:

@@ -3,7 +3,8 @@
     python -m tests.bench.machine
 
 Measured in a process of its own, so that its threads are gone when servers are measured. The bandwidth is a C
-program's, or torch's where there is no compiler.
+program's, or torch's where there is no compiler. A virtual machine's bandwidth can double within minutes, as its cores
+are moved to one last cache or two: it is measured beside every server, and medians count as theirs do.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ def measure() -> dict[str, Any]:
     )
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
+
+
+def typical(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of several of `measure`'s results, at least one: their medians, and `read_gb_s_seen`, the least and the most."""
+    reads = [one["read_gb_s"] for one in found]
+    peaks = {
+        name: round(statistics.median(one["gemm_gflop_s"][name] for one in found), 1)
+        for name in found[0]["gemm_gflop_s"]
+    }
+    read = {"read_gb_s": round(statistics.median(reads), 2), "read_gb_s_seen": [min(reads), max(reads)]}
+    return {**found[0], **read, "gemm_gflop_s": peaks}
 
 
 def _cpu_name() -> str:

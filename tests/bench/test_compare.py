@@ -14,6 +14,7 @@ from transformers import LlamaConfig, Qwen2MoeConfig
 from djl_python.testing import RunningServer, free_port
 from tests.bench import floor, framework, scenarios
 from tests.bench.compare import Plan, System, Words, compare, step_totals, steps, systems
+from tests.bench.machine import typical
 from tests.bench.peers import PEERS, LlamaCpp, Peer, installed
 from tests.bench.plots import Panel, svg
 from tests.bench.process import Launch, started
@@ -45,7 +46,9 @@ def test_rounds_of_ours_beside_a_peer_that_fails(echo_model: Path, tmp_path: Pat
     entered = [System("bf16", Broken(tmp_path)), System("bf16")]
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / ".installed").write_text("1.0\n")
-    (broken, ours), wrong = compare(plan(echo_model), entered)
+    before: list[str] = []
+    (broken, ours), wrong = compare(plan(echo_model), entered, lambda: before.append("a server"))
+    assert len(before) == 3  # who fails is not tried again
     assert (broken["version"], broken["rows"]) == ("1.0", [])
     assert len(wrong) == 1 and wrong[0].startswith("broken bf16: it ended with status 1") and "processor" in wrong[0]
     assert [row["concurrency"] for row in ours["rows"]] == [1, 3]
@@ -65,6 +68,17 @@ def test_ours_stands_between_the_peers_in_each_precision(tmp_path: Path) -> None
         *("vllm bf16", "djl-serving bf16", "llama.cpp bf16", "llama.cpp int8", "djl-serving int8")
     ]
     assert [system.options for system in systems("bf16", ["int8"], [])] == [(), (("quantize", "int8"),)]
+
+
+def test_a_machine_is_what_it_was_mostly() -> None:
+    seen = [
+        {"cpu": "a CPU", "read_gb_s": read, "gemm_gflop_s": {"bf16": peak, "fp32": 90.0}}
+        for read, peak in ((58.0, 430.0), (31.0, 440.0), (33.0, 420.0))
+    ]
+    assert typical(seen) == {
+        **{"cpu": "a CPU", "read_gb_s": 33.0, "read_gb_s_seen": [31.0, 58.0]},
+        "gemm_gflop_s": {"bf16": 430.0, "fp32": 90.0},
+    }
 
 
 def test_steps_of_the_engine_are_counted(server: RunningServer) -> None:

@@ -32,7 +32,7 @@ RESULT: dict[str, Any] = {
     "command": "python -m tests.bench.bench",
     "machine": {
         **{"cpu": "a CPU", "kind": "avx9", "cores": 2, "python": "3.11.0", "torch": "2.0", "transformers": "5.0"},
-        **{"read_gb_s": 50.0, "read_by": "torch", "gemm_gflop_s": {"bf16": 900.0}},
+        **{"read_gb_s": 50.0, "read_gb_s_seen": [31.0, 58.0], "read_by": "torch", "gemm_gflop_s": {"bf16": 900.0}},
     },
     "plan": {"prompt_tokens": 4, "output_tokens": 8, "rounds": 3, "concurrency": [8], "contexts": [512]},
     "floor": {"bf16": {"8": 400.0}},
@@ -92,6 +92,7 @@ def test_tables_line_up() -> None:
 def test_a_report_has_floor_ratios_costs_and_failures() -> None:
     text = re.sub(" +", " ", document.report(RESULT))
     for expected in (
+        "50.0 GB/s (31.0 to 58.0) read by torch",
         "| djl-serving bf16 | 100.0 |",
         "| floor bf16 | 400.0 |",
         "| djl-serving bf16 / best peer | 1.25 |",

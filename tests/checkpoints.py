@@ -38,6 +38,7 @@ from transformers import (
     Olmo2Config,
     OlmoConfig,
     OlmoHybridConfig,
+    OpenAIGPTConfig,
     OPTConfig,
     PhiConfig,
     PretrainedConfig,
@@ -122,6 +123,9 @@ ARCHITECTURES: dict[str, Any] = {
     "gemma4": lambda: _gemma4(),
     # learned positions that begin at 2, queries scaled before the attention
     "opt": lambda: OPTConfig(**_COMMON, ffn_dim=96, word_embed_proj_dim=64),
+    "opt_350m": lambda: OPTConfig(  # norms after the sums, tokens narrower than the layers
+        **_COMMON, ffn_dim=96, word_embed_proj_dim=32, do_layer_norm_before=False
+    ),
     "olmo": lambda: OlmoConfig(**_COMMON, num_key_value_heads=2),  # norms without weights
     "olmo2": lambda: Olmo2Config(**_COMMON, num_key_value_heads=2),  # norms over all heads, and of branches only
     "nemotron": lambda: NemotronConfig(**_COMMON, num_key_value_heads=2),  # squared ReLU, norms of 1 + weight
@@ -371,6 +375,14 @@ OWN_ATTENTION: dict[str, Any] = {
         pad_token_id=1,
         decoder_start_token_id=1,
         init_std=0.2,
+    ),
+    "openai_gpt": lambda: OpenAIGPTConfig(  # the first one: norms after the sums, no cache of its own
+        vocab_size=VOCABULARY,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        initializer_range=0.2,
     ),
     "gpt_neo": lambda: GPTNeoConfig(  # every other layer has a window
         vocab_size=VOCABULARY,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,8 @@ from .lay_out_inputs import lay_out_branch, lay_out_inputs
 from .lay_out_latents import lay_out_latents
 from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
-from .layout import STORE_FP32, Layout, Rows
+from .layout import ADD, STORE, STORE_FP32, Layout, Rows
+from .packing import Packed
 from .pool import NORMS, Kind
 from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Mixer, Recipe
 
@@ -23,23 +26,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
         NotUnderstoodError: something is of a size that the kernels don't take.
     """
     head = layout.pack_head(recipe.head)
-    weight = recipe.head.weight
-    tied = isinstance(weight, Tensor) and weight.data_ptr() == recipe.embedding.data_ptr()
-    embedded = layout.hidden if recipe.embedding_norm is None else layout.branch
-    positions = None if recipe.positions is None else layout.keep(recipe.positions.to(layout.dtype).contiguous())
-    table = {} if tied else {"weight": layout.keep(recipe.embedding.to(layout.dtype).contiguous())}
-    layout.add(
-        Kind.EMBED,
-        n=layout.width,
-        mode=int(tied),
-        scale=recipe.embedding_scale,
-        bias=positions,
-        k=recipe.position_offset,
-        out=embedded,
-        **(layout.weights(head) if tied else table),
-    )
-    if recipe.embedding_norm is not None:
-        layout.add_norm(recipe.embedding_norm, embedded, layout.hidden, mode=STORE_FP32)
+    _lay_out_embedding(layout, recipe, head)
     if recipe.token_inputs is not None:
         lay_out_inputs(layout, recipe.token_inputs, len(recipe.layers))
     # From there on nobody reads what a token leaves behind but those whose logits are wanted.
@@ -54,8 +41,37 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
                 Kind.NORM, n=layout.width, norm=NORMS[None], weight=factors, in_=layout.hidden, out=layout.hidden,
                 mode=STORE_FP32,
             )  # fmt: skip
+        layout.add_norm_of_stream(layer.end_norm)
     layout.add_normed(recipe.final_norm)
-    layout.add_linear(head, layout.normed, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
+    read = layout.normed
+    if recipe.head_projection is not None:
+        packed = layout.pack(recipe.head_projection)
+        read = layout.rows("narrow", packed.n)
+        layout.add_linear(packed, layout.normed, read.at, pitch=read.stride, mode=STORE)
+    layout.add_linear(head, read, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
+
+
+def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:
+    """The stream's beginning; the table is the head's packed weight where they are tied."""
+    weight, projection = recipe.head.weight, recipe.embedding_projection
+    tied = isinstance(weight, Tensor) and weight.data_ptr() == recipe.embedding.data_ptr()
+    table: dict[str, Any] = {"weight": layout.keep(recipe.embedding.to(layout.dtype).contiguous())} if not tied else {}
+    table |= {"mode": int(tied), "scale": recipe.embedding_scale, **(layout.weights(head) if tied else {})}
+    positions: dict[str, Any] = {"k": recipe.position_offset}
+    if recipe.positions is not None:
+        positions["bias"] = layout.keep(recipe.positions.to(layout.dtype).contiguous())
+    embedded = layout.hidden if recipe.embedding_norm is None else layout.branch
+    if projection is None:
+        layout.add(Kind.EMBED, n=layout.width, out=embedded, **table, **positions)
+    else:
+        columns = recipe.embedding.shape[1]
+        narrow, rows = layout.buffer("embedded", columns, torch.float32), layout.rows("narrow", columns)
+        layout.add(Kind.EMBED, n=columns, out=narrow, **table)
+        layout.add(Kind.NORM, n=columns, norm=NORMS[None], in_=narrow, out=rows.at, pitch=rows.stride)
+        layout.add(Kind.EMBED, n=layout.width, out=embedded, **positions)
+        layout.add_linear(layout.pack(projection), rows, embedded, mode=ADD, scale=1.0)
+    if recipe.embedding_norm is not None:
+        layout.add_norm(recipe.embedding_norm, embedded, layout.hidden, mode=STORE_FP32)
 
 
 def _remembers(layer: Layer) -> bool:
@@ -73,6 +89,7 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
         if layer.parallel and layer.mlp is not None and i + 1 == len(given):
             layout.add_normed(layer.mlp.before)
         layout.add_branch(branch.what.output, mixed, branch.after, branch.scale)
+    layout.add_norm_of_stream(layer.mixed_norm)
     if layer.mlp is None:
         return
     if not layer.parallel:

@@ -79,6 +79,11 @@ class LayerReader:
                 return event, Norm(norm.kind, norm.weight * factor, bias, norm.eps)
         return None
 
+    def norm_to(self, x: Tensor) -> tuple[Event, Norm] | None:
+        """The norm whose result has x's numbers, in whatever shape; not what the layer was given."""
+        made = ((e, n) for e, n in self.norms if e.result.numel() == x.numel())
+        return next(((e, n) for e, n in made if torch.equal(e.result.reshape(x.shape), x)), None)
+
     def norm_of(self, x: Tensor) -> tuple[Event, Norm] | None:
         """The norm that x is the input of."""
         return next(((e, n) for e, n in self.norms if e.x.shape == x.shape and torch.equal(e.x, x)), None)

@@ -140,6 +140,11 @@ class Layout:
         rows = into or self.normed
         self.add_norm(norm, self.hidden, rows.at, pitch=rows.stride)
 
+    def add_norm_of_stream(self, norm: Norm | None) -> None:
+        """The stream itself goes through it, if there is one."""
+        if norm is not None:
+            self.add_norm(norm, self.hidden, self.hidden, mode=STORE_FP32)
+
     def add_branch(self, linear: Linear, given: Rows, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
         packed = self.pack(linear)

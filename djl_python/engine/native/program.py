@@ -86,7 +86,7 @@ class Program:
         size = max(1, states * self._state_bytes)
         self._states = Growing(size, cache_ahead(size))
         memory = Arena(None if advance is None else as_tensor(advance.weights))
-        self._layout = Layout(dtype, quantize, self.pool, memory, recipe.embedding.shape[1], max_tokens)
+        self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:
             lay_out(
                 self._layout,

@@ -25,6 +25,7 @@ from .read_layer import read_layer
 from .recipe import (
     Experts,
     Layer,
+    Linear,
     NotUnderstoodError,
     Recipe,
     Rotary,
@@ -96,6 +97,12 @@ def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
     return None
 
 
+def _through_a_linear(events: Sequence[Event], x: Tensor) -> tuple[Event, Linear] | None:
+    """The linear among these that x was given to."""
+    found = ((e, linear) for e in events if (linear := as_linear(e.module)) is not None)
+    return next(((e, linear) for e, linear in found if same(e.x, x)), None)
+
+
 def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     table = model.get_input_embeddings()
     embedded = [e for e in seen.events if isinstance(e.module, nn.Embedding)]
@@ -105,6 +112,10 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     start = seen.spans[0].given.float()
     rows = torch.nn.functional.embedding(first.x, table.weight).float()
     before = seen.events[: seen.spans[0].events.start]
+    widened = _through_a_linear(before, rows)
+    projection = None if widened is None else widened[1]
+    if widened is not None:
+        rows = widened[0].result.float()
     positions, offset = None, 0
     added: Tensor | float = 0.0
     for event in before:
@@ -116,7 +127,7 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     norm = next(((e, n) for e in before if (n := as_norm(e)) is not None and same(e.result, start)), None)
     stream = start if norm is None else norm[0].x.float()
     scale = rounded(factor_of(rows, stream - added))
-    if not same(scale * rows + added, stream):
+    if not same(scale * rows + added, stream) or (projection is not None and scale != 1):
         raise NotUnderstoodError("the first layer does not read the embedding")
     end = seen.spans[-1].result
     final = next(
@@ -128,6 +139,9 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         None,
     )
     hidden = end if final is None else final[0].result
+    narrowed = _through_a_linear(seen.events[seen.spans[-1].events.stop : -1], hidden)
+    if narrowed is not None:
+        hidden = narrowed[0].result
     head_event = seen.events[-1]
     head = as_linear(head_event.module)
     as_it_is = torch.equal(head_event.x, hidden.to(head_event.x.dtype))
@@ -148,11 +162,13 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     return Recipe(
         embedding=table.weight.data,
         embedding_scale=scale,
+        embedding_projection=projection,
         positions=positions,
         position_offset=offset,
         embedding_norm=None if norm is None else norm[1],
         layers=layers,
         final_norm=None if final is None else final[1],
+        head_projection=None if narrowed is None else narrowed[1],
         head=head,
         head_scale=given_scale * head_scale,
         head_softcap=softcap,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import torch
@@ -24,9 +24,10 @@ from .watch import Event
 
 @dataclass(frozen=True)
 class _Seen(Generic[What]):
-    """What a layer adds to the stream, of what, and the norms before and after."""
+    """What a layer adds to the stream, of what, and the norms before and after; `given` is what its linears read."""
 
     what: What
+    given: Tensor
     source: Tensor
     made: Tensor
     before: Norm | None
@@ -38,6 +39,7 @@ class _Seen(Generic[What]):
         before, after = reader.norm_into(given), reader.norm_of(made)
         return cls(
             what=what,
+            given=given,
             source=given if before is None else before[0].x,
             made=made if after is None else after[0].result,
             before=None if before is None else before[1],
@@ -63,15 +65,22 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         raise NotUnderstoodError("the first linears do not read the layer's input")
     branches: list[_Seen[Any]] = [*mixed, *([] if through is None else [through])]
     parallel = bool(mixed) and through is not None and same(through.source, reader.given)
+    ending = reader.norm_to(reader.result)
+    result, mixed_norm = reader.result if ending is None else ending[0].x, None
+    if ending is not None and through is not None and mixed:
+        through, mixed_norm = _after_a_norm(reader, through)
+        branches[-1] = through
     stream, scales = reader.given.float(), list[float]()
     if through is not None and not parallel:
         scales = _scales(reader, mixed, through.source.double() - stream)
         stream = _sum(stream, mixed, scales)
         if not same(stream, through.source):
             raise NotUnderstoodError("the MLP reads something else than the residual stream")
+        if mixed_norm is not None:
+            stream = through.given.reshape(stream.shape).float()
     left = branches[len(scales) :]
     # What is added beside the stream comes after the MLP, and a factor after that.
-    end = beside[0][0].x if beside else reader.result
+    end = beside[0][0].x if beside else result
     factor = 1.0 if beside else rounded(_fitted([stream, *(each.made for each in left)], end)[0])
     more = _scales(reader, left, end.double() / factor - stream)
     stream = _sum(stream, left, more)
@@ -81,8 +90,8 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
             raise NotUnderstoodError("what is given beside the stream is gated by something else")
         token_branch, added = read_branch(reader, beside, inputs)
         stream = stream + added.float()
-        factor = rounded(factor_of(stream, reader.result))
-    if not same(factor * stream, reader.result):
+        factor = rounded(factor_of(stream, result))
+    if not same(factor * stream, result):
         raise NotUnderstoodError("its result is not the sum of its branches")
     scaled = [each.times(scale) for each, scale in zip(branches, scales + more, strict=True)]
     return Layer(
@@ -91,7 +100,18 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         parallel=parallel,
         token_branch=token_branch,
         factor=factor,
+        mixed_norm=mixed_norm,
+        end_norm=None if ending is None else ending[1],
     )
+
+
+def _after_a_norm(reader: LayerReader, through: _Seen[Any]) -> tuple[_Seen[Any], Norm]:
+    """The MLP where norms follow the sums: what it reads is what it is added to. And the norm that made that."""
+    found = reader.norm_to(through.given)
+    if found is None:
+        raise NotUnderstoodError("a norm at the end, but none before the MLP")
+    event, norm = found
+    return replace(through, source=event.x, before=None), norm
 
 
 def _scales(reader: LayerReader, branches: Sequence[_Seen[Any]], added: Tensor) -> list[float]:

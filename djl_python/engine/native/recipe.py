@@ -444,7 +444,8 @@ class Branch(Generic[What]):
 class Layer:
     """x += its mixers' branches, all of the same x; then the MLP's, of the same x too if `parallel`.
 
-    Then, maybe, a `token_branch`; at last x *= factor.
+    Then, maybe, a `token_branch`; at last x *= factor. Where norms follow the sums, as in the first transformers, x
+    itself goes through `mixed_norm` before the MLP reads it, and through `end_norm` at the end.
     """
 
     mixers: list[Branch[Mixer]]
@@ -452,6 +453,8 @@ class Layer:
     parallel: bool
     token_branch: TokenBranch | None = None
     factor: float = 1.0
+    mixed_norm: Norm | None = None
+    end_norm: Norm | None = None
 
 
 @dataclass
@@ -460,15 +463,23 @@ class Recipe:
 
     embedding: Tensor
     embedding_scale: float
+    embedding_projection: Linear | None  # to the width of the layers, where tokens are narrower
     positions: Tensor | None  # learned, added to the embedding
     position_offset: int
     embedding_norm: Norm | None  # then
     layers: list[Layer]
     final_norm: Norm | None
+    head_projection: Linear | None  # to what the head reads, where that is narrower
     head: Linear
     head_scale: float
     head_softcap: float
     token_inputs: TokenInputs | None = None
+
+    @property
+    def width(self) -> int:
+        """Of the residual stream."""
+        projection = self.embedding_projection
+        return int(self.embedding.shape[1]) if projection is None else len(projection.weight)
 
     @property
     def caches(self) -> list[Attending]:

@@ -34,7 +34,8 @@ void empty(Run& run, int index, const Step& step) {
     run.share(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
 }
 
-// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions). The first operation of a step.
+// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions), or of these what there is. The first
+// operation of a step.
 template <class F>
 void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
@@ -42,7 +43,9 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
     run.share(index, step.tokens, [&](int t) {
         empty_groups<F>(run, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
-        if (op.mode == 1 && op.format == kEight) {
+        if (!table) {
+            memset(out, 0, (size_t)op.n * sizeof *out);
+        } else if (op.mode == 1 && op.format == kEight) {
             for (int i = 0; i < op.n; ++i) out[i] = code_of(op, step.ids[t], i) * op.scale;
         } else if (op.mode == 1 && op.format == kTwelve) {
             twelve_column(op, op.n, (int)step.ids[t], op.scale, out);

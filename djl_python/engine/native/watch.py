@@ -112,7 +112,7 @@ def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
 
     def after(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
         first, hidden = begun.pop()
-        out = result[0] if isinstance(result, tuple) else result
+        out = result[0] if isinstance(result, (tuple, list)) else result
         events, calls, called = (slice(*each) for each in zip(first, ends(), strict=True))
         seen.spans.append(Span(layer, events, calls, called, hidden, out.clone()))
 

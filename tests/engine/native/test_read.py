@@ -55,6 +55,8 @@ def features(recipe: Recipe) -> dict[str, Any]:
         "parallel": layer.parallel,
         "embedding_scale": round(recipe.embedding_scale, 6),
         "learned_positions": recipe.positions is not None,
+        "norms_of_stream": (layer.mixed_norm is not None, layer.end_norm is not None),
+        "narrow": (recipe.embedding_projection is not None, recipe.head_projection is not None),
         "embedding_norm": recipe.embedding_norm is not None,
         "reads": [each.reads for each in recipe.attentions],
         "token_inputs": recipe.token_inputs is not None,
@@ -105,6 +107,8 @@ _LLAMA = {
     "parallel": False,
     "embedding_scale": 1.0,
     "learned_positions": False,
+    "norms_of_stream": (False, False),
+    "narrow": (False, False),
     "embedding_norm": False,
     "scale": 1.0,
     "slopes": None,
@@ -161,6 +165,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "phi": _PLAIN | {"rotated": 8, "activation": "gelu_tanh", "parallel": True},
     "gpt2": _PLAIN | {"rotated": 0, "activation": "gelu_tanh", "learned_positions": True},
     "opt": _PLAIN | {"rotated": 0, "activation": "relu", "learned_positions": True},
+    "opt_350m": _PLAIN
+    | {
+        **{"rotated": 0, "activation": "relu", "learned_positions": True},
+        **{"norms": "----", "norms_of_stream": (True, True), "narrow": (True, True)},
+    },
     "nanochat": _LLAMA
     | {
         "norms": "--r-",  # what the first layer reads is normed already
@@ -275,6 +284,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "codegen": _OWN
     | {"rotated": 8, "kv_heads": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
     "xglm": _OWN | {"rotated": 0, "learned_positions": True, "embedding_scale": 8.0},
+    "openai_gpt": _OWN
+    | {
+        **{"rotated": 0, "activation": "gelu_tanh", "learned_positions": True},
+        **{"norms": "----", "norms_of_stream": (True, True)},
+    },
     "gptj": _OWN | {"rotated": 8, "attention_bias": False, "activation": "gelu_tanh", "parallel": True},
 }
 

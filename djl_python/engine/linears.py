@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .native.parts import as_linear, places_in
-from .native.recipe import Linear
+from .native.recipe_parts import Linear
 from .quantization import GROUP, Codes, Quantize, quantized
 
 log = logging.getLogger(__name__)

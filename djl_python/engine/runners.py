@@ -38,7 +38,7 @@ from .native.places import KEYS
 from .native.pool import FORMATS, Pool
 from .native.program import Program
 from .native.read import read_recipe
-from .native.recipe import NotUnderstoodError
+from .native.recipe_parts import NotUnderstoodError
 from .native.runner import NativeModelRunner
 from .native.siblings import joined
 from .native.stand_ins import StandIns

@@ -19,7 +19,7 @@ from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here
 from djl_python.engine.native.library import library, processors_here
 from djl_python.engine.native.linears import NativeLinears
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch
 

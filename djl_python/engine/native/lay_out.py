@@ -16,7 +16,8 @@ from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import ADD, STORE, STORE_FP32, Layout, Rows
 from .packing import Packed
 from .pool import NORMS, Kind
-from .recipe import Attending, Attention, Experts, LatentAttention, Layer, Mixer, Recipe
+from .recipe import Experts, Layer, Recipe
+from .recipe_mixers import Attending, Attention, LatentAttention, Mixer
 
 
 def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> None:

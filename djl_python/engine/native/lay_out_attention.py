@@ -11,7 +11,8 @@ import torch
 from .layout import STORE_FP32, Layout, Rows
 from .places import cache_fields, heads_fit
 from .pool import Kind
-from .recipe import Attending, Attention, NotUnderstoodError, Rotary
+from .recipe_mixers import Attending, Attention
+from .recipe_parts import NotUnderstoodError, Rotary
 
 
 @dataclass

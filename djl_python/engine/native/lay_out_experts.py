@@ -9,7 +9,8 @@ import torch
 from .lay_out_mlp import lay_out_mlp
 from .layout import ADD, STORE, STORE_FP32, Layout, Rows
 from .pool import ACTIVATIONS, Kind
-from .recipe import ExpertGroups, Experts, Norm, NotUnderstoodError, Stacked
+from .recipe import ExpertGroups, Experts
+from .recipe_parts import Norm, NotUnderstoodError, Stacked
 
 _MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
 

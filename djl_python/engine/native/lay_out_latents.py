@@ -10,7 +10,8 @@ from .layout import STORE, STORE_FP32, Layout, Rows
 from .mapped import let_go
 from .places import cache_fields, heads_fit
 from .pool import Kind
-from .recipe import LatentAttention, NotUnderstoodError
+from .recipe_mixers import LatentAttention
+from .recipe_parts import NotUnderstoodError
 
 
 def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cache: CachePlaces, *, last: bool) -> Rows:

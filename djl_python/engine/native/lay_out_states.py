@@ -10,17 +10,8 @@ import torch
 from .delta_rule import EPS
 from .layout import STORE, STORE_FP32, Layout, Rows
 from .pool import ACTIVATIONS, NORMS, Kind
-from .recipe import (
-    Convolution,
-    DeltaNet,
-    GatedNorm,
-    Norm,
-    SelectiveSpace,
-    ShortConvolution,
-    Stacked,
-    Stateful,
-    StateSpace,
-)
+from .recipe_mixers import Convolution, DeltaNet, GatedNorm, SelectiveSpace, ShortConvolution, Stateful, StateSpace
+from .recipe_parts import Norm, Stacked
 
 
 @dataclass

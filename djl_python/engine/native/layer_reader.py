@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .near import factor_of, same
 from .parts import as_linear, as_norm
-from .recipe import Linear, Norm, NotUnderstoodError
+from .recipe_parts import Linear, Norm, NotUnderstoodError
 from .watch import Event, Watched
 
 

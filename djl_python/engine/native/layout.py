@@ -17,7 +17,7 @@ from .mapped import let_go
 from .memory import Arena
 from .packing import PANEL, Packed, Packer
 from .pool import NORMS, Kind, Op, Pool
-from .recipe import Linear, Norm, OfExperts, Stacked
+from .recipe_parts import Linear, Norm, OfExperts, Stacked
 
 STORE, ADD, STORE_FP32 = range(3)
 _LINE: Final = 64  # bytes of a line of a cache

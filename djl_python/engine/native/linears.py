@@ -17,7 +17,7 @@ from .mapped import let_go
 from .memory import Arena
 from .packing import Packed, Packer
 from .pool import Kind, Op, Pool, Step
-from .recipe import Linear, NotUnderstoodError
+from .recipe_parts import Linear, NotUnderstoodError
 
 
 class NativeLinears:

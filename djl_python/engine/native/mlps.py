@@ -17,7 +17,8 @@ from .packing import Packed
 from .parts import as_linear
 from .pool import Pool
 from .read_mlp import read_mlp
-from .recipe import Linear, Mlp, NotUnderstoodError
+from .recipe import Mlp
+from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event
 
 _MOST_LINEARS: Final = 3

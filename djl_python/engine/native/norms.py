@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..images import MISFITS
 from .near import distance, rounds_to
 from .pool import NORMS, Kind, Op, Pool, Step
-from .recipe import GatedNorm, Norm
+from .recipe_mixers import GatedNorm
+from .recipe_parts import Norm
 
 # With fewer numbers than this the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000

@@ -20,7 +20,7 @@ from ..quantization import Codes, Quantize, alike, quantized
 from .memory import Arena
 from .pages import give_back
 from .pool import Kind, Op, Pool, Step
-from .recipe import Linear, NotUnderstoodError
+from .recipe_parts import Linear, NotUnderstoodError
 
 PANEL: Final = 64
 SAME, TWELVE, EIGHT, FOUR, EIGHT_BY_GROUP = range(5)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..coded_linear import CodedLinear
 from ..images import MISFITS
 from .near import distance, same
-from .recipe import Linear, Norm
+from .recipe_parts import Linear, Norm
 from .watch import Event
 
 _USUAL_EPSILONS: Final = (1e-5, 1e-6)

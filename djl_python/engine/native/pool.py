@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .library import library
-from .recipe import NotUnderstoodError
+from .recipe_parts import NotUnderstoodError
 
 #: What the kernels compute with.
 FORMATS: Final = (torch.bfloat16, torch.float32)

@@ -24,7 +24,8 @@ from .memory import Arena, Growing, as_tensor
 from .packing import PANEL
 from .places import Places, Spans
 from .pool import Op, Pool
-from .recipe import NotUnderstoodError, Recipe
+from .recipe import Recipe
+from .recipe_parts import NotUnderstoodError
 
 _KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
 

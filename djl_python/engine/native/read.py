@@ -22,14 +22,8 @@ from .parts import as_linear, as_norm
 from .read_attention import rotaries
 from .read_inputs import SeenInputs, read_inputs
 from .read_layer import read_layer
-from .recipe import (
-    Experts,
-    Layer,
-    Linear,
-    NotUnderstoodError,
-    Recipe,
-    Rotary,
-)
+from .recipe import Experts, Layer, Recipe
+from .recipe_parts import Linear, NotUnderstoodError, Rotary
 from .watch import Event, Watched, watch
 from .watch_windows import watch_windows
 

@@ -14,7 +14,8 @@ from .layer_reader import LayerReader, Projected, made_by
 from .near import factor_of, rounded, same
 from .parts import rms
 from .read_columns import other_columns
-from .recipe import Attention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
+from .recipe_mixers import Attention
+from .recipe_parts import Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import TOKENS, Event, Watched
 from .watch_attention import Call
 

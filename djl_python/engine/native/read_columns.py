@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .causal_conv import MOST_TAPS
 from .pool import ACTIVATIONS
-from .recipe import Convolution, NotUnderstoodError
+from .recipe_mixers import Convolution
+from .recipe_parts import NotUnderstoodError
 from .watch_functions import Called
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..expert_stacks import ExpertStack
 from .near import distance, factor_of, rounded, same
-from .recipe import ExpertGroups, Experts, Linear, NotUnderstoodError, OfExperts, Router
+from .recipe import ExpertGroups, Experts, Router
+from .recipe_parts import Linear, NotUnderstoodError, OfExperts
 from .watch import Event
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on

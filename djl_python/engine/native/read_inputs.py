@@ -10,7 +10,8 @@ from .layer_reader import LayerReader
 from .near import distance, factor_of, rounded, same
 from .parts import as_linear, as_norm
 from .read_mlp import FUNCTIONS
-from .recipe import Linear, Mlp, NotUnderstoodError, TokenBranch, TokenInputs
+from .recipe import Mlp, TokenBranch, TokenInputs
+from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event, Watched
 
 

@@ -13,7 +13,8 @@ from .layer_reader import LayerReader, Projected
 from .near import same
 from .read_attention import rotate
 from .read_columns import columns_if_any, columns_of, other_columns
-from .recipe import LatentAttention, Linear, Norm, NotUnderstoodError, Rotary, Stacked
+from .recipe_mixers import LatentAttention
+from .recipe_parts import Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import Event
 from .watch_attention import Call
 

@@ -18,7 +18,9 @@ from .read_inputs import SeenInputs, read_branch
 from .read_latents import expansion_of, read_latents
 from .read_mlp import FUNCTIONS, read_mlp
 from .read_states import read_states
-from .recipe import Branch, Experts, Layer, Linear, Mixer, Mlp, Norm, NotUnderstoodError, Rotary, What
+from .recipe import Branch, Experts, Layer, Mlp, What
+from .recipe_mixers import Mixer
+from .recipe_parts import Linear, Norm, NotUnderstoodError, Rotary
 from .watch import Event
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..coded_linear import halves
 from .near import distance, rounds_to, same
-from .recipe import Linear, Mlp, NotUnderstoodError
+from .recipe import Mlp
+from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event
 
 FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {

@@ -12,7 +12,8 @@ from .mamba2 import MOST_STATE
 from .near import same
 from .parts import rms
 from .read_columns import columns_of, read_convolution
-from .recipe import Linear, Norm, NotUnderstoodError, SelectiveSpace, Stacked
+from .recipe_mixers import SelectiveSpace
+from .recipe_parts import Linear, Norm, NotUnderstoodError, Stacked
 from .watch_functions import Called
 
 _EPSILONS: Final = (1e-6, 1e-5)

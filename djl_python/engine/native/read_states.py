@@ -15,17 +15,8 @@ from .near import distance, same
 from .norms import likely_norms
 from .read_columns import columns_if_any, columns_of, other_columns, read_convolution
 from .read_selective import read_selective_space
-from .recipe import (
-    Convolution,
-    DeltaNet,
-    GatedNorm,
-    Linear,
-    NotUnderstoodError,
-    ShortConvolution,
-    Stacked,
-    Stateful,
-    StateSpace,
-)
+from .recipe_mixers import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stateful, StateSpace
+from .recipe_parts import Linear, NotUnderstoodError, Stacked
 from .watch import Event
 from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, SELECTIVE_SCAN, Called
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..expert_stacks import stacks_of
 from .mapped import in_passing
-from .recipe import NotUnderstoodError
+from .recipe_parts import NotUnderstoodError
 from .watch_attention import Call, watch_attention
 from .watch_functions import Called, watch_functions
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import PAGED, watching
 from .near import distance, same
-from .recipe import NotUnderstoodError
+from .recipe_parts import NotUnderstoodError
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)

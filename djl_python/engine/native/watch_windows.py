@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import PAGED
 from .mapped import in_passing
-from .recipe import NotUnderstoodError
+from .recipe_parts import NotUnderstoodError
 from .watch_attention import MASKED, SOFTMAXES, Call
 
 _NAMES: Final = ("sliding_window", "window_size", "attention_window")

@@ -16,7 +16,7 @@ from djl_python.engine.native.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.native.read_mlp import FUNCTIONS
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 from djl_python.engine.quantization import Quantize, quantized
 from tests.coded_checkpoints import Method, rounded
 

@@ -21,7 +21,7 @@ from djl_python.engine.native.linears import NativeLinears
 from djl_python.engine.native.mlps import NativeMlp, as_mlp
 from djl_python.engine.native.modules import replace_mlps_, replace_norms_
 from djl_python.engine.native.parts import as_linear
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 from djl_python.engine.quantization import Quantize
 
 _SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 100, "num_hidden_layers": 1}

@@ -11,7 +11,7 @@ from torch import Tensor
 from djl_python.engine.native.memory import Arena
 from djl_python.engine.native.packing import SAME, TWELVE, Packed, Packer
 from djl_python.engine.native.pool import Kind, Op, Pool, Step
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 
 STORE_FP32 = 2
 SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one in parts

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 
 
 def a_product(linears: NativeLinears, columns: int, width: int) -> NativeLinear:

@@ -12,15 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import (
-    Attending,
-    ExpertGroups,
-    Experts,
-    LatentAttention,
-    Mlp,
-    NotUnderstoodError,
-    Recipe,
-)
+from djl_python.engine.native.recipe import ExpertGroups, Experts, Mlp, Recipe
+from djl_python.engine.native.recipe_mixers import Attending, LatentAttention
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.recipe import Linear
+from djl_python.engine.native.recipe_parts import Linear
 from djl_python.engine.native.siblings import joined
 from djl_python.engine.quantization import Quantize
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.bloom import modeling_bloom
 
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import NotUnderstoodError
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.watch_attention import alibi_slopes
 from tests.checkpoints import OWN_ATTENTION, build_checkpoint
 

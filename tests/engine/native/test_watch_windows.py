@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPTNeoForCausalLM
 
 from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe import NotUnderstoodError
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from tests.checkpoints import build_checkpoint
 
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from .protocol import AnyMessage, FrameReader, encode_frame
+from .protocol import AnyMessage, FrameReader, FrameWriter
 
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 # asyncio's own buffer for a read is larger than malloc keeps: each read would map memory and give it back.
@@ -39,7 +39,7 @@ class Channel(asyncio.BufferedProtocol):
         self._on_closed = on_closed
         self._reader = FrameReader()
         self._read = memoryview(bytearray(_READ_BYTES))
-        self._outgoing: list[AnyMessage] = []
+        self._outgoing = FrameWriter()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.closed = False
@@ -53,23 +53,30 @@ class Channel(asyncio.BufferedProtocol):
         await self._loop.create_connection(lambda: self, sock=sock)
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message for the next frame; see the module. Dropped once closed."""
+        """Queue a message for the next frame; see the module. Dropped once closed.
+
+        Raises:
+            OverflowError, TypeError, ValueError: it can't be encoded. Others are not touched by that.
+        """
         if self.closed:
             return
-        if not self._outgoing:
+        begins = not self._outgoing
+        self._outgoing.add(message)
+        if begins:
             self._loop.call_soon(self.flush)
             _unsent.append(self)
-        self._outgoing.append(message)
 
     def flush(self) -> None:
         """Send what is queued now."""
         if not self._outgoing:
             return
-        self.before_frame()
         _unsent.remove(self)
-        if self._transport is not None and not self.closed:
-            self._transport.write(encode_frame(self._outgoing))
-        self._outgoing = []
+        try:
+            self.before_frame()
+        finally:
+            frame = self._outgoing.take()
+            if self._transport is not None and not self.closed:
+                self._transport.write(frame)
 
     async def drain(self) -> None:
         """Flush, then wait until the kernel has everything (before a deliberate exit)."""

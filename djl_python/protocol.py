@@ -17,6 +17,9 @@ from .types import EngineStats, Images, SamplingParams, TokenEvent
 
 MAX_FRAME_BYTES: Final = 1 << 30
 _LENGTH: Final = struct.Struct("<I")
+_ARRAY: Final = struct.Struct(">BI")
+_ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1, whatever it has
+_HEAD_BYTES: Final = _LENGTH.size + _ARRAY.size
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -147,12 +150,48 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyMessage])
 
 
+class FrameWriter:
+    """Messages in, frames out."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._buffer = bytearray(_HEAD_BYTES)
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, message: AnyMessage) -> None:
+        """Another message of the next frame.
+
+        Raises:
+            OverflowError, TypeError, ValueError: it has what no frame can hold. The frame is as it was.
+        """
+        end = len(self._buffer)
+        try:
+            _encoder.encode_into(message, self._buffer, end)
+        except BaseException:
+            del self._buffer[end:]
+            raise
+        self._count += 1
+
+    def take(self) -> bytes:
+        """The frame of all that was added since the last one."""
+        buffer = self._buffer
+        _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
+        _ARRAY.pack_into(buffer, _LENGTH.size, _ARRAY_32, self._count)
+        self._begin()
+        return bytes(buffer)
+
+
 def encode_frame(messages: Iterable[AnyMessage]) -> bytes:
     """Messages -> one frame."""
-    buffer = bytearray(_LENGTH.size)
-    _encoder.encode_into(list(messages), buffer, _LENGTH.size)
-    _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
-    return bytes(buffer)
+    writer = FrameWriter()
+    for message in messages:
+        writer.add(message)
+    return writer.take()
 
 
 class FrameReader:

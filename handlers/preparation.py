@@ -115,6 +115,9 @@ class Preparation:
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
         sampling = self._fitted(request, len(ids), field)
+        if request.bad_sequences:
+            banned = await asyncio.to_thread(self._tokenizer.bad_words, request.bad_sequences)
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=sampling.bad_words_ids + banned)
         use = prompt.tool_use if isinstance(prompt, Chat) else None
         if use is None or not use.tools or use.choice == "none":
             prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
@@ -155,6 +158,7 @@ class Preparation:
         """The sampling parameters as far as the context has room; the finish reason tells where it ended a text."""
         sampling = request.sampling
         self._check_ids(sampling.logit_bias, "logit_bias")
+        self._check_ids(sampling.stop_token_ids, "stop_token_ids")
         if prompt_tokens >= self._context:
             raise ContextLengthError(prompt_tokens, None, self._context, field)
         if self._max_input is not None and prompt_tokens > self._max_input:
@@ -166,7 +170,7 @@ class Preparation:
             sampling,
             max_new_tokens=room,
             min_new_tokens=min(sampling.min_new_tokens, room),
-            bad_words_ids=sampling.bad_words_ids + self._tokenizer.bad_words(request.bad_sequences),
+            top_k=sampling.top_k if sampling.top_k < self._tokenizer.vocab_size else 0,
         )
 
     def _with_tools(

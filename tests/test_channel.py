@@ -7,7 +7,7 @@ import pytest
 
 from djl_python import event_loop
 from djl_python.channel import Channel
-from djl_python.protocol import AnyMessage, Cancel, encode_frame
+from djl_python.protocol import AnyMessage, Cancel, Report, Status, encode_frame
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -68,6 +68,26 @@ def test_what_is_sent_in_one_turn_is_one_frame(run: Run) -> None:
         one.channel.send(Cancel(2))
         await asyncio.wait_for(other.came.wait(), 5)
         assert (other.heard, other.reads) == ([Cancel(1), Cancel(2)], 1)
+        one.channel.close()
+        await asyncio.wait_for(other.closed.wait(), 5)
+
+    run(scene())
+
+
+def test_what_cannot_be_encoded_costs_nobody_else_anything(run: Run) -> None:
+    async def scene() -> None:
+        one, other = await pair()
+        for wrong in (Cancel(1 << 64), Status("failed", "caf\udce9"), Report(gauges={"x": object()})):  # type: ignore[dict-item]
+            one.channel.send(Cancel(1))
+            with pytest.raises((OverflowError, TypeError, ValueError)):
+                one.channel.send(wrong)
+            one.channel.send(Cancel(2))
+            await asyncio.wait_for(other.came.wait(), 5)
+            assert other.heard == [Cancel(1), Cancel(2)]
+            other.heard.clear()
+            other.came.clear()
+            with pytest.raises((OverflowError, TypeError, ValueError)):  # nothing else is waiting
+                one.channel.send(wrong)
         one.channel.close()
         await asyncio.wait_for(other.closed.wait(), 5)
 

@@ -18,14 +18,13 @@ from ..output_formatter import encode_json
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
+from .word_lists import excess
 
 #: Sequences that one prompt may ask for, as OpenAI.
 MAX_CHOICES: Final = 128
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
 UNBOUNDED: Final = 2**31 - 1
-#: Of all stop sequences of a request together, in characters.
-MAX_STOP_CHARS: Final = 32_768
 #: Sampling rules that only a draw obeys, with the values that switch each off.
 _DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
 
@@ -164,8 +163,9 @@ def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
     """
     if fields.seed is not None and not is_seed(fields.seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {fields.seed}", "seed")
-    if (chars := sum(map(len, fields.stop_sequences))) > MAX_STOP_CHARS:
-        raise ParameterError(f"stop: expected at most {MAX_STOP_CHARS} characters together, got {chars}", "stop")
+    for name, words in (("stop", fields.stop_sequences), ("bad_words", fields.bad_words or ())):
+        if wrong := excess(words):
+            raise ParameterError(f"{name}: {wrong}", name)
     if (fields.min_tokens or 0) > max_new_tokens:
         raise ParameterError(
             f"min_tokens: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}", "min_tokens"

@@ -17,11 +17,10 @@ from ..errors import ParameterError
 from ..types import Branching, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
+from .word_lists import excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
-#: Of all stop_sequences, or all bad_sequences, of one request together.
-MAX_SEQUENCES_CHARS: Final = 32_768
 #: Of one request.
 MAX_SEQUENCES: Final = 128
 #: With a longer answer's length to this power, scores would leave the range of floating-point numbers.
@@ -177,9 +176,8 @@ def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
         raise _error("seed", f"expected {_expected('seed')}, got {parameters.seed}")
     for name in ("stop_sequences", "bad_sequences"):
         given = getattr(parameters, name)
-        chars = 0 if given is None or isinstance(given, bool) else sum(map(len, given))
-        if chars > MAX_SEQUENCES_CHARS:
-            raise _error(spelled[name], f"expected at most {MAX_SEQUENCES_CHARS} characters together, got {chars}")
+        if wrong := excess([given] if isinstance(given, str) else [] if isinstance(given, bool) else given or []):
+            raise _error(spelled[name], wrong)
     longest = max_new_tokens(parameters)
     if (parameters.min_new_tokens or 0) > longest:
         raise _error(

@@ -36,13 +36,12 @@ from .seeds import drawn_seed
 from .typed_body import read_body, unknown_fields
 from .typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
 from .typed_stream import TypedStreamFormatter
+from .word_lists import MAX_WORDS, excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
 MAX_IMAGES: Final = 1
 #: Of all stop texts together.
-MAX_STOP_CHARS: Final = 32_768
-MAX_STOPS: Final = 1024
 _BASE_MODEL: Final = "None"
 
 Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]
@@ -78,7 +77,7 @@ class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
     truncate: Annotated[Count | None, Meta(description="Keep so many of the prompt's tokens.")] = None
     typical_p: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Without effect.")] = None
     watermark: Annotated[bool | None, Meta(description="Without effect.")] = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_WORDS)] | None = None
     adapter_id: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]{1,256}$")] | None,
         Meta(description='Only "None", the base model.'),
@@ -187,8 +186,8 @@ def _check(parameters: MindieParameters) -> None:
         raise _error("decoder_input_details", "expected false where the answer is a stream, got true")
     if parameters.seed is not None and not 1 <= parameters.seed <= MAX_SEED:
         raise _error("seed", f"expected an integer > 0 and <= {MAX_SEED}, got {parameters.seed}")
-    if (chars := sum(map(len, _stops(parameters)))) > MAX_STOP_CHARS:
-        raise _error("stop", f"expected at most {MAX_STOP_CHARS} characters together, got {chars}")
+    if wrong := excess(_stops(parameters)):
+        raise _error("stop", wrong)
     if parameters.adapter_id not in (None, _BASE_MODEL):
         raise _error("adapter_id", f'expected "{_BASE_MODEL}": this model has no adapters')
 

@@ -17,6 +17,7 @@ from ..types import Branching, Grammar, SamplingParams
 from .generation_fields import GenerationFields, grammar_of
 from .seeds import engine_seed, is_seed
 from .tgi_types import GenerateParameters
+from .word_lists import excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 100
 
@@ -62,6 +63,8 @@ def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> N
     stops = len(parameters.stop or ())
     if stops > option.max_stop_sequences:
         raise _refusal("stop", f"`stop` supports up to {option.max_stop_sequences} stop sequences. Given: {stops}")
+    if wrong := excess(parameters.stop or ()):
+        raise _refusal("stop", f"`stop`: {wrong}")
     if parameters.seed is not None and not is_seed(parameters.seed):
         raise _refusal("seed", f"`seed` must be a 64-bit integer. Given: {parameters.seed}")
     top_n = parameters.top_n_tokens or 0

@@ -28,6 +28,7 @@ from .triton_types import (
     TritonResponse,
 )
 from .typed_body import read_body
+from .word_lists import excess
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
@@ -141,7 +142,7 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
     """A request in this project's terms; `ignored` are names that have no effect, to which more may come.
 
     Raises:
-        ParameterError: two parameters contradict each other, or a seed has too many bits.
+        ParameterError: two parameters contradict each other, a seed has too many bits, or texts are too many.
     """
     max_tokens = _either(parameters, "max_new_tokens") or DEFAULT_MAX_TOKENS
     min_tokens = _either(parameters, "min_length") or 0
@@ -162,11 +163,11 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
         prompt=prompt,
         sampling=SamplingParams(max_new_tokens=max_tokens, min_new_tokens=min_tokens, **sampling),
         text=TextOptions(
-            stop_sequences=_words(_either(parameters, "stop_words")),
+            stop_sequences=_words("stop", _either(parameters, "stop_words")),
             **{name: value for name in _TEXT if (value := getattr(parameters, name)) is not None},
         ),
         truncate=parameters.truncate,
-        bad_sequences=_words(parameters.bad_words),
+        bad_sequences=_words("bad_words", parameters.bad_words),
         ignored=tuple(sorted(set(ignored))),
     )
 
@@ -199,9 +200,12 @@ def _without_effect(parameters: TritonParameters) -> list[str]:
     return [*names, "do_sample"] if parameters.do_sample else names
 
 
-def _words(words: str | list[str] | None) -> tuple[str, ...]:
+def _words(name: str, words: str | list[str] | None) -> tuple[str, ...]:
     """An empty string asks for nothing, as in TensorRT-LLM's examples."""
-    return tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
+    found = tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
+    if wrong := excess(found):
+        raise ParameterError(f"{name}: {wrong}", name)
+    return found
 
 
 class GenerateFormatter(Formatter):

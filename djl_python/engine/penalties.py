@@ -6,6 +6,8 @@ those tokens' scores are read and written.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 
 from ..types import SamplingParams
 from .sequence import Sequence
+
+_MOST: Final = 1e30
 
 
 class Occurrences:
@@ -91,6 +95,6 @@ def penalize(scores: Tensor, rows: list[int], occurred: list[Occurrences], penal
 
 
 def penalties_of(params: list[SamplingParams]) -> npt.NDArray[np.float32]:
-    """(3, R), as `penalize` takes them."""
-    rows = [(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params]
+    """(3, R), as `penalize` takes them; what would leave fp32's range with a score stays within it."""
+    rows = [(min(max(p.repetition_penalty, 1 / _MOST), _MOST), p.presence_penalty, p.frequency_penalty) for p in params]
     return np.array(rows, np.float32).reshape(-1, 3).T

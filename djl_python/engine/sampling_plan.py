@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sized
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from ..types import SamplingParams
+
+_COLDEST: Final = 1e-37  # one over less is no fp32 number; what is this cold takes the likeliest token
 
 
 class Plan:
@@ -63,7 +66,7 @@ def indices(numbers: Sized, device: torch.device) -> Tensor:
 
 def samples(params: SamplingParams) -> bool:
     """Whether a draw takes a random number."""
-    return params.do_sample and params.temperature > 0
+    return params.do_sample and params.temperature > _COLDEST
 
 
 def _changes(params: SamplingParams) -> bool:

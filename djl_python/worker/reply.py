@@ -96,19 +96,19 @@ class ChannelMetrics:
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter."""
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + amount
+            self._counts[name] = self._counts.get(name, 0) + float(amount)
             self._schedule()
 
     def gauge(self, name: str, value: float) -> None:
         """Set a gauge."""
         with self._lock:
-            self._gauges[name] = value
+            self._gauges[name] = float(value)
             self._schedule()
 
     def observe(self, name: str, *values: float) -> None:
         """Add observations to a histogram."""
         with self._lock:
-            self._observations.setdefault(name, []).extend(values)
+            self._observations.setdefault(name, []).extend(map(float, values))
             self._schedule()
 
     def flush(self) -> None:

@@ -141,6 +141,54 @@ def test_a_chat_is_its_template_gone_on_with(plain: RunningServer) -> None:
     assert texts(plain, {"chat": ("/generate", GENERATE | {"inputs": written}, whole)})["chat"] == said
 
 
+HUGE = 1 << 64
+SAMPLED = {"temperature": 1, "top_k": HUGE}
+TOO_LONG = ["x" * 20_000, "y" * 20_000]
+TOO_MANY = ["x"] * 2_000
+
+
+def with_parameters(body: Any, parameters: dict[str, Any]) -> Any:
+    """Where this dialect has them."""
+    return (
+        {**body, "parameters": {**body["parameters"], **parameters}} if "parameters" in body else {**body, **parameters}
+    )
+
+
+@pytest.mark.parametrize("name", [*PROMPTED, *CHATTED])
+def test_no_number_is_too_large_for_the_others(plain: RunningServer, name: str) -> None:
+    """More than all tokens is all of them; what can be no token is refused, and the next one is answered."""
+    path, body, read = (PROMPTED | CHATTED)[name]
+    answer = post(plain, path, with_parameters(body, SAMPLED))
+    assert answer.status_code == 200 and read(objects(answer)), answer.text
+    if not name.startswith("T"):
+        refused = post(plain, path, with_parameters(body, {"stop_token_ids": [HUGE]}))
+        assert refused.status_code in (400, 424), refused.text
+        assert f"stop_token_ids: token id {HUGE}, expected 0 to" in refused.text
+    assert post(plain, path, body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        ("/invocations", GENERATE, ("stop_sequences", "bad_sequences")),
+        ("/v1/completions", COMPLETE, ("stop", "bad_words")),
+        ("/v1/chat/completions", CHAT, ("stop", "bad_words")),
+        ("/generate", GENERATE, ("stop",)),
+        ("/v2/models/demo/generate", TRITON, ("stop_words", "bad_words")),
+    ],
+)
+def test_texts_to_look_for_are_limited(plain: RunningServer, path: str, body: Any, fields: tuple[str, ...]) -> None:
+    beside = path.startswith("/v2")  # whose parameters are no lists
+    for field in fields:
+        refused = post(plain, path, {**body, field: TOO_LONG} if beside else with_parameters(body, {field: TOO_LONG}))
+        assert refused.status_code in (400, 422, 424), refused.text
+        assert "expected at most 32768 characters together, got 40000" in refused.text
+    if path != "/generate":  # TGI has a limit of its own
+        many = {fields[-1]: TOO_MANY}
+        refused = post(plain, path, {**body, **many} if beside else with_parameters(body, many))
+        assert "expected at most 1024 texts, got 2000" in refused.text
+
+
 # ------------------------------------------------------------------------------------------------ errors
 
 

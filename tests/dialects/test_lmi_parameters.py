@@ -229,7 +229,7 @@ def test_unknown_parameters_can_be_refused() -> None:
         ({"stop": ["x" * 20_000] * 2}, "parameters.stop: expected at most 32768 characters together, got 40000"),
         (
             {"bad_sequences": ["x"] * 40_000},
-            "parameters.bad_sequences: expected at most 32768 characters together, got 40000",
+            "parameters.bad_sequences: expected at most 1024 texts, got 40000",
         ),
         ({"n": 0}, "parameters.n: expected an integer >= 1 and <= 128, got 0"),
         ({"best_of": 129}, "parameters.best_of: expected an integer >= 1 and <= 128, got 129"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,22 @@ def test_temperature_zero_and_no_sampling_are_greedy() -> None:
     rows = logits(2)
     drawn = sampler().sample(rows, [sequence(0), sequence(1, do_sample=True, temperature=0.0)])
     assert [d.token_id for d in drawn] == rows.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-37, 2e-37, 1e-39, 1e-45, 5e-324])
+def test_almost_no_temperature_is_greedy(temperature: float) -> None:
+    row = logits(1)
+    drawn = sampler().sample(row, [sequence(0, do_sample=True, temperature=temperature)])
+    assert drawn[0].token_id == int(row.argmax())
+
+
+@pytest.mark.parametrize("penalty", [1e-45, 5e-324, 1e300])
+def test_no_penalty_is_too_great_for_the_scores(penalty: float) -> None:
+    row = logits(1)
+    best = int(row.argmax())
+    (drawn,) = sampler().sample(row.clone(), [sequence(0, [best, 3], repetition_penalty=penalty)])
+    assert math.isfinite(drawn.logprob or 0)
+    assert (drawn.token_id == best) == (penalty < 1)
 
 
 def test_repetition_penalty_is_transformers() -> None:

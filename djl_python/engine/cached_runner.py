@@ -75,8 +75,9 @@ class CachedModelRunner:
             tolerance: by how much logits may differ, relative to the greatest of them.
         """
         in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
+        alone = _trial(cls(model, device, functions), ids)
         try:
-            alone, shared = (_trial(cls(model, device, functions, each), ids) for each in (False, True))
+            shared = _trial(cls(model, device, functions, True), ids)
         except MISFITS as misfit:
             log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
             return cls(model, device, functions, in_pieces=in_pieces)
@@ -154,7 +155,10 @@ class CachedModelRunner:
                 **{self._argument: self._caches.get(sequence.id)},
                 **keep,
             )
-            self._caches[sequence.id] = output[self._argument]
+            if output.get(self._argument) is None:  # it keeps what it remembers to itself, of one batch
+                self._argument = ""
+            else:
+                self._caches[sequence.id] = output[self._argument]
         logits: Tensor = output.logits[0]
         return logits
 

@@ -64,7 +64,7 @@ class ModelDrafter:
         twins: list[tuple[Sequence, int]] = []
         for sequence, most in zip(sequences, ahead, strict=True):
             shadow = self._shadow(sequence)
-            count = shadow.confidence.worth(min(most, self._max_model_len - len(sequence.tokens)), cost)
+            count = shadow.confidence.worth(max(0, min(most, self._max_model_len - len(sequence.tokens))), cost)
             if count:
                 twins.append((_twin(sequence, shadow), count))
         drafts: Drafts = {}

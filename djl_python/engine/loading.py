@@ -20,6 +20,7 @@ from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
+from .rotations import contexts
 from .stored_loading import as_transformers_reads, unpack_linears_
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class LoadedModel:
     """A causal language model, with or without eyes, on its device, and what its checkpoint says about it.
 
     Attributes:
+        context, longest: tokens of a sequence at most, unless option.max_model_len says otherwise, and if it does.
         method: what its linears were quantized with, where they are `CodedLinear`s.
     """
 
@@ -49,6 +51,7 @@ class LoadedModel:
     dtype: torch.dtype
     vocabulary: int
     context: int
+    longest: int
     eos_ids: frozenset[int]
     method: str | None = None
 
@@ -143,12 +146,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         )
         checkpoint = None
     text = config.get_text_config(decoder=True)
+    context, longest = contexts(text)
     return LoadedModel(
         model=model,
         device=device,
         dtype=model.dtype,
         vocabulary=text.vocab_size,
-        context=_context(text),
+        context=context,
+        longest=longest,
         eos_ids=_eos_ids(model, text),
         method=None if checkpoint is None else checkpoint.method,
     )
@@ -214,9 +219,14 @@ def _check_quantization(settings: EngineSettings, device: torch.device, stored: 
 
 
 def can_page(loaded: LoadedModel) -> bool:
-    """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions."""
+    """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions.
+
+    Chunks that attention must not look across (Llama 4's) are in a mask that ours is not shown.
+    """
     parameters = inspect.signature(loaded.model.forward).parameters
     if "position_ids" not in parameters or "logits_to_keep" not in parameters:
+        return False
+    if "chunked_attention" in (getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or ()):
         return False
     try:
         set_attention(loaded.model, PAGED)
@@ -242,14 +252,6 @@ def set_attention(model: Any, name: str) -> None:
     if not parts:
         raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
     model.set_attn_implementation({parts[0]: name})
-
-
-def _context(config: Any) -> int:
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return 2048
 
 
 def _eos_ids(model: Any, config: Any) -> frozenset[int]:

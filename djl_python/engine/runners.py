@@ -45,6 +45,7 @@ from .native.stand_ins import StandIns
 from .quantization import Quantize
 from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
+from .rotations import settle_rotations_
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
 from .stored_loading import unpack_linears_
@@ -73,6 +74,7 @@ class OpenedRunner:
     chooser: Chooser = field(default_factory=TorchChooser)
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
     states: StateSlots | None = None  # of layers that keep one, where prefixes are shared
+    near: int = 0  # `Scheduler`'s
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -85,12 +87,13 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         ModelLoadError: the checkpoint or a setting does not fit.
     """
     loaded = load_model(settings, progress)
-    if settings.max_model_len and settings.max_model_len > loaded.context:
+    if settings.max_model_len and settings.max_model_len > loaded.longest:
         raise ModelLoadError(
-            f"option.max_model_len={settings.max_model_len} is more than the checkpoint's context of {loaded.context}"
+            f"option.max_model_len={settings.max_model_len} is more than the checkpoint's context of {loaded.longest}"
         )
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
+    settle_rotations_(loaded.model, wanted, but_long=settings.kernels != "torch")
     agreement = _agreement(settings, loaded)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     pages = can_page(loaded)
@@ -100,8 +103,11 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         return opened
     if advance is not None:
         advance.give_back()
-    with in_passing(loaded.model):
-        layers, recurrent = probe(loaded.model, loaded.device) if pages else ({}, None)
+    if settle_rotations_(loaded.model, wanted):
+        agreement = _agreement(settings, loaded)
+    layers, recurrent = _probed(loaded) if pages else ({}, None)
+    if not layers:
+        set_attention(loaded.model, own_attention)
     linears = _native_linears(settings, loaded)
     if layers and linears is not None:
         agreement.before_changes()
@@ -124,6 +130,16 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         type(loaded.model).__name__,
     )
     return _with_native(_open_cached(settings, loaded, wanted, eyes, functions), linears)
+
+
+def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
+    """The layers of a model whose attention can be replaced; none where it reads the mask that ours has no use for."""
+    try:
+        with in_passing(loaded.model):
+            return probe(loaded.model, loaded.device)
+    except MISFITS as misfit:
+        log.info("%s can't be paged: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
+        return {}, None
 
 
 def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
@@ -288,6 +304,7 @@ def _open_native(
         share_prefixes=True,
         takes_drafts=states is None,
         states=states,
+        near=recipe.near,
         chooser=NativeChooser(program.pool, program.maxima_of),
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",

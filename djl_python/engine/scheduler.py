@@ -36,10 +36,15 @@ class Chunk:
 
 
 class Scheduler:
-    """First come, first served; the youngest gives way when blocks run out and is recomputed later."""
+    """First come, first served; the youngest gives way when blocks run out and is recomputed later.
 
-    def __init__(self, blocks: BlockManager, *, max_sequences: int, max_prefill_tokens: int) -> None:
+    Args:
+        near: a sequence with more tokens is far, and what was computed before it was is computed again; 0: none is.
+    """
+
+    def __init__(self, blocks: BlockManager, *, max_sequences: int, max_prefill_tokens: int, near: int = 0) -> None:
         self.blocks = blocks
+        self._near = near
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
         self.pacer = PrefillPacer(max_prefill_tokens)
@@ -68,6 +73,8 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step: generating sequences and started prompts first, then new ones."""
+        if self._near:
+            self._go_far()
         if self._suspects:
             return self._schedule_suspect()
         generating = sum(sequence.remaining == 1 for sequence in self.running)
@@ -75,6 +82,13 @@ class Scheduler:
         chunks = self._fill(self.pacer.budget(generating, prompts) if prompts else 0)
         # Empty if those who generate had to give way, in a step that was to show what it costs without prompts.
         return chunks or self._fill(self.pacer.budget(0))
+
+    def _go_far(self) -> None:
+        for sequence in [*self.waiting, *reversed(self.running)]:
+            if not sequence.far and len(sequence.tokens) > self._near:
+                sequence.far = True
+                if sequence in self.running:
+                    self._preempt(sequence)
 
     def _fill(self, budget: int) -> list[Chunk]:
         """The chunks of a step with at most so many prompt tokens."""

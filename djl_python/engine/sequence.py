@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 #: What a run of positions holds: token ids, and where an image begins its digest.
 Content = tuple[int | bytes, ...]
+_FAR = b"far"  # before what a far sequence's hold, whose keys are others
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +34,7 @@ class Sequence:
         matcher: where it is in its grammar, if it has one.
         images: those of its prompt, if it has any.
         stops: after how many tokens its state is worth saving, where layers keep one (`state_slots`).
+        far: its positions turn as those of long texts do (`rotations`).
     """
 
     id: int
@@ -47,6 +49,7 @@ class Sequence:
     matcher: Matcher | None = None
     images: Images | None = None
     stops: tuple[int, ...] = ()
+    far: bool = False
 
     @property
     def remaining(self) -> int:
@@ -64,7 +67,7 @@ class Sequence:
         for position, digest in self.images.marks if self.images is not None else ():
             if start <= position < stop:
                 tokens[position - start] = digest
-        return tuple(tokens)
+        return (_FAR, *tokens) if self.far else tuple(tokens)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

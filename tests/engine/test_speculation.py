@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,15 @@ def test_limits_end_a_text_in_the_middle_of_its_drafts(path: Path) -> None:
     events = run_to_end(batch)
     assert len(events[0]) == 5
     assert len(events[1]) == 64 - len(LOOP)
+
+
+def test_a_text_may_be_longer_than_the_draft_models(path: Path, tmp_path: Path) -> None:
+    short = Path(shutil.copytree(path, tmp_path / "short"))
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    plain = answers(open_batch(path), [{"max_new_tokens": 150}] * 3)
+    made = answers(open_batch(path, speculative="draft", draft_model_path=str(short)), [{"max_new_tokens": 150}] * 3)
+    assert told(made) == told(plain)
 
 
 def test_a_constrained_request_has_no_drafts(path: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
     // In order: tokens that follow each other write to the same cache lines.
     run.share_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
-        const int64_t position = step.positions[t];
+        const int64_t position = step.turns[t];
         turn(row, op.heads, op.weight2, position);
         if (!op.keys) return;
         turn(row + queries, op.kv_heads, op.weight3, position);

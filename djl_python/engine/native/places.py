@@ -24,9 +24,13 @@ Span = tuple[Sequence, int, int]
 
 @dataclass(frozen=True)
 class Places:
-    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`."""
+    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`.
+
+    `turns` are the positions' rows in tables of rotations.
+    """
 
     positions: npt.NDArray[np.int64]
+    turns: npt.NDArray[np.int64]
     tile_start: npt.NDArray[np.int32]
     tile_size: npt.NDArray[np.int32]
     tile_table: npt.NDArray[np.int64]
@@ -41,7 +45,7 @@ class Places:
             block_count=len(self.blocks),
             block_bytes=block_bytes,
         )
-        for name in ("positions", "tile_start", "tile_size", "tile_table", "blocks"):
+        for name in ("positions", "turns", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(step, name, getattr(self, name).ctypes.data)
         return step
 
@@ -127,9 +131,10 @@ def slots_of(span: Span, block_size: int) -> list[int]:
     ]  # lists of numbers: most chunks are a single token
 
 
-def places_of(spans: list[Span], block_size: int, tile: int) -> Places:
-    """Of tokens that lie one span after the other."""
+def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> Places:
+    """Of tokens that lie one span after the other; `near` as `Rotary` has it."""
     positions: list[int] = []
+    turns: list[int] = []
     starts, sizes, tables = [], [], []
     blocks: list[int] = []
     for sequence, first, end in spans:
@@ -138,9 +143,13 @@ def places_of(spans: list[Span], block_size: int, tile: int) -> Places:
             sizes.append(min(tile, end - first - offset))
             tables.append(len(blocks))
         positions += range(first, end)
+        if near:
+            turns += range(first + near, end + near) if sequence.far else range(first, end)
         blocks += sequence.blocks[: (end - 1) // block_size + 1]
+    of_tokens = np.array(positions, np.int64)
     return Places(
-        positions=np.array(positions, np.int64),
+        positions=of_tokens,
+        turns=np.array(turns, np.int64) if near else of_tokens,
         tile_start=np.array(starts, np.int32),
         tile_size=np.array(sizes, np.int32),
         tile_table=np.array(tables, np.int64),

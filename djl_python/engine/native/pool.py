@@ -80,7 +80,7 @@ class Step(ctypes.Structure):
     _fields_ = (
         ("tokens", ctypes.c_int32),
         ("wanted", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "rows")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "turns", "slots", "rows")),
         ("tiles", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
         ("block_size", ctypes.c_int32),

@@ -61,6 +61,7 @@ struct Step {
     int32_t wanted;             // rows that a kGather takes, or whose scores are read
     const int64_t* ids;         // (tokens,)
     const int64_t* positions;   // (tokens,)
+    const int64_t* turns;       // (tokens,) rows of the rotations' tables
     const int64_t* slots;       // (tokens,)
     const int64_t* rows;        // (wanted,)
     int32_t tiles;              // attention: runs of tokens of one sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,11 @@ from .read_inputs import SeenInputs, read_inputs
 from .read_layer import read_layer
 from .recipe import Experts, Layer, Recipe
 from .recipe_parts import Linear, NotUnderstoodError, Rotary
-from .watch import Event, Watched, watch
+from .watch import TOKENS, Event, Watched, calls_at, watch
 from .watch_windows import watch_windows
+
+# How far the lengths of a layer's queries may be from each other: bf16 rounds them, each layer what those before made.
+_AS_LONG: Final = 0.02
 
 
 def read_recipe(model: Any, max_positions: int) -> Recipe:
@@ -45,6 +48,8 @@ def _read(model: Any, max_positions: int) -> Recipe:
     # What would not show in numbers that are small enough, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
+    if "chunked_attention" in (getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()):
+        raise NotUnderstoodError("layers whose attention goes chunk by chunk")
     seen = watch(model)
     watch_windows(model, seen.calls, max_positions)
     turns = rotaries(model, seen, max_positions)
@@ -53,7 +58,19 @@ def _read(model: Any, max_positions: int) -> Recipe:
     _check_groups(model.config, layers)
     recipe = _read_ends(model, seen, layers)
     recipe.token_inputs = None if inputs is None else inputs.inputs
+    if recipe.positions is None:
+        _check_far(model, seen, max_positions)
     return recipe
+
+
+def _check_far(model: Any, seen: Watched, max_positions: int) -> None:
+    """Rotations leave lengths as they are: queries or keys that grow with the position are something else."""
+    far = calls_at(model, max(seen.first_position, max_positions - TOKENS))
+    for near_by, far_away in zip(seen.calls, far or seen.calls, strict=True):
+        for name in ("query", "key"):
+            lengths = [float(getattr(call, name).float().norm()) for call in (near_by, far_away)]
+            if abs(lengths[0] - lengths[1]) > _AS_LONG * lengths[0]:
+                raise NotUnderstoodError("queries or keys grow with the position")
 
 
 def _check_groups(config: Any, layers: Sequence[Layer]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..rotations import original_length
 from .layer_reader import LayerReader, Projected, made_by
 from .near import factor_of, rounded, same
 from .parts import rms
@@ -24,39 +25,53 @@ def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary
     """The rotations that the model's tables of cos and sin could mean, for all positions; layers share them."""
     found = []
     tables = list(_tables(model, seen, max_positions))
-    for cos, sin in (*tables, *((cos, -sin) for cos, sin in tables)):  # some turn the other way
+    for cos, sin, near in (*tables, *((cos, -sin, near) for cos, sin, near in tables)):  # some turn the other way
         half = cos.shape[-1] // 2
         first, alternate = (cos[:, :half], sin[:, :half]), (cos[:, 0::2], sin[:, 0::2])
-        found += [Rotary(*first, interleaved=False), Rotary(*first, interleaved=True)]
-        found += [Rotary(*alternate, interleaved=True), Rotary(cos, sin, interleaved=False)]
+        found += [Rotary(*first, interleaved=False, near=near), Rotary(*first, interleaved=True, near=near)]
+        found += [
+            Rotary(*alternate, interleaved=True, near=near),
+            Rotary(cos, sin, interleaved=False, near=near),
+        ]
     return found
 
 
-def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every table of cos and sin that the model has or made, for all positions: (positions, rotated) each."""
+def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Every table of cos and sin that the model has or made, for all positions: (rows, rotated) each; `Rotary.near`."""
     for event in seen.events:
         if "Rotary" not in type(event.module).__name__:
             continue
-        places = torch.arange(max_positions)[None]
-
-        def all_places(value: Any, places: Tensor = places) -> Any:
-            is_positions = isinstance(value, Tensor) and not value.is_floating_point() and value.shape[-1] == TOKENS
-            return places if is_positions else value
-
-        given = tuple(all_places(value) for value in event.given)
-        keywords = {name: all_places(value) for name, value in event.keywords.items()}
-        turns = event.module(*given, **keywords)
-        if isinstance(turns, tuple):
-            yield turns[0][0].float(), turns[1][0].float()
-        elif turns.is_complex():
-            yield torch.cat([turns[0].real] * 2, -1).float(), torch.cat([turns[0].imag] * 2, -1).float()
+        near = original_length(event.module)
+        near = 0 if near >= max_positions else near
+        made = [turn for rows in (near, max_positions) if rows and (turn := _table(event, rows)) is not None]
+        if made:
+            cos, sin = (torch.cat(parts) for parts in zip(*made, strict=True))
+            yield cos, sin, near
     for table in model.buffers():  # GPT-J's: sines, then cosines; each layer has the same
         if table.dim() != 2 or len(table) < max_positions or not table.is_floating_point():
             continue
         sin, cos = table[:max_positions].float().chunk(2, -1)
         if sin.shape == cos.shape and same(sin.square() + cos.square(), torch.ones_like(sin)):
-            yield torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+            yield torch.cat([cos, cos], -1), torch.cat([sin, sin], -1), 0
             return
+
+
+def _table(event: Event, rows: int) -> tuple[Tensor, Tensor] | None:
+    """cos and sin, (rows, rotated) fp32, that a module of rotations makes for the first so many positions."""
+    places = torch.arange(rows)[None]
+
+    def all_places(value: Any) -> Any:
+        is_positions = isinstance(value, Tensor) and not value.is_floating_point() and value.shape[-1] == TOKENS
+        return places if is_positions else value
+
+    given = tuple(all_places(value) for value in event.given)
+    keywords = {name: all_places(value) for name, value in event.keywords.items()}
+    turns = event.module(*given, **keywords)
+    if isinstance(turns, tuple):
+        return turns[0][0].float(), turns[1][0].float()
+    if turns.is_complex():
+        return torch.cat([turns[0].real] * 2, -1).float(), torch.cat([turns[0].imag] * 2, -1).float()
+    return None
 
 
 def rotate(x: Tensor, turn: Rotary, places: slice) -> Tensor:

@@ -175,6 +175,11 @@ class Recipe:
     def attentions(self) -> list[Attending]:
         return [mixer for mixer in self._mixers if isinstance(mixer, Attending)]
 
+    @property
+    def near(self) -> int:
+        """`Rotary.near` of those that have one, which is the checkpoint's."""
+        return max((each.rotary.near for each in self.attentions if each.rotary is not None), default=0)
+
     def state_bytes(self, dtype: torch.dtype) -> int:
         """What a sequence has beside keys and values."""
         return sum(mixer.state_bytes(dtype) for mixer in self._mixers if isinstance(mixer, Stateful))

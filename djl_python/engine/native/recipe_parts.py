@@ -86,8 +86,13 @@ class Stacked:
 
 @dataclass
 class Rotary:
-    """cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32."""
+    """cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32.
+
+    Args:
+        near: sequences with more tokens have rows of their own for their positions, after so many first; 0: none has.
+    """
 
     cosines: Tensor
     sines: Tensor
     interleaved: bool
+    near: int = 0

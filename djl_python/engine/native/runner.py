@@ -50,13 +50,14 @@ class NativeModelRunner:
             everything.append(span)
             if last:
                 wanted.append((chunk.sequence, span[2] - last, span[2]))
-        tokens = places_of(everything, self._block_size, self._tile)
+        near = self._program.near
+        tokens = places_of(everything, self._block_size, self._tile, near)
         return StepArrays(
             ids=np.array(ids, np.int64),
             slots=np.array(slots, np.int64),
             rows=np.array(rows, np.int64),
             tokens=tokens,
-            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile),
+            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile, near),
             spans=self._spans(chunks),
         )
 

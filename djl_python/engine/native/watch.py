@@ -76,18 +76,36 @@ def watch(model: Any) -> Watched:
         stack.enter_context(in_passing(model))
         stack.enter_context(watch_functions(model, seen.called))
         stack.enter_context(watch_attention(model, seen.calls))
-        vocabulary = model.get_input_embeddings().weight.shape[0]
-        ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])
-        places = {"position_ids": torch.arange(seen.positions.start, seen.positions.stop)[None]}
-        if "position_ids" not in inspect.signature(model.forward).parameters:
-            places, seen.first_position = {}, 0
-        seen.logits = model(input_ids=ids, **places, use_cache=False).logits[0].float()
+        if not _takes_positions(model):
+            seen.first_position = 0
+        seen.logits = _run(model, seen.first_position).logits[0].float()
     if seen.calls and not any(seen.calls[span.calls] for span in seen.spans):  # they were found afterwards
         if len(seen.calls) != len(seen.spans):
             raise NotUnderstoodError("attention does not run once in each layer")
         for i, span in enumerate(seen.spans):
             span.calls = slice(i, i + 1)
     return seen
+
+
+def calls_at(model: Any, first_position: int) -> list[Call] | None:
+    """What attention is asked of the same tokens from another position on; None where a model isn't told positions."""
+    if not _takes_positions(model):
+        return None
+    calls: list[Call] = []
+    with in_passing(model), watch_attention(model, calls):
+        _run(model, first_position)
+    return calls
+
+
+def _takes_positions(model: Any) -> bool:
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def _run(model: Any, first_position: int) -> Any:
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])
+    places = {"position_ids": torch.arange(first_position, first_position + TOKENS)[None]}
+    return model(input_ids=ids, **(places if _takes_positions(model) else {}), use_cache=False)
 
 
 def _recorder(seen: Watched) -> Callable[..., None]:

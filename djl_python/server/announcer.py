@@ -11,6 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, TextIO
 from urllib.parse import quote
 
@@ -55,8 +56,7 @@ class Announcer:
             return
         cells = _BAR_CELLS * status.done // status.total if status.total else 0
         bar = f" [{'#' * cells}{'.' * (_BAR_CELLS - cells)}]" if status.total else " ..."
-        self._err.write(f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
-        self._err.flush()
+        self._write(self._err, f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
         self._drawn = True
 
     def ready(self, config: ModelConfig, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Announcer:
             lines.append("")
             lines.append(f"  {curl_line(address, config, only=only)}")
         self._end_bar()
-        print("\n".join(lines) + "\n", file=self._out, flush=True)
+        self._write(self._out, "\n".join(lines) + "\n\n")
 
     def note(self, text: str) -> None:
         """Anything else."""
@@ -83,12 +83,17 @@ class Announcer:
 
     def _line(self, text: str) -> None:
         self._end_bar()
-        print(text, file=self._err, flush=True)
+        self._write(self._err, f"{text}\n")
 
     def _end_bar(self) -> None:
         if self._drawn:
-            self._err.write("\r\x1b[K")
+            self._write(self._err, "\r\x1b[K")
             self._drawn = False
+
+    def _write(self, to: TextIO, text: str) -> None:
+        with suppress(OSError):  # whoever read it has gone: that ends no server
+            to.write(text)
+            to.flush()
 
 
 def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:

@@ -45,6 +45,7 @@ _NOT_THE_HANDLERS: Final = frozenset({"connection", "content-length", "keep-aliv
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _BODILESS: Final = frozenset({204, 304})
+_LENGTH_DIGITS: Final = 18  # as many are too many bytes already
 
 
 class Exchange(httputil.HTTPMessageDelegate):
@@ -84,7 +85,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._connection.stream.set_nodelay(True)
         self._connection.set_max_body_size(MAX_DISCARDED_BYTES)
         declared = headers.get("Content-Length", "")
-        length = int(declared) if declared.isascii() and declared.isdigit() else 0  # Tornado refuses what is neither
+        length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0  # else Tornado's
         try:
             self._route()
             self._check_length(length)

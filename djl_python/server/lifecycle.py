@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
 from .exchange import MAX_DISCARDED_BYTES
-from .listening import bind, bound_address, listen
+from .listening import allow_descriptors, bind, bound_address, listen
 from .metrics import Metrics
 from .models import Models
 from .served_model import Health, ServedModel
@@ -77,6 +78,7 @@ class Server:
 
     async def run(self) -> int:
         """The whole life. See the module's docstring for what it returns."""
+        allow_descriptors()
         sockets = bind(self._config.inference_address)
         self._catch_signals()
         http = HTTPServer(self._front_end, max_body_size=MAX_DISCARDED_BYTES)
@@ -141,6 +143,8 @@ class Server:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set():
             settled.cancel()
+            with suppress(asyncio.CancelledError):
+                await settled
             return False
         stopped.cancel()
         return any(model.health is not Health.FAILED for model in self._models)

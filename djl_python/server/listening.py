@@ -15,6 +15,11 @@ from pathlib import Path
 from ..config import Address
 from ..errors import ConfigError
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 BACKLOG = 1024
 
 
@@ -27,9 +32,7 @@ def bind(address: Address) -> list[socket.socket]:
     try:
         return [_bind_unix(Path(address.unix_path))] if address.unix_path else _bind_tcp(address)
     except OSError as exc:
-        if exc.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{address} is in use by another process; choose another port with -p") from exc
-        raise ConfigError(f"can't listen on {address}: {exc.strerror or exc}") from exc
+        raise _refusal(address, exc) from exc
 
 
 def bound_address(sockets: list[socket.socket], wanted: Address) -> Address:
@@ -40,9 +43,31 @@ def bound_address(sockets: list[socket.socket], wanted: Address) -> Address:
 
 
 def listen(sockets: list[socket.socket]) -> None:
-    """Let clients in."""
-    for sock in sockets:
-        sock.listen(BACKLOG)
+    """Let clients in.
+
+    Raises:
+        ConfigError: another server, which was bound at the same time, listens already.
+    """
+    try:
+        for sock in sockets:
+            sock.listen(BACKLOG)
+    except OSError as exc:
+        name = sock.getsockname()
+        raise _refusal(Address(unix_path=name) if isinstance(name, str) else Address(*name[:2]), exc) from exc
+
+
+def allow_descriptors() -> None:
+    """Have as many descriptors as this process may ask for: each connection is one, and the usual limit is 1,024."""
+    if resource is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(OSError, ValueError):  # macOS calls unlimited what it does not give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _refusal(address: Address, exc: OSError) -> ConfigError:
+    if exc.errno == errno.EADDRINUSE:
+        return ConfigError(f"{address} is in use by another process; choose another port with -p")
+    return ConfigError(f"can't listen on {address}: {exc.strerror or exc}")
 
 
 def _bind_tcp(address: Address) -> list[socket.socket]:

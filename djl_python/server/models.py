@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from ..errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
-from .served_model import ServedModel
+from .served_model import Health, ServedModel
 
 
 class Models:
@@ -67,7 +67,7 @@ class Models:
     async def load(self, name: str) -> None:
         """Register and start every version of an unloaded model, and wait until each can answer.
 
-        Of a model that is loaded already only the loading is awaited.
+        Versions that failed are tried again; of those that are loaded already only the loading is awaited.
 
         Raises:
             ModelNotFoundError: the server was never told of it.
@@ -80,11 +80,16 @@ class Models:
         if name not in self._by_name:
             known = ", ".join([*self._by_name, *self._unloaded])
             raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
+        for version, model in self._by_name[name].items():
+            if model.health is Health.FAILED:
+                again = self._by_name[name][version] = model.successor()
+                again.start()
         models = list(self._by_name[name].values())
         await asyncio.gather(*(model.settled.wait() for model in models))
         for model in models:
             if not model.ready:
-                raise ModelLoadError(f"model {name!r} did not load: {model.failure or 'it was unloaded'}")
+                cause = (model.failure.strip().splitlines() or ["it was unloaded"])[-1]  # of a traceback, the exception
+                raise ModelLoadError(f"model {name!r} did not load: {cause}")
 
     async def unload(self, name: str, drain_timeout_s: float) -> None:
         """Take every version of a model out of service; its requests get `drain_timeout_s` to finish.

@@ -71,10 +71,12 @@ class ServedModel:
         self._broken = broken
         self._on_change = on_change
         self._was_ready = False
+        self._succeeded = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def successor(self) -> ServedModel:
-        """The same model once more, not started yet."""
+        """The same model once more, not started yet: the numbers of workers are its own from now on."""
+        self._succeeded = True
         return ServedModel(
             self.config,
             self.metrics,
@@ -146,7 +148,11 @@ class ServedModel:
         """A worker's state changed."""
         self._was_ready = self._was_ready or self.ready
         states = [replica.state for replica in self.replicas]
-        self.metrics.workers({state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED})
+        if not self._succeeded:
+            counts: dict[str, int] = {
+                state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED
+            }
+            self.metrics.workers(counts)
         if self.health is Health.FAILED:
             self.pool.refusal = f"model {self.config.name!r} has failed"
             self.pool.fail_all(UnavailableError(self.pool.refusal), "worker_died")

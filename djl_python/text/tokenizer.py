@@ -192,7 +192,8 @@ class FastBackend:
         return list(encoding.ids)
 
     def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
-        encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        # A list of texts is encoded while others run; a single one is not.
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         starts = {start for start, _ in encoding.offsets}
 
         def end(start: int, stop: int) -> int:

@@ -1,5 +1,7 @@
+import contextlib
 import io
 import json
+import os
 import shlex
 
 from djl_python.config import Address, ModelConfig
@@ -30,6 +32,18 @@ def test_on_a_terminal_there_is_a_bar_that_vanishes() -> None:
     assert err.getvalue() == "\r\x1b[Kmodel m: [############............] 1/2 weights"
     announcer.ready(config, 1.25)
     assert err.getvalue().endswith("weights\r\x1b[Kmodel m: ready after 1.2 s\n")
+
+
+def test_who_no_longer_reads_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as gone:
+        announcer = Announcer(gone, gone)
+        announcer.progress(ModelConfig(name="m"), Status("loading", "weights"))
+        announcer.failed(ModelConfig(name="m"), "KeyError")
+        announcer.serving(Address(), [ModelConfig(name="m")], only=True)
+        with contextlib.suppress(BrokenPipeError):
+            gone.close()
 
 
 def test_a_failure_is_one_block() -> None:

@@ -179,6 +179,12 @@ async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
         assert b"max_request_size" in await reader.read()
 
 
+async def test_a_length_of_thousands_of_digits_is_too_large() -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")
+        assert (await head_of(reader)).startswith("HTTP/1.1 413 ")
+
+
 async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow() -> None:
     async with running() as site:
         missing = await site.client.post("/nothing", content=b"x" * 100_000)

@@ -1,3 +1,4 @@
+import resource
 import socket
 from pathlib import Path
 
@@ -5,7 +6,7 @@ import pytest
 
 from djl_python.config import Address
 from djl_python.errors import ConfigError
-from djl_python.server.listening import bind, bound_address, listen
+from djl_python.server.listening import allow_descriptors, bind, bound_address, listen
 
 
 def close(sockets: list[socket.socket]) -> None:
@@ -37,6 +38,26 @@ def test_a_taken_port_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=f"{address} is in use by another process"):
         bind(address)
     close(sockets)
+
+
+def test_of_two_servers_that_are_bound_at_once_the_second_is_told() -> None:
+    first = bind(Address("127.0.0.1", 0))
+    address = bound_address(first, Address("127.0.0.1", 0))
+    second = bind(address)
+    listen(first)
+    with pytest.raises(ConfigError, match=f"{address} is in use by another process"):
+        listen(second)
+    close([*first, *second])
+
+
+def test_descriptors_are_as_many_as_there_may_be() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        allow_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 0), Address("no.such.host.invalid", 0)])

@@ -101,4 +101,20 @@ async def test_a_model_that_does_not_load_again_stays_as_failed(tmp_path: Path) 
     with pytest.raises(ModelLoadError, match="model 'm' did not load: the worker exited with status 3"):
         await found.load("m")
     assert found.select("m").status.failed
+    marker.unlink()  # what kept it from loading is mended
+    await found.load("m")
+    assert found.select("m").ready
     await found.select("m").stop()
+
+
+async def test_workers_of_a_model_that_is_loaded_while_its_last_requests_finish_are_counted() -> None:
+    async with running(model_config()) as site:
+        found = site.front_end.models
+        hanging = asyncio.create_task(site.client.post("/invocations", json={"do": "stream", "n": 20, "gap_s": 0.03}))
+        await asyncio.sleep(0.1)
+        unloading = asyncio.create_task(found.unload("m", drain_timeout_s=5))
+        await asyncio.sleep(0)
+        await found.load("m")
+        site.models["m:"] = found.select("m")  # to be stopped at the end
+        await asyncio.gather(unloading, hanging)
+        assert await site.metric('djl_workers{model="m",state="ready"') == 1

@@ -74,6 +74,16 @@ def test_what_is_as_near_to_fp32_as_the_model_agrees(
     assert not agreement.with_runner(Answering(exact.roll(1)))
 
 
+@pytest.mark.parametrize(("off", "allowed"), [(0.05, True), (0.08, False)])
+def test_rounding_alone_is_not_that_far_from_fp32(off: float, allowed: bool, tmp_path: Path) -> None:
+    """An attention that is another may be as near in a short prompt."""
+    model = loaded(tmp_path, torch.bfloat16)
+    own = logits(model)
+    signs = torch.tensor([1.0, -1.0]).repeat(len(own) // 2)
+    runner = Answering(own + off * max(1.0, float(own.abs().max())) * signs)
+    assert Agreement(model, None).with_runner(runner) == allowed
+
+
 def test_without_memory_nothing_is_computed_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     monkeypatch.setattr("djl_python.engine.agreement.available_bytes", lambda: 1000)

@@ -1,4 +1,4 @@
-"""What objects may hold that a schema does not list."""
+"""What objects may hold that a schema does not list, and what no schema may hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from djl_python.json_schema import closed
+from djl_python.errors import ParameterError
+from djl_python.json_schema import check, closed
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
@@ -18,7 +19,13 @@ CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
         (OPEN, CLOSED),
         ({"type": "object", "properties": {}}, {"type": "object", "properties": {}, "additionalProperties": False}),
         ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
-        ({"properties": {"properties": OPEN}}, {"properties": {"properties": CLOSED}, "additionalProperties": False}),
+        (
+            {"properties": {"properties": OPEN}},
+            {"type": "object", "properties": {"properties": CLOSED}, "additionalProperties": False},
+        ),
+        ({"items": {"properties": OPEN["properties"]}}, {"items": CLOSED}),
+        ({"$schema": "http://json-schema.org/schema#", **OPEN}, CLOSED),
+        ({"$schema": "https://json-schema.org/schema", **OPEN}, CLOSED),
         ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
         (
             {"$ref": "#/$defs/x", "$defs": {"x": OPEN, "allOf": OPEN}},
@@ -45,8 +52,46 @@ def test_objects_have_what_they_list(schema: dict[str, Any], expected: dict[str,
         {"allOf": [OPEN, {"$ref": "#/$defs/x"}], "$defs": {"x": OPEN}},
         {"type": "array", "items": {**OPEN, "anyOf": [{"required": ["a"]}, OPEN]}},
         {**OPEN, "$ref": "#/$defs/x", "$defs": {"x": OPEN}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", **CLOSED},
+        {**OPEN, "not": {"properties": {"a": {"const": 1}}}},
         {**OPEN, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["a"]}},
     ],
 )
 def test_what_stays_as_it_is(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
+
+
+def test_properties_are_an_objects_where_it_is_put_together_of_several() -> None:
+    part: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
+    assert closed({**part, "anyOf": [part, {"required": ["a"]}]}) == {**OPEN, "anyOf": [OPEN, {"required": ["a"]}]}
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"minimum": 2**64, "maximum": 2**64 + 5},
+        {"exclusiveMinimum": 2**63},
+        {"minimum": 2**53 + 1},
+        {"maximum": 2**53 + 3},
+        {"exclusiveMaximum": -1e19},
+    ],
+)
+def test_bounds_that_would_not_be_kept(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"^x: expected a \w+ that a 64-bit number holds, got ") as caught:
+        check({"properties": {"a": {"anyOf": [{"type": "integer", **bounds}]}}}, "x")
+    assert caught.value.field == "x"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": -(2**63), "maximum": 2**63 - 1},
+        # What is left out is beyond 64 bits.
+        {"minimum": -(2**64), "maximum": 2**64},
+        {"minimum": 0.1, "exclusiveMaximum": 10, "exclusiveMinimum": True},
+        {"const": {"minimum": 2**64}},
+        {"properties": {"minimum": {"type": "string"}}},
+    ],
+)
+def test_bounds_that_are_kept(schema: dict[str, Any]) -> None:
+    check(schema, "x")

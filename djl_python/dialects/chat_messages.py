@@ -13,11 +13,20 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import ParameterError, PayloadError
+from ..json_schema import check, check_depth
 from ..output_formatter import encode_json
 from ..types import ImageSource, ToolUse
+from .request_body import shown
 
 #: What OpenAI takes, and the dots of tools that live in namespaces.
-FunctionId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionId = Annotated[
+    str,
+    # To Python, a "$" may have a last new line behind it.
+    Meta(
+        pattern=r"^[a-zA-Z0-9_.-]{1,64}$(?!\n)",
+        extra={"expected": "a name of 1 to 64 letters, digits, underscores, dots and hyphens"},
+    ),
+]
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -169,18 +178,19 @@ def _assistant(message: AssistantMessage, path: str) -> dict[str, Any]:
         shape["reasoning_content"] = reasoning
     if message.tool_calls:
         shape["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": call.type,
-                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
-            }
-            for call in message.tool_calls
+            _made_call(call, f"{path}.tool_calls[{i}].function.arguments") for i, call in enumerate(message.tool_calls)
         ]
     return shape
 
 
-def _arguments(arguments: str | dict[str, Any] | None) -> str:
-    return arguments if isinstance(arguments, str) else encode_json(arguments or {}).decode()
+def _made_call(call: MadeToolCall, path: str) -> dict[str, Any]:
+    arguments = call.function.arguments
+    if not isinstance(arguments, str):
+        try:
+            arguments = encode_json(arguments or {}).decode()
+        except RecursionError as exc:
+            raise PayloadError(f"{path}: nested too deeply", path) from exc
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
@@ -243,13 +253,14 @@ def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: 
     """The tools of a chat; None without any.
 
     Raises:
-        ParameterError: the choice is not among the tools.
+        ParameterError: the choice is not among the tools, or a tool takes something other than an object.
     """
     if not tools:
         if isinstance(choice, NamedTool) or choice == "required":
             raise ParameterError("tool_choice: only where there are tools", "tool_choice")
         return None
-    shapes = tuple(_tool(tool.function) for tool in tools)
+    forced = choice == "required" or isinstance(choice, NamedTool)
+    shapes = tuple(_tool(tool.function, f"tools[{i}].function", forced) for i, tool in enumerate(tools))
     parallel = parallel is not False
     if not isinstance(choice, NamedTool):
         return ToolUse(tools=shapes, choice=choice or "auto", parallel=parallel)
@@ -260,9 +271,14 @@ def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: 
     return ToolUse(tools=shapes, choice="named", name=name, parallel=parallel)
 
 
-def _tool(function: FunctionSpec) -> dict[str, Any]:
+def _tool(function: FunctionSpec, path: str, forced: bool) -> dict[str, Any]:
     shape: dict[str, Any] = {"name": function.name}
     if function.description is not None:
         shape["description"] = function.description
-    shape["parameters"] = function.parameters or function.arguments or _NO_PARAMETERS
+    shape["parameters"] = schema = function.parameters or function.arguments or _NO_PARAMETERS
+    field = f"{path}.{'parameters' if function.parameters else 'arguments'}"
+    (check if forced else check_depth)(schema, field)
+    kinds = schema.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        raise ParameterError(f'{field}.type: expected "object", got {shown(kinds)}', f"{field}.type")
     return {"type": "function", "function": shape}

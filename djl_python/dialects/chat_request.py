@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
-from ..json_schema import check_depth
 from ..types import Branching, Chat, GenerateRequest, ToolUse
 from .chat_messages import (
     AssistantMessage,
@@ -93,8 +92,6 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     check_fields(fields, max_tokens or UNBOUNDED)
     _check(fields)
     tools = tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
-    for index, tool in enumerate(tools.tools if tools is not None else ()):
-        check_depth(tool["function"]["parameters"], f"tools[{index}].function.parameters")
     grammar = grammar_of(fields)
     if grammar is not None and tools is not None and model.option.tgi_compat:
         raise ParameterError("Grammar and tools are mutually exclusive", next(iter(grammars_of(fields))))

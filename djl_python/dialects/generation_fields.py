@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
-from ..json_schema import check_depth, closed
+from ..json_schema import check, closed
 from ..output_formatter import encode_json
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
@@ -304,12 +304,11 @@ def _schema_grammar(schema: dict[str, Any] | str, field: str) -> Grammar:
     if isinstance(schema, str):
         try:
             parsed = msgspec.json.decode(schema)
-        except msgspec.DecodeError as exc:
-            raise ParameterError(
-                f"{field}: expected a JSON schema, got a string that is not JSON: {exc}", field
-            ) from exc
+        except (msgspec.DecodeError, RecursionError) as exc:
+            why = "nested too deeply" if isinstance(exc, RecursionError) else f"not JSON: {exc}"
+            raise ParameterError(f"{field}: expected a JSON schema, got a string that is {why}", field) from exc
         if not isinstance(parsed, dict):
             raise ParameterError(f"{field}: expected a JSON schema, got {shown(parsed)}", field)
         schema = parsed
-    check_depth(schema, field)
+    check(schema, field)
     return Grammar("json_schema", encode_json(closed(schema)).decode(), field=field)

@@ -77,12 +77,24 @@ class CompiledGrammar:
             self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
-        if not self.beginning.is_error():
-            self.beginning.compute_bitmask()  # the first mask is the costliest: every copy has it then
-        if self.beginning.is_error():
-            raise _not_valid(self.beginning.get_error())
+        begun = self.beginning
+        if not begun.is_error():
+            mask = begun.compute_bitmask()  # the first mask is the costliest: every copy has it then
+        if not begun.is_error():
+            begun = self._begun(mask)
+        if begun.is_error():
+            raise _not_valid(begun.get_error())
         for warning in self.beginning.get_grammar_warnings():
             log.warning("grammar: %s", warning)
+
+    def _begun(self, mask: bytes) -> LLMatcher:
+        """The grammar after some first token; one too large for any step is an error now, and not in mid-answer."""
+        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+        first = next((int(token) for token in allowed if int(token) not in self.eos_ids), None)
+        begun = self.beginning.deep_copy()
+        if first is not None:
+            begun.consume_token(first)
+        return begun
 
 
 class GrammarCompiler:

@@ -37,6 +37,9 @@ _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ("<|python_tag|>", "llama3_json"),
     ('{"name": function name, "parameters":', "llama3_json"),
 )
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+#: Drafts that call the id of a schema something else.
+_WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 
 
 class Heard(NamedTuple):
@@ -94,15 +97,13 @@ def forced_calls(use: ToolUse) -> Grammar:
     `use.choice` is "required" or "named"; a name that no tool has is for the dialect to refuse.
     """
     definitions: dict[str, Any] = {}
-    calls = []
+    calls: list[dict[str, Any]] = []
     for index, tool in enumerate(use.tools):
         function = tool["function"]
         if use.choice == "named" and function["name"] != use.name:
             continue
-        # A schema's references count from its root, and here it is no longer the root.
         key = f"tool{index}"
-        schema = function.get("parameters") or {"type": "object", "properties": {}}
-        definitions[key] = _moved(closed(schema), f"#/$defs/{key}")
+        definitions[key] = _resource(function.get("parameters") or _NO_PARAMETERS, f"tool://{key}/", definitions)
         calls.append(
             {
                 "type": "object",
@@ -117,13 +118,17 @@ def forced_calls(use: ToolUse) -> Grammar:
     return Grammar("json_schema", json.dumps({**schema, "$defs": definitions}, ensure_ascii=False), field="tools")
 
 
-def _moved(schema: Any, root: str) -> Any:
-    """The same schema with its references to itself beginning at `root`."""
-    if isinstance(schema, Mapping):
-        return {
-            key: root + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else _moved(value, root)
-            for key, value in schema.items()
-        }
-    return [_moved(item, root) for item in schema] if isinstance(schema, list) else schema
+def _resource(parameters: Mapping[str, Any], name: str, others: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A tool's arguments as a schema that may lie anywhere: where it has an id, its references count from its own root.
+
+    `name` is for one without an id, or with that of one of the others.
+    """
+    schema = {"$id": name, **closed(parameters), "type": "object"}
+    if any(schema["$id"] == other["$id"] for other in others.values()):
+        schema["$id"] = name
+    if str(schema.get("$schema", "")).rstrip("#").endswith(_WITHOUT_IDS):
+        del schema["$schema"]
+    # Older drafts read nothing that is beside a reference.
+    if "$ref" in schema and isinstance(parts := schema.get("allOf", []), list):
+        schema["allOf"] = [*parts, {"$ref": schema.pop("$ref")}]
+    return schema

@@ -18,6 +18,8 @@ USER = {"role": "user", "content": "Hi."}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 SCHEMA_TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}
+LARGE = {"properties": {"x": {"type": "integer", "minimum": 2**64}}, "required": ["x"]}
+LARGE_TOOL = {"type": "function", "function": {"name": "f", "parameters": LARGE}}
 
 
 def read(body: dict[str, Any], served: ModelConfig | None = None, *, must_fit: bool = True) -> GenerateRequest:
@@ -338,7 +340,23 @@ def test_unknown_fields() -> None:
         ({"tools": [{"type": "web"}]}, 'tools[0].type: expected "function", got "web"'),
         (
             {"tools": [{"type": "function", "function": {"name": "no spaces"}}]},
-            'tools[0].function.name: expected a string that matches ^[a-zA-Z0-9_.-]{1,64}$, got "no spaces"',
+            "tools[0].function.name: expected a name of 1 to 64 letters, digits, underscores, dots and hyphens, got ",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f\n"}}]}, "tools[0].function.name: expected a name"),
+        (
+            {"tools": [TOOL, {"type": "function", "function": {"name": "g", "parameters": {"type": "string"}}}]},
+            'tools[1].function.parameters.type: expected "object", got "string"',
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "g", "arguments": {"type": ["null"]}}}]},
+            'tools[0].function.arguments.type: expected "object", got ["null"]',
+        ),
+        ({"tools": [LARGE_TOOL], "tool_choice": "required"}, "tools[0].function.parameters: expected a minimum that"),
+        ({"guided_json": LARGE}, "guided_json: expected a minimum that a 64-bit number holds"),
+        ({"guided_json": "[" * 2000}, "guided_json: expected a JSON schema, got a string that is nested too deeply"),
+        (
+            {"response_format": {"type": "json", "value": "[" * 2000}},
+            "response_format.value: expected a JSON schema, got a string that is nested too deeply",
         ),
         ({"tool_choice": "required"}, "tool_choice: only where there are tools"),
         (

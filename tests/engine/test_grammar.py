@@ -245,13 +245,14 @@ def test_preempted_sequences_keep_their_place_in_the_grammar(checkpoint: Path, t
     [
         (Grammar("regex", "(ab"), "unclosed group"),
         (Grammar("regex", r"[^\s\S]"), "no text fits it"),
+        (Grammar("regex", "a{1000000}"), "too many expressions"),
         (Grammar("json_schema", '{"type":'), "EOF while parsing"),
         (Grammar("json_schema", "[]"), "Expecting object"),
         (Grammar("json_schema", '{"type": "colour"}'), "Invalid type: colour"),
         (Grammar("json_schema", '{"not": {"type": "object"}}'), "Unimplemented keys"),
         (Grammar("json_schema", '{"type": "string", "pattern": "(?=a)b"}'), "look-around"),
     ],
-    ids=lambda value: value.source if isinstance(value, Grammar) else "",
+    ids=lambda value: value.source[:40] if isinstance(value, Grammar) else "",
 )
 def test_a_broken_grammar_costs_its_own_request_only(batch: PagedRollingBatch, grammar: Grammar, reason: str) -> None:
     neighbour = SamplingParams(max_new_tokens=8, ignore_eos=True)

@@ -39,7 +39,10 @@ def json_object(inputs: Input) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     """A JSON value in an error message, not at any length."""
-    text = msgspec.json.encode(value).decode()
+    try:
+        text = msgspec.json.encode(value).decode()
+    except RecursionError:
+        return "what is nested too deeply"
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 

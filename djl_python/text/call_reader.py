@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from .well_formed import well_formed
+
 _SPACE: Final = " \t\r\n"
 _ARGUMENTS: Final = ("arguments", "parameters")
 
 
 class CallReader:
-    """`{"name": ..., "arguments": {...}}`, its keys in any order, others skipped.
+    """`{"name": ..., "arguments": {...}}`, its keys in any order, others skipped; of several arguments the first count.
 
     Attributes:
         name: of the tool, once it is known.
@@ -30,6 +32,7 @@ class CallReader:
         self._buffer: list[str] = []
         self._arguments: list[str] = []
         self._given = False  # whether any arguments have been seen
+        self._counts = False  # whether the value is the arguments
         self._depth = 0
         self._in_string = self._escaped = False
 
@@ -94,8 +97,8 @@ class CallReader:
         if char in _SPACE:
             return
         self._buffer = [char]
-        if self._key in _ARGUMENTS:
-            self.has_arguments = True
+        self._counts = self._key in _ARGUMENTS and not self._given
+        self.has_arguments |= self._counts
         if char == '"':
             self._state = self._string
         elif char in "{[":
@@ -152,7 +155,7 @@ class CallReader:
         return False
 
     def _stream(self, char: str) -> None:
-        if self._key in _ARGUMENTS:
+        if self._counts:
             self._given = True
             self._arguments.append(char)
 
@@ -165,10 +168,13 @@ class CallReader:
             return
         if self._key == "name":
             self.failed = not isinstance(value, str)
-            self.name = value
-        elif self._key in _ARGUMENTS and value is not None:
+            self.name = well_formed(value) if isinstance(value, str) else None
+        elif isinstance(value, str):
             # Some models write the arguments as OpenAI sends them: a string that holds JSON.
-            self._stream(value if isinstance(value, str) else "".join(self._buffer))
+            if value.strip():
+                self._stream(well_formed(value))
+        elif value is not None:
+            self._stream("".join(self._buffer))
         self._after_value()
 
     def _continue(self) -> None:

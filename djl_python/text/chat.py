@@ -20,6 +20,7 @@ import jinja2.utils
 
 from ..errors import ModelLoadError, PayloadError
 from ..types import Chat
+from .well_formed import well_formed
 
 #: Names that a message's reasoning comes under; templates read the first (gpt-oss the second).
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -119,7 +120,7 @@ class ChatTemplate:
         Raises:
             PayloadError: the template refuses these messages; says what it says.
         """
-        plain = [_with_objects(_with_reasoning(dict(message))) for message in messages]
+        plain = [_with_objects(_with_reasoning(dict(message)), f"messages[{i}]") for i, message in enumerate(messages)]
         if continue_final_message:
             if not plain or not isinstance(plain[-1].get("content"), str):
                 raise PayloadError("messages: the last one has no text to continue", "messages")
@@ -142,6 +143,7 @@ class ChatTemplate:
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as exc:
             # Template code meets values it was not written for.
             raise PayloadError(f"the chat template fails on these messages: {exc}", "messages") from exc
+        text = well_formed(text)
         return _open_ended(text) if continue_final_message else text
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
@@ -179,13 +181,15 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 
 
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+def _with_objects(message: dict[str, Any], path: str) -> dict[str, Any]:
     """The message with its tool calls' arguments as objects, which templates write as JSON; OpenAI's are JSON."""
     calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_object(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls)]}
 
 
-def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_object(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
@@ -193,6 +197,9 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
         arguments = json.loads(function["arguments"] or "{}")
     except ValueError:
         return call  # what a model once wrote: the template gets it as it is
+    except RecursionError as exc:
+        field = f"{path}.function.arguments"
+        raise PayloadError(f"{field}: nested too deeply", field) from exc
     return {**call, "function": {**function, "arguments": arguments}}
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..types import ToolUse
 from .tool_syntax import SyntaxParser
+from .well_formed import well_formed
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
 #: A pythonic list's beginning, as far as it is there: "[", "[ get", "[get_weather", "[get_weather (" ...
@@ -133,7 +134,7 @@ def _python_call(node: ast.expr) -> tuple[str, str]:
     if not _IDENTIFIER.fullmatch(name):
         raise ValueError(f"not the name of a tool: {name}")
     arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    return name, json.dumps(arguments, ensure_ascii=False)
+    return name, well_formed(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
 def _literal(node: ast.expr) -> Any:

@@ -62,6 +62,13 @@ def test_messages(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert messages(given) == (expected,)
 
 
+def nested(name: str, levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {name: found}
+    return found
+
+
 @pytest.mark.parametrize("arguments", ['{"a":1}', {"a": 1}])
 def test_calls_that_were_made(arguments: Any) -> None:
     """OpenAI's clients send the arguments as text, TGI's the object: templates always get text."""
@@ -116,6 +123,12 @@ def test_images() -> None:
         ([{"role": "tool", "content": "T"}], "messages[0].tool_call_id: required, expected a string"),
         ([{"role": "assistant", "content": None}], "messages[0].content: required where there are no tool_calls"),
         ([{"role": "assistant", "tool_calls": []}], "messages[0].content: required where there are no tool_calls"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": nested("a", 5000)}}]}],
+            "messages[0].tool_calls[0].function.arguments: nested too deeply",
+        ),
+        ([nested("a", 5000)], "messages[0].role: required"),
+        (nested("a", 5000), "messages: expected a non-empty array"),
     ],
 )
 def test_refused(given: Any, message: str) -> None:

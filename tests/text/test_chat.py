@@ -211,12 +211,27 @@ def test_a_broken_template_costs_its_chats_only() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [('{"a": [1]}', '{"a": [1]}'), ({"a": 1}, '{"a": 1}'), ("", "{}"), ("not json", '"not json"')],
+    [
+        ('{"a": [1]}', '{"a": [1]}'),
+        ({"a": 1}, '{"a": 1}'),
+        ("", "{}"),
+        ("not json", '"not json"'),
+        (r'{"a": "\ud800"}', '{"a": "\N{REPLACEMENT CHARACTER}"}'),
+    ],
 )
 def test_arguments_come_back_as_objects(arguments: object, expected: str) -> None:
     template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     assert template.render([{"role": "assistant", "content": "", "tool_calls": [call]}]) == expected
+
+
+def test_arguments_that_are_nested_too_deeply() -> None:
+    call = {"function": {"name": "f", "arguments": "[" * 5000 + "]" * 5000}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    field = "messages[1].tool_calls[0].function.arguments"
+    with pytest.raises(PayloadError) as caught:
+        ChatTemplate("").render([*USER, message])
+    assert (caught.value.message, caught.value.field) == (f"{field}: nested too deeply", field)
 
 
 def test_a_template_that_reads_parts_only_gets_parts() -> None:

@@ -74,6 +74,27 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": 1}"}', "", [("weather", '{"city": 1}')]),
     ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": null}</tool_call>', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": ""}</tool_call>', "", [("now", "{}")]),
+    (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"x": 1}, "parameters": {"y": 2}, "arguments": "{}"}</tool_call>',
+        "",
+        [("weather", '{"x": 1}')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"arguments": null, "name": "weather", "parameters": {"y": 2}}',
+        "",
+        [("weather", '{"y": 2}')],
+    ),
+    # Half a character.
+    (
+        "hermes",
+        '<tool_call>{"name": "now\\ud800", "arguments": "{\\"x\\": \\"\\ud800\\"}"}',
+        "",
+        [("now\N{REPLACEMENT CHARACTER}", '{"x": "\N{REPLACEMENT CHARACTER}"}')],
+    ),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": "\\ud800"}}', "", [("now", '{"x": "\\ud800"}')]),
     ("hermes", '<tool_call>{"id": 7, "x": [{"a": "}"}], "name": "now", "arguments": {}}', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
     # What the token limit cut off.
@@ -125,6 +146,13 @@ HEARD = [
         [("weather", '{"city": "x", "days": [1, {"a": true}], "deep": null}'), ("now", "{}")],
     ),
     ("pythonic", "<|python_start|>[now()]<|python_end|>", "", [("now", "{}")]),
+    (
+        "pythonic",
+        r"[now(x='\ud83d', y='\ud83d\ude00')]",
+        "",
+        [("now", '{"x": "\N{REPLACEMENT CHARACTER}", "y": "😀"}')],
+    ),
+    ("pythonic", "[now(x=1e999)]", "[now(x=1e999)]", []),
     ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
     ("pythonic", "[other(x=1)]", "[other(x=1)]", []),
     ("pythonic", "[weather(city=open('x'))]", "[weather(city=open('x'))]", []),
@@ -251,3 +279,33 @@ def test_references_move_with_their_schema() -> None:
     use = ToolUse(tools=(tool("plant", schema),), choice="named", name="plant")
     assert accepts(use, {"name": "plant", "arguments": {"tree": {"next": {"next": {}}}, "$ref": 3}})
     assert not accepts(use, {"name": "plant", "arguments": {"tree": {"next": 5}}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"const": 1}}, "required": ["x"]},
+        {"$id": "http://example.com/s", "properties": {"x": {"$ref": "#/$defs/one"}}, "$defs": {"one": {"const": 1}}},
+        {"properties": {"x": {"$ref": "#one"}}, "$defs": {"one": {"$anchor": "one", "const": 1}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/definitions/all",
+            "definitions": {"all": {"properties": {"x": {"$ref": "#/definitions/one"}}}, "one": {"const": 1}},
+        },
+        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"x": {"enum": [1]}}},
+        {"allOf": [{"properties": {"x": {"const": 1}}}, {"required": ["x"]}]},
+    ],
+    ids=json.dumps,
+)
+def test_arguments_are_an_object_whatever_else_a_schema_says(schema: dict[str, Any]) -> None:
+    use = ToolUse(tools=(tool("f", schema), tool("g", {**schema, "minProperties": 1})), choice="required")
+    assert accepts(use, [call("f", x=1), call("g", x=1)])
+    assert not accepts(use, [call("f", x=2)])
+    assert not accepts(use, [call("g")])
+    assert not accepts(use, [{"name": "f", "arguments": 1}])
+
+
+def test_data_stays_what_it_is() -> None:
+    data = {"$ref": "#/x", "properties": {}}
+    use = ToolUse(tools=(tool("f", {"properties": {"x": {"const": data}}}),), choice="named", name="f")
+    assert accepts(use, call("f", x=data))

@@ -196,11 +196,25 @@ def _opened(source: ImageSource, data: bytes) -> Any:
 
 
 def _upright(source: ImageSource, image: Any) -> Any:
-    """Its first frame, turned as its camera was held."""
-    from PIL import ImageOps
+    """Its first frame, turned as its camera was held.
 
+    Pillow's own exif_transpose writes the EXIF anew, and fails at any odd entry.
+    """
+    from PIL import ExifTags, Image
+
+    turns = Image.Transpose
     try:
-        return ImageOps.exif_transpose(image).convert("RGB")
+        image.load()
+        turn = {
+            2: turns.FLIP_LEFT_RIGHT,
+            3: turns.ROTATE_180,
+            4: turns.FLIP_TOP_BOTTOM,
+            5: turns.TRANSPOSE,
+            6: turns.ROTATE_270,
+            7: turns.TRANSVERSE,
+            8: turns.ROTATE_90,
+        }.get(image.getexif().get(ExifTags.Base.Orientation))
+        return (image if turn is None else image.transpose(turn)).convert("RGB")
     except (OSError, SyntaxError, ValueError, EOFError) as exc:
         raise _refused(source, f"the image is broken: {exc}") from exc
 

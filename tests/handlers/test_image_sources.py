@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from aiohttp import web
-from PIL import Image
+from PIL import Image, ImageOps
 
 from djl_python.errors import PayloadError
 from djl_python.handlers import image_sources
@@ -75,6 +76,25 @@ def test_images_come_upright_in_rgb_and_still() -> None:
     assert (turned.image.size, turned.image.mode) == ((10, 20), "RGB")
     assert [turned.image.getpixel((5, y)) for y in (2, 18)] == [(255, 255, 255), (0, 0, 0)]
     assert (still.image.size, still.image.mode) == ((20, 10), "RGB")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_odd_entry_beside_the_orientation_costs_nothing(kind: str, orientation: int) -> None:
+    image = Image.new("L", (24, 16))
+    image.paste(255, (0, 0, 12, 8))
+    odd = struct.pack("<HHI4s", 0x0128, 2, 2, b"2\0\0\0")  # ResolutionUnit, as text
+    entries = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0) + odd
+    file = io.BytesIO()
+    image.save(file, kind, exif=b"Exif\0\0" + struct.pack("<2sHIH", b"II", 42, 8, 2) + entries + bytes(4))
+    usual = Image.Exif()
+    usual[0x0112] = orientation
+    other = io.BytesIO()
+    image.save(other, "PNG", exif=usual)
+    (found,) = decoded(inline(file.getvalue()))
+    expected = ImageOps.exif_transpose(Image.open(other)).convert("RGB")
+    assert found.image.size == expected.size
+    assert np.abs(np.asarray(found.image, int) - np.asarray(expected, int)).max() < 64
 
 
 def test_what_is_no_image() -> None:

@@ -234,10 +234,12 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine step gave one sequence of a request.
 
     `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
-    tokens' text less what was read as a tool call.
+    tokens' text less what was read as a tool call. `prompt` comes with a sequence's first: what the model was given, as
+    text.
     """
 
     choice: int = 0
+    prompt: str = ""
     tokens: tuple[Token, ...] = ()
     text: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djl_python.text.stream import TextStream
-from djl_python.types import Delta, GenerateRequest, Token, TokenEvent
+from djl_python.types import Delta, GenerateRequest, Token, TokenEvent, ToolCallDelta
 
 from .preparation import Prepared
 
@@ -22,6 +22,7 @@ class Choice:
     ) -> None:
         self._number = number
         self._stream = TextStream(prepared.tokenizer, request, prepared.ids, prepared.text, prefill)
+        self._prompt = prepared.text
         self._parser = None if prepared.new_parser is None else prepared.new_parser()
 
     @property
@@ -35,11 +36,13 @@ class Choice:
         if not tokens and finish is None:
             return None
         text = tokens[0].text if len(tokens) == 1 else "".join(token.text for token in tokens)
-        if self._parser is None:
-            return Delta(choice=self._number, tokens=tuple(tokens), text=text, finish=finish)
-        heard = self._parser.feed(text)
-        text, calls = heard.content, heard.calls
-        if finish is not None:
-            rest = self._parser.finish()
-            text, calls = text + rest.content, calls + rest.calls
-        return Delta(choice=self._number, tokens=tuple(tokens), text=text, tool_calls=calls, finish=finish)
+        prompt, self._prompt = self._prompt, ""
+        calls: tuple[ToolCallDelta, ...] = ()
+        if self._parser is not None:
+            text, calls = self._parser.feed(text)
+            if finish is not None:
+                rest = self._parser.finish()
+                text, calls = text + rest.content, calls + rest.calls
+        return Delta(
+            choice=self._number, prompt=prompt, tokens=tuple(tokens), text=text, tool_calls=calls, finish=finish
+        )

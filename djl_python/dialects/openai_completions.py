@@ -86,7 +86,7 @@ def read_completion(body: dict[str, Any], model: ModelConfig) -> ParsedCompletio
     max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     check_fields(fields, max_tokens)
     branching = _branching(fields, len(prompts))
-    _check(fields, prompts)
+    _check(fields)
     sampling = sampling_params(
         fields,
         model,
@@ -143,16 +143,13 @@ def _branching(fields: CompletionRequest, prompts: int) -> Branching:
     return Branching(n=n, best_of=best_of)
 
 
-def _check(fields: CompletionRequest, prompts: Sequence[str | tuple[int, ...]]) -> None:
+def _check(fields: CompletionRequest) -> None:
     if fields.suffix:
         raise ParameterError("suffix: this model does not fill gaps; send the text before it as prompt", "suffix")
     if fields.max_tokens == 0 and not fields.echo:
         raise ParameterError("max_tokens: expected an integer >= 1 (0 only with echo=true), got 0", "max_tokens")
-    if fields.echo and fields.stream:
-        if fields.logprobs is not None:
-            raise ParameterError("echo: not in a stream with logprobs", "echo")
-        if not all(isinstance(prompt, str) for prompt in prompts):
-            raise ParameterError("echo: not in a stream with prompts of token ids", "echo")
+    if fields.echo and fields.stream and fields.logprobs is not None:
+        raise ParameterError("echo: not in a stream with logprobs", "echo")
 
 
 # ------------------------------------------------------------------------------------------------ the answer
@@ -197,7 +194,6 @@ class _Sequence:
     """
 
     chunk: Callable[[str], bytes] | None = None
-    begun: bool = False
     chars: int = 0
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
@@ -227,7 +223,6 @@ class CompletionFormatter(FramedFormatter):
     ) -> None:
         super().__init__(framing, headers)
         self._fields = parsed.fields
-        self._prompts = [request.prompt for request in parsed.requests]
         self._n = parsed.fields.n or 1
         self._scores_only = parsed.fields.max_tokens == 0
         self.shows_logprobs = parsed.fields.logprobs is not None
@@ -249,7 +244,7 @@ class CompletionFormatter(FramedFormatter):
             sequence.finish = self._finish(delta.finish)
             self._count.add(delta.choice, sequence.finish)
         if self.stream:
-            return self._piece(delta.choice, sequence, text, tokens)
+            return self._piece(delta.choice, sequence, delta.prompt + text if self._fields.echo else text, tokens)
         sequence.texts.append(text)
         sequence.tokens += tokens
         return b""
@@ -273,13 +268,8 @@ class CompletionFormatter(FramedFormatter):
 
     def _piece(self, index: int, sequence: _Sequence, text: str, tokens: Sequence[Token]) -> bytes:
         """A chunk; b"" where the step has nothing to tell (half a character, say)."""
-        if not sequence.begun and self._fields.echo:
-            prompt = self._prompts[index // self._n]
-            assert isinstance(prompt, str)  # see _check
-            text = prompt + text
         if not text and not tokens and sequence.finish is None:
             return b""
-        sequence.begun = True
         if self._fields.logprobs is None and not self._scores_only and sequence.finish is None:
             sequence.chunk = around(lambda text: self._chunk(index, text, None, None))
             return sequence.chunk(text)

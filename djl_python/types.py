@@ -114,6 +114,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     where they are, in the order of the parts.
     `continue_final` leaves the last (assistant's) message open, to be gone on with; otherwise, without
     `add_generation_prompt` the template does not begin an answer.
+    `variables` are further names for the template; `variable_fields` has the client's fields of those that the client
+    calls something else.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -123,6 +125,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     template: str | None = None  # a named template of the model's
     variables: dict[str, Any] = {}
+    variable_fields: dict[str, str] = {}
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,6 @@ class Preparation:
             log.warning("%s: chats are refused", reason)
         self._parser = _tool_parser(tokenizer, option)
         self._tool_tokenizer = tokenizer if self._parser is None else tokenizer.showing(self._parser.markers)
-        self._shows_tools = any("tools" in template for template in tokenizer.chat_templates.values())
         self._refuses_unknown = option.unknown_parameters == "error"
         self._context = max_model_len
         self._max_input = option.max_input_tokens
@@ -98,6 +97,7 @@ class Preparation:
                 text = await asyncio.to_thread(self.render, prompt)
             else:
                 text = self.render(prompt)
+            request = msgspec.structs.replace(request, ignored=self._ignored(request.ignored, prompt))
             # The template has written the special tokens.
             if prompt.images:
                 ids, images = await self._with_images(request, prompt, text)
@@ -132,9 +132,11 @@ class Preparation:
             raise PayloadError(f"{field}: this model does not take images", field)
         made = await self._images.prepare(text, chat.images)
         if request.truncate is not None and len(made.ids) > request.truncate:
-            raise ParameterError(
-                f"truncate: {request.truncate}, and the prompt has {len(made.ids)} tokens: with images it can't be cut",
-                "truncate",
+            field = chat.images[0].field
+            raise PayloadError(
+                f"{field}: a prompt with images can't be cut to {request.truncate} tokens, and this one has "
+                f"{len(made.ids)}",
+                field,
             )
         return made.ids, made.images
 
@@ -177,12 +179,11 @@ class Preparation:
         self, request: GenerateRequest, sampling: SamplingParams, ids: list[int], text: str, use: ToolUse
     ) -> Prepared:
         if use.choice == "auto":
-            ignored = self._ignored(request)
             if self._parser is None:
-                request = msgspec.structs.replace(request, sampling=sampling, ignored=ignored)
+                request = msgspec.structs.replace(request, sampling=sampling)
                 return Prepared(request, ids, text, self._tool_tokenizer)
             free = msgspec.structs.replace(sampling, grammar=None)
-            request = msgspec.structs.replace(request, sampling=free, ignored=ignored)
+            request = msgspec.structs.replace(request, sampling=free)
             new_parser = functools.partial(self._parser, use)
             return Prepared(request, ids, text, self._tool_tokenizer, new_parser, answer_form=sampling.grammar)
         if sampling.grammar is not None:
@@ -192,13 +193,15 @@ class Preparation:
         call_id = (self._parser or ToolParser).call_id
         return Prepared(request, ids, text, self._tokenizer, functools.partial(ForcedParser, use, call_id))
 
-    def _ignored(self, request: GenerateRequest) -> tuple[str, ...]:
-        """What has no effect on a chat with tools: the tools, where the template does not show them to the model."""
-        if self._shows_tools:
-            return request.ignored
-        if self._refuses_unknown:
-            raise ParameterError("tools: the model's chat template has no place for tools", "tools")
-        return tuple(sorted({*request.ignored, "tools"}))
+    def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
+        """What has no effect on a chat: besides what is known already, what the template does not read."""
+        fields = {chat.variable_fields.get(name, name) for name in chat.variables if not self._templates.reads(name)}
+        if chat.tool_use is not None and chat.tool_use.choice == "auto" and not self._templates.reads("tools"):
+            fields.add("tools")
+        if fields and self._refuses_unknown:
+            field = min(fields)
+            raise ParameterError(f"{field}: the model's chat template has no place for it", field)
+        return tuple(sorted({*known, *fields}))
 
 
 def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | None:

@@ -150,13 +150,15 @@ def _check(fields: ChatRequest) -> None:
 
 def _chat(fields: ChatRequest, tools: ToolUse | None, model: ModelConfig) -> Chat:
     variables = {name: value for name in _VARIABLES if (value := getattr(fields, name)) is not None}
+    kwargs = fields.chat_template_kwargs or {}
     return Chat(
         messages=template_messages(fields.messages, takes_images=model.checkpoint.takes_images),
         images=image_sources(fields.messages),
         tool_use=tools,
         continue_final=_continues(fields, model),
         add_generation_prompt=fields.add_generation_prompt is not False,
-        variables=variables | (fields.chat_template_kwargs or {}),
+        variables=variables | kwargs,
+        variable_fields={name: f"chat_template_kwargs.{name}" for name in kwargs},
     )
 
 

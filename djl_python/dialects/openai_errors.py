@@ -117,13 +117,13 @@ def _in_its_terms(error: ServingError, prompt_field: str) -> tuple[str, str | No
 
 def _too_long(error: ContextLengthError, prompt_field: str) -> str:
     """OpenAI's sentence, which clients look into."""
-    asked = f"{error.prompt_tokens} tokens in the {prompt_field}"
-    if error.max_new_tokens is not None:
-        asked = (
-            f"{error.prompt_tokens + error.max_new_tokens} tokens ({asked}, {error.max_new_tokens} in the completion)"
-        )
+    new = error.max_new_tokens
+    asked = (
+        f"{error.prompt_tokens + (1 if new is None else new)} tokens ({error.prompt_tokens} tokens in the "
+        f"{prompt_field}, {'at least 1' if new is None else new} in the completion)"
+    )
     return (
         f"This model's maximum context length is {error.limit} tokens. However, you requested {asked}. "
         f"Please reduce the length of the {prompt_field}"
-        f"{' or completion' if error.max_new_tokens is not None else ''}."
+        f"{' or completion' if new is not None else ''}."
     )

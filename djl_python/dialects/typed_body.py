@@ -155,11 +155,16 @@ def _word(type_: inspect.Type) -> str:
     if isinstance(type_, inspect.StrType):
         if type_.pattern:
             return f"a string that matches {type_.pattern}"
-        return "a non-empty string" if type_.min_length else "a string"
+        return _sized("a string", "characters", type_)
     if isinstance(type_, inspect.ListType):
-        what = "a non-empty array" if type_.min_length else "an array"
-        return f"{what}, each item {_describe(type_.item_type)}"
+        return f"{_sized('an array', 'items', type_)}, each item {_describe(type_.item_type)}"
     return _SIMPLE.get(type(type_), "a JSON value")
+
+
+def _sized(what: str, of_what: str, type_: inspect.StrType | inspect.ListType) -> str:
+    if type_.min_length:
+        what = f"a non-empty {what.split()[1]}"
+    return what if type_.max_length is None else f"{what} of at most {type_.max_length} {of_what}"
 
 
 def _plain(bound: float) -> str:

@@ -7,6 +7,7 @@ plain JSON values only.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -37,6 +38,7 @@ class ChatTemplates:
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str] | None = None) -> None:
         self._templates: dict[str, ChatTemplate] = {}
         self._broken: dict[str, str] = {}
+        self._names = frozenset(name for source in sources.values() for name in re.findall(r"\w+", source))
         for name, source in sources.items():
             try:
                 self._templates[name] = ChatTemplate(source, special_tokens)
@@ -47,6 +49,10 @@ class ChatTemplates:
     def broken(self) -> Sequence[str]:
         """What is wrong with the templates that can't be used."""
         return tuple(self._broken.values())
+
+    def reads(self, name: str) -> bool:
+        """Whether a template could make use of this name."""
+        return name in self._names
 
     def render(self, chat: Chat) -> str:
         """The prompt of a chat; tools are shown unless they may not be used.
@@ -107,7 +113,6 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
@@ -115,7 +120,7 @@ class ChatTemplate:
         """The prompt. It has its special tokens already: tokenize it with add_special_tokens=False.
 
         `continue_final_message` leaves the last message open, for the model to go on with it. `variables` are further
-        names for the template (`enable_thinking` …).
+        names for the template (`enable_thinking`, `documents` …).
 
         Raises:
             PayloadError: the template refuses these messages; says what it says.
@@ -131,10 +136,10 @@ class ChatTemplate:
             text = self._template.render(
                 {
                     **self._special_tokens,
+                    "documents": None,
                     **(variables or {}),
                     "messages": plain,
                     "tools": None if tools is None else list(tools),
-                    "documents": None if documents is None else list(documents),
                     "add_generation_prompt": add_generation_prompt,
                 }
             )

@@ -255,6 +255,7 @@ def test_what_goes_to_the_template() -> None:
         }
     )
     assert chat.variables == {"enable_thinking": False, "guideline": "Be kind.", "reasoning_effort": "low"}
+    assert chat.variable_fields == {"enable_thinking": "chat_template_kwargs.enable_thinking"}
     assert not chat.add_generation_prompt
 
 

@@ -292,6 +292,8 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
         "This model's maximum context length is 8 tokens. However, you requested 14 tokens (9 tokens in the messages, "
         "5 in the completion). Please reduce the length of the messages or completion."
     )
+    alone = json.loads(OPENAI.error(errors.ContextLengthError(8, None, 8), operation="completion").body)["error"]
+    assert "you requested 9 tokens (8 tokens in the prompt, at least 1 in the completion)" in alone["message"]
     completion_error = json.loads(OPENAI.error(error, operation="completion").body)["error"]
     assert completion_error["param"] == "prompt"
     ours = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")

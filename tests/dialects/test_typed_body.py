@@ -32,6 +32,7 @@ class Home(msgspec.Struct):
     open_: bool | None = msgspec.field(default=None, name="open")
     address: Annotated[str, Meta(min_length=1)] | None = None
     rooms: Annotated[list[int], Meta(min_length=1)] | None = None
+    motto: Annotated[str, Meta(min_length=1, max_length=3)] | Annotated[list[str], Meta(max_length=2)] | None = None
     rent: Annotated[float | str, Meta(extra={"expected": "a price"})] | None = None
     anything: Any = None
 
@@ -65,6 +66,18 @@ def test_a_body_that_fits() -> None:
         ({"pets": [], "open": 1}, "open", "expected true or false, got 1"),
         ({"pets": [], "address": ""}, "address", 'expected a non-empty string, got ""'),
         ({"pets": [], "rooms": []}, "rooms", "expected a non-empty array, each item an integer, got []"),
+        (
+            {"pets": [], "motto": "long"},
+            "motto",
+            "expected a non-empty string of at most 3 characters or an array of at most 2 items, each item a string, "
+            'got "long"',
+        ),
+        (
+            {"pets": [], "motto": ["a"] * 3},
+            "motto",
+            "expected a non-empty string of at most 3 characters or an array of at most 2 items, each item a string, "
+            'got ["a","a","a"]',
+        ),
         ({"pets": [], "rent": []}, "rent", "expected a price, got []"),
         (
             {"pets": [], "address": ["long"] * 50},

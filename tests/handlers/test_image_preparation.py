@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djl_python.errors import ContextLengthError, ParameterError, PayloadError
+from djl_python.errors import ContextLengthError, PayloadError
 from djl_python.types import Chat, GenerateRequest, ImageSource, SamplingParams
 from tests.vision_checkpoints import build_vision_checkpoint, data_url, picture
 
@@ -59,8 +59,8 @@ async def test_limits(llava: Path) -> None:
     served = await serve(llava)
     with pytest.raises(ContextLengthError, match=r"^messages: 73 tokens"):
         await served.plain(seeing("x" * 40))
-    with pytest.raises(ParameterError, match=r"^truncate: 33, and the prompt has 34 tokens") as caught:
+    with pytest.raises(PayloadError, match=r": a prompt with images can't be cut to 33 tokens, and this one has 34") as caught:
         await served.plain(seeing("?", truncate=33))
-    assert caught.value.field == "truncate"
+    assert caught.value.field == FIELD
     await served.plain(seeing("?", truncate=34))
     await served.handler.close()

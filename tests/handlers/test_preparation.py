@@ -141,8 +141,24 @@ async def test_a_template_without_tools_is_told(model_dir: Path) -> None:
     await task
     assert reply.headers["x-ignored-parameters"] == "logit_bias,tools"
     strict = await Served(model_dir).load(unknown_parameters="error")
-    with pytest.raises(ParameterError, match="tools: the model's chat template has no place for tools"):
+    with pytest.raises(ParameterError, match="tools: the model's chat template has no place for it"):
         await strict.plain(*body["requests"])
+
+
+async def test_variables_that_the_template_does_not_read_are_told(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ documents[0] }}")
+    served = await Served(model_dir).load()
+    variables = {"documents": ["read"], "mood": 1, "guideline": "x"}
+    asked = request(chat("x", variables=variables, variable_fields={"mood": "chat_template_kwargs.mood"}))
+    task, reply = served.call("plain", "generate", {"requests": [asked]})
+    await served.submitted()
+    await served.engine.run()
+    await task
+    assert prompt_of(served) == "read"
+    assert reply.headers["x-ignored-parameters"] == "chat_template_kwargs.mood,guideline"
+    strict = await Served(model_dir).load(unknown_parameters="error")
+    with pytest.raises(ParameterError, match=r"^chat_template_kwargs\.mood: the model's chat template has no place"):
+        await strict.plain(asked)
 
 
 async def test_a_forced_call_is_a_grammars(chatting: Served) -> None:

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             {"role": "stop", "content": "end"},
             {"role": "user", "content": "not this"},
         ],
-        {"variables": {"enable_thinking": False}, "documents": [{"title": "t", "text": "x"}]},
+        {"variables": {"enable_thinking": False, "documents": [{"title": "t", "text": "x"}]}},
     ),
 }
 

@@ -271,7 +271,11 @@ class Dialect(abc.ABC):
 
     def model_of(self, body: bytes) -> str | None:
         """The model a body names, where this API chooses models by a field of the body; asked only if several are
-        loaded. Never raises: a body that can't be read is the worker's to refuse."""
+        loaded.
+
+        Raises:
+            PayloadError, ParameterError: the body can't be read, as in `parse`.
+        """
         return None
 
     @abc.abstractmethod

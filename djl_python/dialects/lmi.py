@@ -32,8 +32,9 @@ from .lmi_parameters import (
     text_options,
     wants_several,
 )
-from .lmi_schema import ERRORS, REQUEST, RESPONSES
+from .lmi_schema import ERRORS, REQUEST, RESPONSES, TgiRefusal
 from .request_body import ignored_header
+from .typed_errors import typed_error
 
 _FIELDS: Final = ("inputs", "parameters", "stream")
 
@@ -121,7 +122,10 @@ def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
     status = error.status
     if isinstance(error, OverloadedError) and model is not None:
         status = model.option.throttle_error_http_code or status
-    return Answer(status, encode_json(djl_error(error, status)), {"content-type": JSON, **retry_header(error)})
+    body = djl_error(error, status)
+    if model is not None and model.option.tgi_compat:
+        body = TgiRefusal(body.code, body.type, body.message, error.message, typed_error(error)[1].error_type)
+    return Answer(status, encode_json(body), {"content-type": JSON, **retry_header(error)})
 
 
 # ------------------------------------------------------------------------------------------------ reading the body

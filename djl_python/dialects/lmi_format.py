@@ -172,7 +172,7 @@ class TgiCompatFormatter(LmiFormatter):
         self._index = 0
 
     def error(self, error: ServingError) -> bytes:
-        return self._encode({"index": self._index + 1, **error_line(error, tgi=True)})
+        return self._encode({**error_line(error, tgi=True), "index": self._index + 1})
 
     def _answer(self) -> Any:
         return [super()._answer()]
@@ -195,14 +195,18 @@ class TgiCompatFormatter(LmiFormatter):
 
 
 def error_line(error: ServingError, *, tgi: bool) -> dict[str, Any]:
-    """What a stream with an error has for a line: the documented one, with the error's text and code."""
+    """What a stream with an error has for a line: the documented one, with the error's text and code.
+
+    Its index, which TGI's clients require, is 0: who ends a stream that another has begun has not counted.
+    """
     token = (
         {"id": -1, "text": "", "logprob": -1, "special": True}
         if tgi
         else {"id": -1, "text": "", "log_prob": -1, "special_token": True}
     )
     details = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
-    return {"token": token, "generated_text": "", "details": details, **error_fields(error, tgi=tgi)}
+    line = {"token": token, "generated_text": "", "details": details, **error_fields(error, tgi=tgi)}
+    return {"index": 0, **line} if tgi else line
 
 
 def error_object(error: ServingError, *, tgi: bool) -> dict[str, Any]:

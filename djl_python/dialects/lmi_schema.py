@@ -104,10 +104,19 @@ class LmiLine(msgspec.Struct, frozen=True, kw_only=True):
     index: int | UnsetType = UNSET
 
 
+class TgiRefusal(DjlError, frozen=True):
+    """What the front end refuses, as TGI's clients can read it too, under option.tgi_compat."""
+
+    error: str
+    error_type: str
+
+
 REQUEST: Final = (LmiRequest, ChatRequest)
 _LINE: Final = (LmiLine, LmiFailure, ChatChunk)
 RESPONSES: Final[dict[int, dict[str, Any]]] = {
     200: {JSON: (LmiAnswer, list[LmiAnswer], ChatCompletion), JSONLINES: _LINE, SSE: (*_LINE, "[DONE]")},
     424: {JSON: LmiFailure},
 }
-ERRORS: Final[dict[int, Bodies]] = {status: {JSON: DjlError} for status in (400, 404, 405, 413, 429, 500, 503)}
+ERRORS: Final[dict[int, Bodies]] = {
+    status: {JSON: (DjlError, TgiRefusal)} for status in (400, 404, 405, 413, 429, 500, 503)
+}

@@ -25,8 +25,9 @@ from .chat_request import ChatRequest, read_chat
 from .framing import SSE_DONE
 from .generation_fields import GenerationFields
 from .openai_completions import Completion, CompletionFormatter, CompletionRequest, read_completion
-from .openai_errors import ErrorBody, StreamFailure, openai_answer, stream_failure
-from .request_body import ignored_header, json_object
+from .openai_errors import ErrorBody, StreamFailure, in_its_terms, openai_answer, stream_failure
+from .request_body import ignored_header, json_object, object_of
+from .typed_body import read_body
 from .typed_errors import ErrorResponse, documented_errors, typed_answer
 
 CHAT: Final = "chat"
@@ -66,7 +67,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 class _Named(msgspec.Struct, frozen=True):
     """As much of a body as says which model it means."""
 
-    model: str = ""
+    model: str | None = None
 
 
 class OpenAIChatFormatter(ChatFormatter):
@@ -145,7 +146,7 @@ class OpenAIDialect(Dialect):
         try:
             return msgspec.json.decode(body, type=_Named).model or None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
+            return read_body(object_of(body), _Named).model or None  # it says what is wrong
 
     def error(
         self,
@@ -155,9 +156,10 @@ class OpenAIDialect(Dialect):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
+        prompt_field = "prompt" if operation == COMPLETION else "messages"
         if model is not None and model.option.tgi_compat:
-            return typed_answer(error)
-        return openai_answer(error, "prompt" if operation == COMPLETION else "messages")
+            return typed_answer(in_its_terms(error, prompt_field))
+        return openai_answer(error, prompt_field)
 
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         body = stream_failure(error, tgi=model is not None and model.option.tgi_compat)

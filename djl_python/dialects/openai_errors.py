@@ -43,8 +43,9 @@ _CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
     MethodError: (405, None),
     TooLargeError: (413, None),
 }
-#: What this project calls a prompt where OpenAI's requests call it something else.
+#: What this project calls a prompt, and a model's name, where OpenAI's requests call them something else.
 _OUR_PROMPT: Final = "inputs"
+_OUR_MODEL: Final = "Parameter model_name"
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ def openai_error(error: ServingError, prompt_field: str = "messages") -> tuple[i
     """HTTP status and body of an error; `prompt_field` is what the request calls its prompt."""
     for kind, (status, code) in _CLIENTS.items():
         if isinstance(error, kind):
-            message, param = _in_its_terms(error, prompt_field)
+            message, param = _message(error, prompt_field)
             return status, ErrorBody(ErrorDetail(message, INVALID_REQUEST, param, code))
     if isinstance(error, OverloadedError):
         return 429, ErrorBody(ErrorDetail(error.message, "requests", None, "rate_limit_exceeded"))
@@ -102,17 +103,25 @@ def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | StreamFailu
     return StreamFailure(StreamFailureDetail(body.error, status))
 
 
-def _in_its_terms(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
-    """(message, param), about fields that the request has."""
-    if isinstance(error, ModelNotFoundError | ModelNotNamedError):
-        return error.message, "model"
+def in_its_terms(error: ServingError, prompt_field: str) -> ServingError:
+    """The error about fields that the request has; `prompt_field` is what it calls its prompt."""
+    if isinstance(error, ModelNotNamedError):
+        return ModelNotNamedError(error.message.replace(_OUR_MODEL, "model", 1))
+    if isinstance(error, ContextLengthError) or not isinstance(error, PayloadError | ParameterError):
+        return error
+    if error.field != _OUR_PROMPT:
+        return error
+    return type(error)(error.message.replace(_OUR_PROMPT, prompt_field, 1), prompt_field)
+
+
+def _message(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
+    """(message, param)."""
     if isinstance(error, ContextLengthError):
         return _too_long(error, prompt_field), prompt_field
-    if not isinstance(error, PayloadError | ParameterError):
-        return error.message, None
-    if error.field == _OUR_PROMPT:
-        return error.message.replace(_OUR_PROMPT, prompt_field, 1), prompt_field
-    return error.message, error.field
+    error = in_its_terms(error, prompt_field)
+    if isinstance(error, ModelNotFoundError | ModelNotNamedError):
+        return error.message, "model"
+    return error.message, error.field if isinstance(error, PayloadError | ParameterError) else None
 
 
 def _too_long(error: ContextLengthError, prompt_field: str) -> str:

@@ -1,6 +1,6 @@
 """A request's body as a JSON object, and the header that names what had no effect: the same in every API.
 
-Runs in the worker.
+Runs in the worker, and in the front end where the body names the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,21 @@ def json_object(inputs: Input) -> dict[str, Any]:
     content_type = media_type(inputs.get_property("content-type") or JSON)
     if content_type != JSON and not content_type.endswith("+json"):
         raise MediaTypeError(f"Expected request with `Content-Type: {JSON}`, got {content_type}")
-    body = inputs.get_as_json()
+    return _checked(inputs.get_as_json())
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """Bytes as a JSON object, whatever type they were sent as.
+
+    Raises:
+        PayloadError: not JSON, or not an object.
+    """
+    inputs = Input()
+    inputs.content.add("data", body)
+    return _checked(inputs.get_as_json())
+
+
+def _checked(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise PayloadError(f"the request body: expected a JSON object, got {shown(body)}")
     return body

@@ -161,7 +161,8 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
-        dialect, config = self._dialect, self._model.config if self._model is not None else None
+        dialect, model = self._dialect, self._model or self._front_end.models.only
+        config = model.config if model is not None else None
         if self._head_sent:
             headers = {name.lower(): value for name, value in self._headers.items()}
             self.body(dialect.stream_error(error, headers, config) if dialect is not None else b"", last=True)
@@ -225,9 +226,10 @@ class Exchange(httputil.HTTPMessageDelegate):
         body = self._take_body()
         dialect = match.dialect
         assert dialect is not None  # the front end's own routes are pages
-        name = match.model or named.get("model_name") or headers.get("model_name", "")
+        name = match.model
         if not name and front_end.models.several:
             name = dialect.model_of(body) or ""
+        name = name or named.get("model_name") or headers.get("model_name", "")
         version = match.version or named.get("model_version") or headers.get("model_version", "")
         self._model = front_end.models.select(name, version, dialect.unversioned)
         self._dialect = dialect = front_end.dialects[dialect.speaker(match.operation, self._model.config)]

@@ -39,6 +39,11 @@ class Models:
         return len(self._by_name) > 1
 
     @property
+    def only(self) -> ServedModel | None:
+        """The model that every request means, in whose manner what names no model is refused; None: there is none."""
+        return None if len(self._by_name) != 1 else self.select("")
+
+    @property
     def unloaded(self) -> Sequence[ServedModel]:
         """What has been unloaded and not loaded again."""
         return [model for versions in self._unloaded.values() for model in versions]

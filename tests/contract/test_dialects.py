@@ -211,6 +211,7 @@ def tgi_error(message: str, kind: str = "validation") -> Any:
 
 
 NO_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+NO_VALUE = {"a": {"type": "nonsense"}}
 NO_REGEX = {"type": "regex", "value": "(a"}
 LMI_TOKEN = {"id": -1, "text": "", "log_prob": -1, "special_token": True}
 NO_GRAMMAR = "grammar is not valid: Invalid type: nonsense"
@@ -289,7 +290,7 @@ TEMPERATURE = "temperature: expected a number >= 0 and <= 2, got 9"
             {
                 "messages": MESSAGES,
                 "tool_choice": "required",
-                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}],
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": NO_VALUE}}}],
             },
             400,
             JSON,

@@ -408,7 +408,7 @@ def test_an_error_ends_a_stream() -> None:
     tgi.push(delta(TOKENS[:1]))
     assert events(tgi.error(error)) == [{**tgi_line, "index": 2}]
     # Whoever ends it in the writer's place does not know how far it had come.
-    assert events(LMI.stream_error(error, tgi.headers, model(tgi_compat=True))) == [tgi_line]
+    assert events(LMI.stream_error(error, tgi.headers, model(tgi_compat=True))) == [{**tgi_line, "index": 0}]
 
 
 def test_a_handler_that_fails() -> None:
@@ -453,3 +453,14 @@ def test_routes() -> None:
     paths = [route.path for route in all_dialects()["lmi"].routes]
     assert paths == ["/invocations", "/predictions/{model}", "/predictions/{model}/{version}", "/models/{model}/invoke"]
     assert {route.method for route in LMI.routes} == {"POST"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [(errors.OverloadedError("full"), 503, "overloaded"), (errors.RouteError("no"), 404, "not_found")],
+)
+def test_what_the_front_end_refuses_as_tgis_clients_read_it(error: errors.ServingError, status: int, kind: str) -> None:
+    answered = LMI.error(error, model(tgi_compat=True))
+    found = json.loads(answered.body)
+    assert (answered.status, found["code"], found["message"]) == (status, status, error.message)
+    assert (found["error"], found["error_type"]) == (error.message, kind)

@@ -411,16 +411,43 @@ def test_a_model() -> None:
         (b'{"messages": []}', None),
         (b'{"model": ""}', None),
         (b'{"model": null}', None),
-        (b'{"model": 5}', None),
-        (b"[1]", None),
-        (b"{", None),
-        (b"", None),
-        (b'{"model": "\xff"}', None),
-        (b'{"x":' + b"[" * 100_000, None),
     ],
 )
 def test_the_model_that_a_body_names(body: bytes, expected: str | None) -> None:
     assert OPENAI.model_of(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"model": 5}', "model: expected a string, got 5"),
+        (b"[1]", "the request body: expected a JSON object, got [1]"),
+        (b"{", "the request body is not valid JSON: "),
+        (b"", "the request body is empty, expected JSON"),
+        (b'\xef\xbb\xbf{"model": "m"}', "the request body is not valid JSON: "),
+        (b'{"model": "\xff"}', "the request body is not valid JSON: "),
+        (b'{"x":' + b"[" * 100_000, "the request body is not valid JSON: "),
+    ],
+)
+def test_a_body_that_names_none_because_it_can_not_be_read(body: bytes, message: str) -> None:
+    """In the words that it is refused with where one model is loaded."""
+    with pytest.raises(errors.ServingError) as caught:
+        OPENAI.model_of(body)
+    assert (caught.value.message[: len(message)], caught.value.status) == (message, 400)
+    with pytest.raises(errors.ServingError) as alone:
+        OPENAI.parse(inputs("chat", body), model())
+    assert alone.value.message == caught.value.message
+
+
+def test_fields_are_called_what_the_request_calls_them() -> None:
+    empty = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
+    found = OPENAI.error(empty, model(tgi_compat=True), operation="completion")
+    assert json.loads(found.body) == {
+        "error": "Input validation error: prompt: the tokenizer makes no tokens of this text",
+        "error_type": "validation",
+    }
+    unnamed = OPENAI.error(errors.ModelNotNamedError("Parameter model_name is required: loaded: a, b"))
+    assert json.loads(unnamed.body)["error"]["message"] == "model is required: loaded: a, b"
 
 
 def test_routes() -> None:

@@ -59,7 +59,9 @@ async def test_limits(llava: Path) -> None:
     served = await serve(llava)
     with pytest.raises(ContextLengthError, match=r"^messages: 73 tokens"):
         await served.plain(seeing("x" * 40))
-    with pytest.raises(PayloadError, match=r": a prompt with images can't be cut to 33 tokens, and this one has 34") as caught:
+    with pytest.raises(
+        PayloadError, match=r": a prompt with images can't be cut to 33 tokens, and this one has 34"
+    ) as caught:
         await served.plain(seeing("?", truncate=33))
     assert caught.value.field == FIELD
     await served.plain(seeing("?", truncate=34))

@@ -178,6 +178,35 @@ async def test_of_several_models_the_body_says_which() -> None:
         assert site.models["other:"].tally.succeeded == 1
 
 
+async def test_on_v1_the_bodys_model_comes_before_any_other_name() -> None:
+    async with running(model_config("a"), model_config("b")) as site:
+        for target, headers in (("", {"model_name": "a"}), ("?model_name=a", {})):
+            path = f"/v1/chat/completions{target}"
+            answer = await site.client.post(path, json={"model": "b", "do": "echo"}, headers=headers)
+            assert answer.status_code == 200
+            answer = await site.client.post(path, json={"do": "echo"}, headers=headers)
+            assert answer.status_code == 200
+        assert {name: model.tally.succeeded for name, model in site.models.items()} == {"a:": 2, "b:": 2}
+        broken = await site.client.post("/v1/chat/completions", content=b"{bad")
+        assert broken.status_code == 400
+        assert broken.json()["error"]["message"].startswith("the request body is not valid JSON: ")
+
+
+async def test_what_names_no_model_is_refused_as_the_only_model_would() -> None:
+    compat = model_config("m", option={"tgi_compat": True})
+    async with running(compat) as site:
+        for answer in (
+            await site.client.get("/v1/models/nope"),
+            await site.client.post("/v1/chat/completions?model_name=nope", json={}),
+            await site.client.post("/v1/nope", json={}),
+        ):
+            assert answer.status_code == 404
+            assert answer.json().keys() == {"error", "error_type"}
+    async with running(compat, model_config("other")) as site:
+        answer = await site.client.get("/v1/models/nope")
+        assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+
+
 async def test_the_only_model_answers_whatever_the_body_says() -> None:
     async with paged("m") as site:
         assert (await ask(site, model="x", do="echo"))[0] == 200

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 EventSink = Callable[[TokenEvent], None]
 _CLOSE_TIMEOUT_S = 5.0
+#: Whatever is asked of an engine, a step tells that it was heard. A longer option.predict_timeout counts instead.
+_SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
 # `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with one sequence at a time.
 _BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
@@ -97,6 +99,9 @@ class EngineClient:
         self._ids = itertools.count(1)
         self._opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._closing = False
+        self._asked_s: float | None = None  # since when an answer is owed, by the loop's clock
+        self._silence_s = _SILENCE_S
+        self._watching = False
         self._channel: Channel
         self._process: asyncio.subprocess.Process
 
@@ -126,6 +131,7 @@ class EngineClient:
         """
         _refuse_several_devices(config)
         self = cls(progress, on_stats, on_death)
+        self._silence_s = max(_SILENCE_S, config.option.predict_timeout)
         environment = engine_environment(config.option.kernels != "torch" and not missing_features())
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
         self._channel = Channel(self._receive, self._lost)
@@ -156,12 +162,37 @@ class EngineClient:
             return request_id
         self._sinks[request_id] = on_event
         self._channel.send(Add(request_id, prompt_ids, sampling, images))
+        self._expect()
         return request_id
 
     def cancel(self, request_id: int) -> None:
         """Stop a sequence; its sink hears no more. Unknown and finished ids are ignored."""
         if self._sinks.pop(request_id, None) is not None:
             self._channel.send(Cancel(request_id))
+            self._expect()
+
+    def _expect(self) -> None:
+        """A step will come of what was sent, or the engine has frozen."""
+        if self._asked_s is None:
+            self._asked_s = asyncio.get_running_loop().time()
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._watching or self._asked_s is None:
+            return
+        self._watching = True
+        asyncio.get_running_loop().call_at(self._asked_s + self._silence_s, self._look)
+
+    def _look(self) -> None:
+        self._watching = False
+        silent_s = 0.0 if self._asked_s is None else asyncio.get_running_loop().time() - self._asked_s
+        if self._closing or self._channel.closed:
+            return
+        if silent_s < self._silence_s:
+            self._watch()
+            return
+        log.error("the engine has said nothing for %.0f s: killed", silent_s)
+        self._process.kill()
 
     async def close(self) -> None:
         """End the process."""
@@ -188,6 +219,7 @@ class EngineClient:
                 self._opened.set_result(message)
 
     def _dispatch(self, step: Step) -> None:
+        self._asked_s = None
         self.step_s = step.stats.step_s
         for event in step.events:
             ends = event.finish is not None or event.error is not None

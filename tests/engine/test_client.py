@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from djl_python.config import ModelConfig, Options
+from djl_python.engine import client as client_module
 from djl_python.engine.client import EngineClient
 from djl_python.errors import ModelLoadError
 from djl_python.types import EngineStats, FinishReason, SamplingParams, TokenEvent
@@ -145,6 +146,23 @@ async def test_a_killed_engine_ends_what_was_in_flight(checkpoint: Path) -> None
     assert (await late.end())[-1].error == "the engine process ended unexpectedly"
     await client.close()
     assert len(listener.deaths) == 1
+
+
+async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where whoever waited for it has given up."""
+    monkeypatch.setattr(client_module, "_SILENCE_S", 0.5)
+    listener = Listener()
+    client = await listener.open(checkpoint, predict_timeout=0.1)
+    sink = Sink()
+    client.submit([5, 6, 7], SamplingParams(max_new_tokens=3), sink)
+    assert len(await sink.end()) == 3
+    await asyncio.sleep(0.7)  # nobody asks: silence is nothing to hear
+    assert not listener.deaths
+    os.kill(client.pid, signal.SIGSTOP)
+    client.cancel(client.submit([5, 6, 7], SamplingParams(max_new_tokens=3), Sink()))
+    async with asyncio.timeout(10):
+        await listener.died.wait()
+    await client.close()
 
 
 @pytest.mark.parametrize(

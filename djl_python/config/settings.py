@@ -82,7 +82,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(default="", name="entryPoint")
     handler: Annotated[str, Meta(min_length=1, description="Function of the entry point that answers.")] = "handle"
     predict_timeout: Annotated[
-        float, Meta(gt=0, description="Seconds a request may take.", extra={"environment": "PREDICT_TIMEOUT"})
+        float,
+        Meta(
+            gt=0,
+            description="Seconds a request may take, once a worker has it.",
+            extra={"environment": "PREDICT_TIMEOUT"},
+        ),
     ] = 120.0
     model_loading_timeout: Annotated[
         float,

@@ -36,6 +36,7 @@ class Setting:
         type_words: its type for people: "integer", "true, false", ...
         expected: what a value has to be, for errors: "an integer >= 1".
         environment: a variable that sets it, beside the prefixed one; "" for none.
+        aliases: other names for the key, prefix included.
         spellings: other spellings of values, lower-cased.
     """
 
@@ -57,6 +58,8 @@ class Setting:
         Raises:
             ValueError: it stands for none; the message begins with "expected".
         """
+        if not is_utf8(text):
+            raise ValueError("expected UTF-8 text")
         text = text.strip()
         text = self.spellings.get(text.lower(), text.lower() if self.any_case else text)
         parser = getattr(typing.get_args(self.annotation)[0], "parse", None)
@@ -93,7 +96,7 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
                 type_words=extra.get("type") or " or ".join(_type_words(kind) for kind in kinds),
                 expected=extra.get("expected") or ", or ".join(_expected(kind) for kind in kinds),
                 environment=extra.get("environment", ""),
-                aliases=tuple(extra.get("aliases", ())),
+                aliases=tuple(prefix + alias for alias in extra.get("aliases", ())),
                 spellings=extra.get("spellings", {}),
                 any_case=not any(isinstance(kind, inspect.StrType | inspect.StructType) for kind in kinds),
             )
@@ -117,6 +120,15 @@ def bind(struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: l
         except ValueError as exc:
             problems.append(f"{entry.source}: {key}={masked(key, entry.value)}: {exc}")
     return values
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be passed on. A variable or a path of other bytes has surrogates in their place."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def nearest(key: str, known: Iterable[str]) -> str:

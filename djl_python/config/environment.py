@@ -56,7 +56,7 @@ def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
         if name.startswith("OPTION_") and name != "OPTION_":
             add(_option_key(name.removeprefix("OPTION_")), value, name)
     for setting in settings_of(Options, "option."):
-        if setting.environment:
+        if setting.environment and entries.keys().isdisjoint(setting.aliases):
             add(setting.key, environ.get(setting.environment, ""), setting.environment)
     for name, (key, convert) in CONTAINER_MAPS.items():
         add(key, convert(environ.get(name, "")), name)
@@ -70,7 +70,8 @@ def _option_key(name: str) -> str:
     name = name.lower()
     if name == "engine":
         return name
-    capitals = {setting.key.lower(): setting.key for setting in settings_of(Options, "option.")}
+    settings = settings_of(Options, "option.")
+    capitals = {key.lower(): key for setting in settings for key in (setting.key, *setting.aliases)}
     return capitals.get(f"option.{name}", f"option.{name}")
 
 

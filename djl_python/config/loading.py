@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..sources import fetch_model
-from .binding import bind, did_you_mean, settings_of
+from .binding import bind, did_you_mean, is_utf8, settings_of
 from .environment import cache_directory, environment_entries
 from .model import ModelConfig
 from .properties_file import Entry, read_properties
@@ -54,6 +54,8 @@ def load_model_config(
     """
     cache_dir = cache_directory(environ)
     directory = _directory(spec.url, cache_dir)
+    if not is_utf8(f"{spec.name} {spec.version} {spec.url} {directory}"):
+        raise ConfigError(f"model {spec.url}: expected a name and a path in UTF-8")
     findings = _Findings()
     entries = _gather(spec, directory, environ, overrides or {}, findings)
     serving = bind(ServingSettings, entries, "", findings.problems)
@@ -67,7 +69,7 @@ def load_model_config(
     _remark_on_keys(entries, findings)
     settings, options = ServingSettings(**serving), Options(**option)
     engine = _engine(settings, spec, entries, findings)
-    _check_together(settings, options, spec, directory, provenance, findings)
+    _check_directory(options, spec, directory, findings)
     if findings.problems:
         raise ConfigError("\n".join(findings.problems))
     return ModelConfig(
@@ -142,12 +144,14 @@ def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance
 
 
 def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
-    """Warn about keys that are unknown, empty, or known to DJL only."""
+    """Warn about keys that are unknown, empty, or known to DJL only; refuse what no handler can be told."""
     for key, (value, source) in entries.items():
         option = key.removeprefix("option.")
         if key in _KNOWN:
             if not value.strip():
                 findings.warnings.append(f"{source}: {key} is empty: the default counts")
+        elif not is_utf8(f"{key} {value}"):
+            findings.problems.append(f"{source}: {key}: expected UTF-8 text")
         elif key in NO_EFFECT_SERVING or (option != key and option in NO_EFFECT):
             findings.warnings.append(f"{source}: {key} is known to DJL and has no effect here yet")
         elif option != key:
@@ -165,20 +169,8 @@ def _engine(settings: ServingSettings, spec: ModelSpec, entries: Mapping[str, En
     return engine
 
 
-def _check_together(
-    settings: ServingSettings,
-    options: Options,
-    spec: ModelSpec,
-    directory: Path | None,
-    provenance: Mapping[str, str],
-    findings: _Findings,
-) -> None:
+def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:
     """What no single setting can tell."""
-    if settings.max_workers is not None and settings.max_workers < settings.min_workers:
-        findings.problems.append(
-            f"{provenance['maxWorkers']}: maxWorkers={settings.max_workers}: expected at least minWorkers, which is "
-            f"{settings.min_workers} ({provenance['minWorkers']})"
-        )
     if directory is None or options.model_id or options.entry_point:
         return
     handlers = ("model.py", f"{spec.name}.py", "config.json", "MAR-INF")

@@ -17,7 +17,7 @@ from msgspec import Meta, field
 from ..errors import ConfigError
 from .binding import bind, did_you_mean, settings_of
 from .properties_file import Entry, read_properties
-from .settings import DEVICES_PATTERN, HttpErrorCode, Positive
+from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HttpErrorCode
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -67,9 +67,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     inference_address: Annotated[
         Address, Meta(description="Where inference requests are answered: http://host:port or unix:/path.")
     ] = Address()
-    management_address: Annotated[
-        Address, Meta(description="Has no effect yet: inference_address answers everything.")
-    ] = Address()
     model_store: Annotated[
         str, Meta(description="Directory whose subdirectories are models, or that is itself a model.")
     ] = ""
@@ -84,16 +81,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_delay_ms: Annotated[int, Meta(ge=0, description="The models' default for max_batch_delay.")] = field(
         default=100, name="max_batch_delay"
     )
-    max_idle_time: Annotated[int, Meta(ge=1, description="The models' default for max_idle_time.")] = 60
     min_workers: Annotated[int, Meta(ge=1, description="The models' default for minWorkers.")] = 1
-    max_workers: Annotated[Positive | None, Meta(description="The models' default for maxWorkers.")] = None
     retry_threshold: Annotated[int, Meta(ge=0, description="The models' default for retry_threshold.")] = 0
     load_on_devices: Annotated[
         str,
         Meta(
             pattern=DEVICES_PATTERN,
             description="The models' default for load_on_devices.",
-            extra={"expected": "* or a list such as gpu0;gpu1"},
+            extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
     max_request_size: Annotated[int, Meta(ge=1, description="Bytes a request's body may have.")] = 64 << 20
@@ -129,8 +124,9 @@ NO_EFFECT_SERVER: Final = frozenset(
     """
     bad_request_http_code certificate_file chunked_read_timeout cluster_address error_rate_any error_rate_model
     error_rate_server error_rate_wlm fail_fast features health_check_override keystore keystore_pass keystore_type
-    model_url_pattern netty_client_threads number_of_netty_threads plugin_folder private_key_file prometheus
-    reserved_memory_mb server_error_http_code timeout_http_code use_native_io wlm_error_http_code
+    management_address max_idle_time max_workers model_url_pattern netty_client_threads number_of_netty_threads
+    plugin_folder private_key_file prometheus reserved_memory_mb server_error_http_code timeout_http_code
+    use_native_io wlm_error_http_code
     """.split()
 )
 
@@ -166,7 +162,6 @@ def load_server_config(
     values = bind(ServerConfig, entries, "", problems)
     if problems:
         raise ConfigError("\n".join(problems))
-    values.setdefault("management_address", values.get("inference_address", Address()))
     for key, entry in entries.items():
         if key in NO_EFFECT_SERVER:
             warnings.append(f"{entry.source}: {key} is known to DJL and has no effect here yet")

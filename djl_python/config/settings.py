@@ -20,6 +20,7 @@ from msgspec import Meta, field
 Positive = Annotated[int, Meta(ge=1)]
 HttpErrorCode = Annotated[int, Meta(ge=400, le=599)]
 DEVICES_PATTERN: Final = r"^(\*|(-1|cpu|(gpu|cuda:?)?\d+)(;(-1|cpu|(gpu|cuda:?)?\d+))*)$"
+DEVICES_EXPECTED: Final = "* or a list such as gpu0;gpu1"
 Degree = Positive | Literal["max"]
 
 
@@ -41,16 +42,9 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_delay_ms: Annotated[
         int, Meta(ge=0, description="How long a dynamic batch waits for more requests, in milliseconds.")
     ] = field(default=100, name="max_batch_delay")
-    max_idle_time: Annotated[
-        int,
-        Meta(ge=1, description="Seconds without work after which a worker beyond minWorkers ends; no effect yet."),
-    ] = 60
     min_workers: Annotated[int, Meta(ge=1, description="Worker processes that always run.")] = field(
         default=1, name="minWorkers"
     )
-    max_workers: Annotated[
-        Positive | None, Meta(description="Worker processes at most; no effect yet: minWorkers is how many run.")
-    ] = field(default=None, name="maxWorkers")
     retry_threshold: Annotated[
         int, Meta(ge=0, description="Failed worker starts in a row that are tolerated before the model is FAILED.")
     ] = 0
@@ -59,10 +53,9 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern=DEVICES_PATTERN,
             description="Devices that get workers: * or a list separated by semicolons (cpu, gpu0, 0).",
-            extra={"expected": "* or a list such as gpu0;gpu1"},
+            extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
-    log_request_metric: Annotated[bool, Meta(description="Log one line of timings per request.")] = False
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,7 +283,8 @@ NO_EFFECT: Final = frozenset(
 #: Top-level keys of serving.properties that DJL knows and that have no effect here yet.
 NO_EFFECT_SERVING: Final = frozenset(
     """
-    application gpu.required_memory_mb metrics_aggregation required_memory_mb reserved_memory_mb translatorFactory
+    application gpu.required_memory_mb log_request_metric max_idle_time maxWorkers metrics_aggregation
+    required_memory_mb reserved_memory_mb translatorFactory
     cpu.minWorkers cpu.maxWorkers gpu.minWorkers gpu.maxWorkers cpu.min_workers gpu.min_workers
     """.split()
 )

@@ -17,6 +17,7 @@ import msgspec
 from ..errors import ConfigError
 from ..sources import ARCHIVE_SUFFIXES
 from .server import ServerConfig
+from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
 
 #: A directory that holds one of these is a model.
 MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-INF")
@@ -49,7 +50,7 @@ def parse_model_spec(text: str) -> ModelSpec:
     """Read `name:version:engine:devices=url`, the part before `=` also in brackets or missing.
 
     Raises:
-        ConfigError: no url, a name that a URL path can't carry, or too many fields.
+        ConfigError: no url, a name that a URL path can't carry, or devices that are none.
     """
     endpoint, url = _split_endpoint(text.strip())
     if not url:
@@ -60,6 +61,8 @@ def parse_model_spec(text: str) -> ModelSpec:
     name = name or infer_name(url)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"model {text!r}: {name!r} can't be a model's name: no blanks, /, ?, # or %")
+    if devices and not re.match(DEVICES_PATTERN, devices):
+        raise ConfigError(f"model {text!r}: devices {devices!r}: expected {DEVICES_EXPECTED}")
     return ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url)
 
 

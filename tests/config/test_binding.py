@@ -63,7 +63,7 @@ def test_values(key: str, text: str, value: object) -> None:
         ("batch_size", "lots", "an integer >= 1"),
         ("batch_size", "0", "an integer >= 1"),
         ("batch_size", "1.5", "an integer >= 1"),
-        ("maxWorkers", "-1", "an integer >= 1"),
+        ("minWorkers", "-1", "an integer >= 1"),
         ("option.predict_timeout", "0", "a number > 0"),
         ("option.predict_timeout", "nan", "a number > 0"),
         ("option.predict_timeout", "inf", "a number > 0"),
@@ -80,6 +80,11 @@ def test_values(key: str, text: str, value: object) -> None:
 )
 def test_problems(key: str, text: str, expected: str) -> None:
     assert problem_of(key, text) == f"here: {key}={text}: expected {expected}"
+
+
+def test_bytes_that_are_no_text() -> None:
+    """As Python reads a variable that is not UTF-8: no other process could be told."""
+    assert problem_of("option.model_id", "/models/\udcff").endswith(": expected UTF-8 text")
 
 
 def test_empty_is_unset() -> None:

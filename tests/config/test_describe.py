@@ -21,7 +21,7 @@ def test_describe(tmp_path: Path) -> None:
         ["path", str(directory)],
         ["engine", "Python"],
         ["job_queue_size", "1000", "default"],
-        ["maxWorkers", "-", "default"],
+        ["minWorkers", "1", "default"],
         ["option.model_id", "owner/name", "serving.properties:1"],
         ["option.predict_timeout", "2.5", "serving.properties:2"],
         ["option.model_loading_timeout", "240", "default"],

@@ -60,15 +60,15 @@ def test_crosses_a_process(model: Path) -> None:
 def test_precedence(model: Path) -> None:
     """Management API, serving.properties, environment, config.properties, built-in."""
     config_file = model.parent / "config.properties"
-    config_file.write_text("job_queue_size=1\nbatch_size=1\nmax_batch_delay=1\nmax_idle_time=1\n")
+    config_file.write_text("job_queue_size=1\nbatch_size=1\nmax_batch_delay=1\nmin_workers=3\n")
     environ = {"SERVING_JOB_QUEUE_SIZE": "2", "SERVING_BATCH_SIZE": "2", "SERVING_MAX_BATCH_DELAY": "2"}
     server = load_server_config(config_file, {}, environ)
     (model / "serving.properties").write_text("job_queue_size=3\nbatch_size=3\n")
     config = load_model_config(parse_model_spec(str(model)), server, environ, {"job_queue_size": "4"})
     serving = config.serving
     assert (serving.job_queue_size, serving.batch_size, serving.max_batch_delay_ms) == (4, 3, 2)
-    assert (serving.max_idle_time, serving.retry_threshold) == (1, 0)
-    keys = ("job_queue_size", "batch_size", "max_batch_delay", "max_idle_time", "retry_threshold")
+    assert (serving.min_workers, serving.retry_threshold) == (3, 0)
+    keys = ("job_queue_size", "batch_size", "max_batch_delay", "minWorkers", "retry_threshold")
     assert [config.provenance[key] for key in keys] == [
         "management API",
         "serving.properties:2",
@@ -120,15 +120,52 @@ def test_aliases(model: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("alias", "value", "field"),
+    [
+        ("speculative_draft_model", "owner/name", "draft_model_id"),
+        ("max_total_tokens", "100", "max_model_len"),
+        ("max_input_length", "50", "max_input_tokens"),
+        ("fullTextEnabled", "true", "full_text_enabled"),
+    ],
+)
+def test_aliases_of_options(model: Path, alias: str, value: str, field: str) -> None:
+    from_file = load(model, f"option.{alias}={value}")
+    (model / "serving.properties").unlink()
+    for config in (from_file, load(model, **{f"OPTION_{alias.upper()}": value})):
+        assert str(getattr(config.option, field)).lower() == value
+        assert config.warnings == ()
+    assert load(model, f"{alias}={value}").warnings == (
+        f"serving.properties:1: {alias} is not known; did you mean option.{alias}?",
+    )
+
+
+def test_an_alias_in_the_environment_is_as_strong_as_the_name(model: Path) -> None:
+    own = {"MAX_TOTAL_TOKENS": "200"}
+    assert load(model, **own).option.max_model_len == 200
+    assert load(model, OPTION_MAX_TOTAL_TOKENS="100", **own).option.max_model_len == 100
+    both = load(model, OPTION_MAX_TOTAL_TOKENS="100", OPTION_MAX_MODEL_LEN="300", **own)
+    assert both.option.max_model_len == 300
+    assert both.warnings[0].startswith("environment OPTION_MAX_TOTAL_TOKENS: option.max_total_tokens is another name")
+
+
+def test_a_path_that_no_other_process_could_be_told(tmp_path: Path) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xff"))
+    directory.mkdir()
+    (directory / "model.py").touch()
+    with pytest.raises(ConfigError, match="expected a name and a path in UTF-8"):
+        load_model_config(ModelSpec(name="m", url=str(directory)), BUILT_IN, {})
+
+
 def test_all_problems_at_once(model: Path) -> None:
-    text = "engine=PyTorch\noption.max_rolling_batch_size=lots\n\noption.dtype=fp8\nminWorkers=4\nmaxWorkers=2\n"
-    assert problems(model, text, OPTION_TGI_COMPAT="si", SM_NUM_GPUS="some") == [
+    text = "engine=PyTorch\noption.max_rolling_batch_size=lots\n\noption.dtype=fp8\n"
+    assert problems(model, text, OPTION_TGI_COMPAT="si", SM_NUM_GPUS="some", OPTION_FOO="\udcff") == [
         "serving.properties:2: option.max_rolling_batch_size=lots: expected an integer >= 1",
         "serving.properties:4: option.dtype=fp8: expected one of auto, bf16, fp16, fp32",
         "environment OPTION_TGI_COMPAT: option.tgi_compat=si: expected true or false",
         "environment SM_NUM_GPUS: option.tensor_parallel_degree=some: expected an integer >= 1, or max",
+        "environment OPTION_FOO: option.foo: expected UTF-8 text",
         "serving.properties:1: engine=PyTorch: expected Python",
-        "serving.properties:6: maxWorkers=2: expected at least minWorkers, which is 4 (serving.properties:5)",
     ]
 
 
@@ -140,7 +177,7 @@ def test_a_secret_is_not_in_the_message(model: Path) -> None:
 def test_warnings_about_keys(model: Path) -> None:
     text = (
         "option.max_rolling_batchsize=4\noption.mine=1\noption.max_loras=awq\nminworkers=1\ntranslatorFactory=x\n"
-        "option.dtype=\noption.task=a\noption.task=b\n"
+        "option.dtype=\noption.task=a\noption.task=b\nmaxWorkers=2\nmax_idle_time=1\nlog_request_metric=true\n"
     )
     config = load(model, text, OPTION_MINE_TOO="1", ENABLE_CUDA_GRAPHS="true")
     assert sorted(config.warnings) == sorted(
@@ -153,6 +190,9 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
             "serving.properties:5: translatorFactory is known to DJL and has no effect here yet",
             "serving.properties:6: option.dtype is empty: the default counts",
+            "serving.properties:9: maxWorkers is known to DJL and has no effect here yet",
+            "serving.properties:10: max_idle_time is known to DJL and has no effect here yet",
+            "serving.properties:11: log_request_metric is known to DJL and has no effect here yet",
             "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
             "environment ENABLE_CUDA_GRAPHS: option.enforce_eager is known to DJL and has no effect here yet",
         ]

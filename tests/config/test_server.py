@@ -19,7 +19,7 @@ def config_file(directory: Path, text: str) -> Path:
 
 def test_built_in() -> None:
     config = load_server_config(None, {}, {})
-    assert config.inference_address == config.management_address == Address("127.0.0.1", 8080)
+    assert config.inference_address == Address("127.0.0.1", 8080)
     assert (config.job_queue_size, config.max_request_size, config.drain_timeout_s) == (1000, 64 << 20, 30)
     assert set(config.provenance.values()) == {"default"}
     assert config.warnings == ()
@@ -27,14 +27,14 @@ def test_built_in() -> None:
 
 def test_weakest_to_strongest(tmp_path: Path) -> None:
     """File, then command line, then environment, as DJL has it."""
-    path = config_file(tmp_path, "job_queue_size=1\nbatch_size=1\nmax_idle_time=11\n")
+    path = config_file(tmp_path, "job_queue_size=1\nbatch_size=1\nretry_threshold=11\n")
     config = load_server_config(
         path, {"batch_size": "2", "job_queue_size": "2"}, {"SERVING_JOB_QUEUE_SIZE": "3", "SERVING_MIN_WORKERS": "4"}
     )
-    assert (config.job_queue_size, config.batch_size, config.max_idle_time, config.min_workers) == (3, 2, 11, 4)
+    assert (config.job_queue_size, config.batch_size, config.retry_threshold, config.min_workers) == (3, 2, 11, 4)
     assert config.provenance["job_queue_size"] == "environment SERVING_JOB_QUEUE_SIZE"
     assert config.provenance["batch_size"] == "command line"
-    assert config.provenance["max_idle_time"] == "config.properties:3"
+    assert config.provenance["retry_threshold"] == "config.properties:3"
 
 
 def test_container_name_for_the_queue(tmp_path: Path) -> None:
@@ -95,14 +95,9 @@ def test_host_and_port_change_their_part_only(tmp_path: Path) -> None:
     assert load_server_config(path, {"port": "9000"}, {}).inference_address == Address("10.0.0.1", 9000)
     assert load_server_config(path, {"host": "::"}, {}).inference_address == Address("::", 7000)
     both = load_server_config(None, {"host": "0.0.0.0", "port": "9"}, {})
-    assert both.inference_address == both.management_address == Address("0.0.0.0", 9)
+    assert both.inference_address == Address("0.0.0.0", 9)
     with pytest.raises(ConfigError, match=r"^command line: port=99999: expected an integer from 0 to 65535$"):
         load_server_config(None, {"port": "99999"}, {})
-
-
-def test_management_address_of_its_own() -> None:
-    config = load_server_config(None, {"port": "1", "management_address": "http://127.0.0.1:2"}, {})
-    assert (config.inference_address.port, config.management_address.port) == (1, 2)
 
 
 def test_all_problems_at_once(tmp_path: Path) -> None:
@@ -117,12 +112,15 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 
 def test_unknown_keys_are_warned_about(tmp_path: Path) -> None:
-    path = config_file(tmp_path, "job_que_size=5\nkeystore=x\n")
+    path = config_file(tmp_path, "job_que_size=5\nkeystore=x\nmanagement_address=http://0.0.0.0:8081\n")
     # Kubernetes makes such a variable for a service that is called "serving".
-    config = load_server_config(path, {}, {"SERVING_PORT": "tcp://10.0.0.1:80", "SERVING_BATCH_SIZE": ""})
+    environ = {"SERVING_PORT": "tcp://10.0.0.1:80", "SERVING_BATCH_SIZE": "", "SERVING_MAX_WORKERS": "2"}
+    config = load_server_config(path, {}, environ)
     assert config == ServerConfig(provenance=config.provenance, warnings=config.warnings)
     assert config.warnings == (
         "config.properties:1: job_que_size is not known; did you mean job_queue_size?",
         "config.properties:2: keystore is known to DJL and has no effect here yet",
+        "config.properties:3: management_address is known to DJL and has no effect here yet",
+        "environment SERVING_MAX_WORKERS: max_workers is known to DJL and has no effect here yet",
         "environment SERVING_PORT: port is not known",
     )

@@ -34,7 +34,6 @@ def test_djl_spellings() -> None:
     keys = {setting.key for struct in (ServingSettings, Options) for setting in settings_of(struct)}
     assert {key for key in keys if not re.fullmatch(r"[a-z0-9_]+", key)} == {
         "minWorkers",
-        "maxWorkers",
         "entryPoint",
         "pythonExecutable",
     }

@@ -37,7 +37,15 @@ def test_parse(text: str, expected: tuple[str, ...]) -> None:
     assert parse_model_spec(text) == ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url)
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "expected a path"), ("m=", "expected a path"), ("a b=/x", "'a b'")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a path"),
+        ("m=", "expected a path"),
+        ("a b=/x", "'a b'"),
+        ("m::Python:foo=/x", r"devices 'foo': expected \* or a list such as gpu0;gpu1"),
+    ],
+)
 def test_wrong_specs(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_model_spec(text)

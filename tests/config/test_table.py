@@ -15,7 +15,7 @@ def test_settings_table() -> None:
         "| `minWorkers` | integer | `1` | `SERVING_MIN_WORKERS` |",
         "| `option.predict_timeout` | number | `120` | `OPTION_PREDICT_TIMEOUT`, `PREDICT_TIMEOUT` |",
         "| `option.trust_remote_code` | true, false | `false` | `OPTION_TRUST_REMOTE_CODE` |",
-        "| `option.max_model_len` (also `max_total_tokens`) | integer |  "
+        "| `option.max_model_len` (also `option.max_total_tokens`) | integer |  "
         "| `OPTION_MAX_MODEL_LEN`, `MAX_TOTAL_TOKENS` |",
         "| `inference_address` | address | `http://127.0.0.1:8080` | `SERVING_INFERENCE_ADDRESS` |",
         "| `drain_timeout` | number | `30` | `SERVING_DRAIN_TIMEOUT` |",

@@ -78,6 +78,9 @@ class Handler(abc.ABC):
     #: How many calls the worker should have at once; the front end queues the rest.
     capacity: int = 1
 
+    #: How many queries (`dialects.base.Kind.QUERY`) besides; 0: to this handler they are calls like others.
+    queries: int = 0
+
     @abc.abstractmethod
     async def load(self, context: Context) -> None:
         """Make ready. Raise ModelLoadError (or anything: the traceback is shown) if that can't be done."""

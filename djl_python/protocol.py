@@ -68,8 +68,8 @@ class Stop(Message, frozen=True):
 class Status(Message, frozen=True):
     """How loading goes (worker -> front end, engine -> worker).
 
-    `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity`: how many calls it wants in
-    flight) or "failed" (`detail` is the readable block).
+    `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity` and `queries`: how many calls
+    it wants in flight, see `Handler`) or "failed" (`detail` is the readable block).
     """
 
     state: str
@@ -77,6 +77,7 @@ class Status(Message, frozen=True):
     done: int = 0
     total: int = 0
     capacity: int = 1
+    queries: int = 0
 
 
 class Start(Message, frozen=True):

@@ -22,16 +22,23 @@ class ModelView:
 
     Args:
         path: of the checkpoint.
+        capacity: calls that the handler takes at once.
     """
 
     def __init__(
-        self, config: ModelConfig, path: Path, tokenizer: Tokenizer, preparation: Preparation, limits: Opened
+        self,
+        config: ModelConfig,
+        path: Path,
+        tokenizer: Tokenizer,
+        preparation: Preparation,
+        limits: Opened,
+        capacity: int,
     ) -> None:
         self.config = config
         self.model_id = config.option.model_id or config.name
         self.dtype = limits.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
         self.max_model_len = limits.max_model_len
-        self.max_batch_size = limits.max_batch_size
+        self.capacity = capacity
         self._tokenizer = tokenizer
         self._preparation = preparation
 

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 #: Calls wanted beyond the batch, so that a finished sequence has a successor in the same step.
 _CALLS_PER_SEQUENCE = 2
+#: Queries answered beside them. Each is answered at once, but for texts so long that a thread reads them.
+_QUERIES = 16
 
 
 @functools.cache
@@ -58,6 +60,8 @@ class TextGenerationHandler(Handler):
     Args:
         open_engine: opens the engine; `EngineClient.open`, or a fake of the same shape.
     """
+
+    queries = _QUERIES
 
     def __init__(self, open_engine: Callable[..., Awaitable[EngineClient]] = EngineClient.open) -> None:
         self._open_engine = open_engine
@@ -113,8 +117,8 @@ class TextGenerationHandler(Handler):
         except BaseException:
             await _abandon(opening)
             raise
-        self._view = ModelView(config, path, self._tokenizer, self._preparation, limits)
         self.capacity = _CALLS_PER_SEQUENCE * limits.max_batch_size
+        self._view = ModelView(config, path, self._tokenizer, self._preparation, limits, self.capacity)
 
     async def serve(self, inputs: Input, reply: Reply) -> None:
         """Parse, prepare, generate; or answer a query.

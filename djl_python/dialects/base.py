@@ -76,7 +76,7 @@ class LoadedModel(Protocol):
     model_id: str
     dtype: str
     max_model_len: int
-    max_batch_size: int
+    capacity: int  # calls that its worker takes at once
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
         """The tokens of a text, special ones included (with an empty span)."""

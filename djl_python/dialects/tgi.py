@@ -213,7 +213,7 @@ def _info(model: LoadedModel) -> Info:
         model_id=model.model_id,
         model_sha=option.revision if _COMMIT.fullmatch(option.revision) else None,
         model_pipeline_tag=option.task or "text-generation",
-        max_concurrent_requests=config.serving.job_queue_size + model.max_batch_size,
+        max_concurrent_requests=config.serving.job_queue_size + config.serving.min_workers * model.capacity,
         max_best_of=option.max_best_of,
         max_stop_sequences=option.max_stop_sequences,
         max_input_tokens=longest,

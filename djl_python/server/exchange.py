@@ -245,7 +245,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             headers=headers,
             body=body,
         )
-        self._flight = self._model.pool.submit(call, self)
+        self._flight = self._model.pool.submit(call, self, query=match.is_query)
 
     def _check_length(self, length: int) -> None:
         limit = self._front_end.config.max_request_size

@@ -39,7 +39,8 @@ class Worker(Protocol):
     """A loaded worker, as the pool sees it."""
 
     name: str
-    capacity: int
+    capacity: int  # calls that it takes at once
+    queries: int  # queries that it takes besides; 0: they are calls like others
 
     def send(self, message: AnyMessage) -> None: ...
 
@@ -63,10 +64,16 @@ MAX_SILENCES: Final = 2
 
 
 class Flight:
-    """One call, from its admission to its end."""
+    """One call, from its admission to its end.
+
+    Attributes:
+        query: it generates nothing.
+        beside: it takes no place among the calls of its worker.
+    """
 
     __slots__ = (
         "accepted_s",
+        "beside",
         "call",
         "client",
         "dispatched_at",
@@ -74,12 +81,15 @@ class Flight:
         "id",
         "last",
         "pieces",
+        "query",
         "timer",
         "worker",
     )
 
-    def __init__(self, call: Call, client: Client, now: float) -> None:
+    def __init__(self, call: Call, client: Client, now: float, query: bool) -> None:
         self.id = call.id
+        self.query = query
+        self.beside = False
         self.call: Call | None = call  # given up once sent: the body may be large
         self.client = client
         self.accepted_s = time.monotonic()  # an event loop's own clock may stand still for a turn
@@ -102,14 +112,30 @@ class Place:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.flights: dict[int, Flight] = {}
+        self.queries = 0  # those of `flights` that are beside the others
         self.heard_at = 0.0
         self.suspect = False
         self.silences = 0
 
-    @property
-    def has_room(self) -> bool:
-        """Whether it can take one more call."""
-        return len(self.flights) < self.worker.capacity and not self.suspect
+    def has_room(self, query: bool) -> bool:
+        """Whether it can take one more call, or one more query."""
+        if self.suspect:
+            return False
+        if query and self.worker.queries:
+            return self.queries < self.worker.queries
+        return len(self.flights) - self.queries < self.worker.capacity
+
+    def enter(self, flight: Flight) -> None:
+        """One more call is with it."""
+        self.flights[flight.id] = flight
+        flight.worker = self
+        flight.beside = flight.query and self.worker.queries > 0
+        self.queries += flight.beside
+
+    def leave(self, flight: Flight) -> None:
+        """A call is no longer with it."""
+        del self.flights[flight.id]
+        self.queries -= flight.beside
 
 
 _ids = itertools.count(1)
@@ -133,7 +159,8 @@ class Pool:
         self._queue_size = queue_size
         self._predict_timeout_s = predict_timeout_s
         self._metrics = metrics
-        self._queue: OrderedDict[int, Flight] = OrderedDict()
+        # Queries wait apart: what is quickly answered does not wait for texts to be written.
+        self._queues: dict[bool, OrderedDict[int, Flight]] = {True: OrderedDict(), False: OrderedDict()}
         self._places: dict[str, Place] = {}
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
@@ -141,8 +168,11 @@ class Pool:
 
     # ------------------------------------------------------------------------------------ calls
 
-    def submit(self, call: Call, client: Client) -> Flight:
+    def submit(self, call: Call, client: Client, *, query: bool = False) -> Flight:
         """Let a call in. From here on `client` hears of its end, unless `cancel` comes first.
+
+        Args:
+            query: it generates nothing, and need not wait for those that do.
 
         Raises:
             UnavailableError: the model is loading or has failed.
@@ -150,12 +180,12 @@ class Pool:
         """
         if self.refusal is not None:
             raise UnavailableError(self.refusal)
-        flight = Flight(call, client, self._loop.time())
-        place = self._free_place()
+        flight = Flight(call, client, self._loop.time(), query)
+        place = self._free_place(query)
         if place is not None:
             self._dispatch(flight, place)
-        elif len(self._queue) < self._queue_size:
-            self._queue[flight.id] = flight
+        elif len(self._queues[query]) < self._queue_size:
+            self._queues[query][flight.id] = flight
         else:
             raise OverloadedError(
                 f"model {self._name!r}: {self._queue_size} requests are waiting already, try again later"
@@ -165,7 +195,7 @@ class Pool:
 
     def cancel(self, flight: Flight, reason: str) -> None:
         """The client no longer wants its answer: `reason` is "disconnect", "slow_reader" or "shutdown"."""
-        if self._queue.pop(flight.id, None) is None:
+        if self._queues[flight.query].pop(flight.id, None) is None:
             place = flight.worker
             if place is None or place.flights.get(flight.id) is not flight:
                 return  # it has ended
@@ -176,8 +206,9 @@ class Pool:
 
     def fail_all(self, error: ServingError, reason: str) -> None:
         """End every call, waiting or running, with `error`."""
-        flights = list(self._queue.values())
-        self._queue.clear()
+        flights = [flight for queue in self._queues.values() for flight in queue.values()]
+        for queue in self._queues.values():
+            queue.clear()
         for place in self._places.values():
             for flight in list(place.flights.values()):
                 place.worker.send(Cancel(flight.id, "disconnect"))
@@ -188,7 +219,7 @@ class Pool:
     @property
     def queued(self) -> int:
         """Calls that wait for a worker."""
-        return len(self._queue)
+        return sum(len(queue) for queue in self._queues.values())
 
     @property
     def in_flight(self) -> int:
@@ -270,34 +301,35 @@ class Pool:
             pieces, flight.pieces = flight.pieces, []
             flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
 
-    def _free_place(self) -> Place | None:
+    def _free_place(self, query: bool) -> Place | None:
         """The least busy worker that has room."""
-        free = [place for place in self._places.values() if place.has_room]
+        free = [place for place in self._places.values() if place.has_room(query)]
         return min(free, key=lambda place: len(place.flights), default=None)
 
     def _fill(self, place: Place) -> None:
-        while self._queue and place.has_room:
-            self._dispatch(self._queue.popitem(last=False)[1], place)
+        for query, queue in self._queues.items():
+            while queue and place.has_room(query):
+                self._dispatch(queue.popitem(last=False)[1], place)
 
     def _dispatch(self, flight: Flight, place: Place) -> None:
         assert flight.call is not None
         now = self._loop.time()
         flight.dispatched_at = flight.heard_at = now
-        flight.worker = place
-        place.flights[flight.id] = flight
+        place.enter(flight)
         place.worker.send(flight.call)
         flight.call = None
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
-        self._metrics.queue_seconds.observe(time.monotonic() - flight.accepted_s)
+        if not flight.query:
+            self._metrics.queue_seconds.observe(time.monotonic() - flight.accepted_s)
 
     def _release(self, flight: Flight, *, refill: bool = True) -> None:
         """Give a call's place back, and to the next in the queue."""
         place = flight.worker
         assert place is not None
-        place.flights.pop(flight.id, None)
+        place.leave(flight)
         if flight.timer is not None:
             flight.timer.cancel()
-        if refill and self._queue:
+        if refill:
             self._fill(place)
 
     def _check_time(self, flight: Flight) -> None:

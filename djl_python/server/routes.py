@@ -35,6 +35,11 @@ class Match:
         return self.route.kind is Kind.PAGE
 
     @property
+    def is_query(self) -> bool:
+        """Whether a worker answers it without generating."""
+        return self.route.kind is Kind.QUERY
+
+    @property
     def model(self) -> str:
         """The model that the path names, or ""."""
         return self.values.get("model", "")

@@ -60,7 +60,7 @@ class Replica:
 
     def __init__(self, model: ServedModel, index: int, config: ModelConfig) -> None:
         self.name = str(index)
-        self.capacity = 1
+        self.capacity, self.queries = 1, 0
         self.state = WorkerState.STARTING
         self.failure = ""
         self.pid: int | None = None
@@ -222,7 +222,7 @@ class Replica:
             if not isinstance(message, Status):
                 continue
             if message.state == "ready":
-                self.capacity = max(1, message.capacity)
+                self.capacity, self.queries = max(1, message.capacity), message.queries
                 self._become(WorkerState.READY)
                 self._model.pool.add(self)
                 self._settle("")

@@ -157,7 +157,7 @@ class Service:
         else:
             event_loop.settle()
             self._handler = handler
-            self._channel.send(Status("ready", capacity=handler.capacity))
+            self._channel.send(Status("ready", capacity=handler.capacity, queries=handler.queries))
 
     def _context(self, config: ModelConfig) -> Context:
         return Context(

@@ -539,7 +539,7 @@ class Model(LoadedModel):
     model_id = "some/model"
     dtype = "bf16"
     max_model_len = 2048
-    max_batch_size = 32
+    capacity = 64
 
     def __init__(self, **options: Any) -> None:
         self.config = model(**options)
@@ -599,6 +599,7 @@ def test_info() -> None:
     assert answer["model_id"] == "some/model"
     assert answer["model_sha"] == "0" * 40
     assert (answer["max_input_tokens"], answer["max_total_tokens"]) == (2047, 2048)
+    assert answer["max_concurrent_requests"] == 1000 + 64  # the queue and what is with the worker
     assert (answer["max_best_of"], answer["max_stop_sequences"], answer["max_client_batch_size"]) == (3, 4, 7)
     limited = query("info", b"", max_input_tokens=100, revision="main")
     check(limited, "Info")

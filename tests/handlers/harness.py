@@ -292,7 +292,7 @@ class PlainDialect(Dialect):
             return Answer(200, msgspec.json.encode(model.tokenize(inputs.get_as_string())))
         if inputs.operation == "render":
             return Answer(200, model.render(msgspec.convert(inputs.get_as_json(), Chat)).encode())
-        found = (model.config.name, model.model_id, model.dtype, model.max_model_len, model.max_batch_size)
+        found = (model.config.name, model.model_id, model.dtype, model.max_model_len, model.capacity)
         return Answer(200, msgspec.json.encode(found))
 
     def error(

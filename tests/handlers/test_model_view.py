@@ -50,7 +50,7 @@ async def test_limits_and_names(model_dir: Path, config: dict[str, object], opti
     (model_dir / "config.json").write_text(json.dumps(config))
     served = await Served(model_dir).load(dtype=option)
     found = json.loads((await served.query("info")).body)
-    assert found == ["m", "m", dtype, LIMITS.max_model_len, LIMITS.max_batch_size]
+    assert found == ["m", "m", dtype, LIMITS.max_model_len, 2 * LIMITS.max_batch_size]
 
 
 async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> None:

@@ -1,7 +1,7 @@
 """A worker that needs no model: it speaks the protocol over the inherited socket and does what a request's body says.
 
 How it loads is said by the model's properties: `load` = ok | fail | crash | hang | later, `capacity`. `crash_after`
-names a file: the worker that does not find it loads and creates it, later ones crash.
+names a file: the worker that does not find it loads and creates it, later ones crash. It takes one query besides.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FakeWorker:
         elif how == "hang":
             time.sleep(600)
         else:
-            self.channel.send(Status("ready", capacity=int(config.properties.get("capacity", "4"))))
+            self.channel.send(Status("ready", capacity=int(config.properties.get("capacity", "4")), queries=1))
             self.report()
 
     async def answer(self, call: Call) -> None:

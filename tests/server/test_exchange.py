@@ -149,6 +149,7 @@ async def test_a_full_queue_answers_at_once_with_retry_after() -> None:
         refused = await site.post(do="echo")
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         assert await site.metric("djl_queued_requests") == 1
+        assert (await site.client.get("/info")).status_code == 200  # a query waits for no text
         for task in tasks:
             task.cancel()
         await until(lambda: site.model.pool.busy == 0)

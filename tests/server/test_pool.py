@@ -27,8 +27,8 @@ class Recorder:
 
 
 class Worker:
-    def __init__(self, name: str = "0", capacity: int = 1) -> None:
-        self.name, self.capacity = name, capacity
+    def __init__(self, name: str = "0", capacity: int = 1, queries: int = 0) -> None:
+        self.name, self.capacity, self.queries = name, capacity, queries
         self.sent: list[AnyMessage] = []
         self.left = 0  # how many of them are on their way
         self.hung_up = asyncio.Event()
@@ -108,6 +108,48 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None
     assert worker.calls == [flight.id for flight in flights]
     assert small.busy == 0
     await small.wait_idle()
+
+
+async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
+    worker = Worker(queries=1)
+    full = pool(worker, queue_size=1)
+    running, waiting = full.submit(call(), Recorder()), full.submit(call(), Recorder())
+    with pytest.raises(OverloadedError):
+        full.submit(call(), Recorder())
+    query = full.submit(call(), Recorder(), query=True)
+    assert worker.calls == [running.id, query.id]
+    second = full.submit(call(), Recorder(), query=True)
+    with pytest.raises(OverloadedError):
+        full.submit(call(), Recorder(), query=True)
+    full.receive(worker, [Chunk(query.id, b"", True)])
+    assert worker.calls == [running.id, query.id, second.id]
+    full.receive(worker, [Chunk(running.id, b"", True)])
+    assert worker.calls[-1] == waiting.id
+    full.cancel(second, "disconnect")
+    full.receive(worker, [Chunk(waiting.id, b"", True)])
+    await full.wait_idle()
+
+
+async def test_queries_wait_while_there_is_no_worker() -> None:
+    worker = Worker(queries=4)
+    shared = pool(worker)
+    shared.remove(worker, "has ended")
+    calls = [shared.submit(call(), Recorder(), query=query).id for query in (False, True, True)]
+    shared.add(successor := Worker(queries=4))
+    assert sorted(successor.calls) == calls
+    shared.submit(call(), client := Recorder(), query=True)
+    shared.remove(successor, "has ended")
+    assert client.error is not None and client.error.kind == "worker_died"
+    assert shared.busy == 0
+
+
+async def test_to_a_handler_without_queries_they_are_calls_like_others() -> None:
+    worker = Worker()
+    shared = pool(worker)
+    first, query = shared.submit(call(), Recorder()), shared.submit(call(), Recorder(), query=True)
+    assert worker.calls == [first.id]
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    assert worker.calls == [first.id, query.id]
 
 
 async def test_the_pieces_of_one_read_are_written_at_once() -> None:

@@ -39,6 +39,7 @@ class Input:
         path: the path of the URL.
         model_name, model_version: the model that answers.
         request_id: the client's x-request-id, or a generated one.
+        waited_s: how long the call waited for this worker, in seconds.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Input:
         self.model_name = ""
         self.model_version = ""
         self.request_id = ""
+        self.waited_s = 0.0
 
     @classmethod
     def from_call(
@@ -77,6 +79,7 @@ class Input:
         self.operation, self.dialect, self.path, self.body = call.operation, call.dialect, call.path, call.body
         self.model_name, self.model_version = model_name, model_version
         self.request_id = request_id or call.headers.get("x-request-id", "")
+        self.waited_s = call.waited_s
         self.properties = {**call.headers, **(properties or {})}
         if self.request_id:
             self.properties["x-request-id"] = self.request_id

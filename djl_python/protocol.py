@@ -38,7 +38,8 @@ class Load(Message, frozen=True):
 class Call(Message, frozen=True):
     """One HTTP request. The body stays bytes; the worker parses it.
 
-    `dialect` and `operation` come from the route table; `headers` are lower-cased; `query` keeps order.
+    `dialect` and `operation` come from the route table; `headers` are lower-cased; `query` keeps order; `waited_s` is
+    how long it waited for this worker, in seconds.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Call(Message, frozen=True):
     query: tuple[tuple[str, str], ...]
     headers: dict[str, str]
     body: bytes
+    waited_s: float = 0.0
 
 
 class Cancel(Message, frozen=True):

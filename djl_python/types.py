@@ -215,7 +215,7 @@ class Timings(msgspec.Struct, frozen=True):
     """How long each part of a generation took, in seconds."""
 
     validation_s: float = 0.0  # parsing and tokenizing
-    queue_s: float = 0.0  # until the first step that worked on it, as far as the worker can tell
+    queue_s: float = 0.0  # for a worker, and then until the first step that worked on it
     inference_s: float = 0.0  # from then to the last token
 
 

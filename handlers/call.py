@@ -18,16 +18,25 @@ class Call:
     """One call between engine and client.
 
     Args:
+        waited_s: how long it waited before it came here.
         arrived_s: when it came, by time.perf_counter. It is prepared when this is made.
     """
 
     def __init__(
-        self, engine: EngineClient, answer: Answer, metrics: Metrics, steps: StepMetrics, arrived_s: float
+        self,
+        engine: EngineClient,
+        answer: Answer,
+        metrics: Metrics,
+        steps: StepMetrics,
+        *,
+        waited_s: float,
+        arrived_s: float,
     ) -> None:
         self.answer = answer
         self._engine = engine
         self._metrics = metrics
         self._steps = steps
+        self._waited_s = waited_s
         self._arrived_s = arrived_s
         self._prepared_s = time.perf_counter()
         self._ids: list[int] = []
@@ -82,14 +91,17 @@ class Call:
 
     def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
         """How long each part of a sequence took."""
-        return Timings(self._prepared_s - self._arrived_s, began_s - submitted_s, ended_s - began_s)
+        queue_s = self._waited_s + (began_s - submitted_s)
+        return Timings(self._prepared_s - self._arrived_s, queue_s, ended_s - began_s)
 
     def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
         """Measure a sequence that has ended."""
         observe, timings = self._metrics.observe, finish.timings
         observe("request_validation_seconds", timings.validation_s)
-        observe("queue_seconds", timings.queue_s)
+        observe("queue_seconds", max(timings.queue_s - self._waited_s, 0.0))
+        observe("request_queue_seconds", timings.queue_s)
         observe("request_inference_seconds", timings.inference_s)
+        observe("request_time_per_token_seconds", timings.inference_s / max(finish.generated_tokens, 1))
         observe("request_prompt_tokens", finish.prompt_tokens)
         observe("request_generated_tokens", finish.generated_tokens)
         observe("request_max_new_tokens", max_new_tokens)

@@ -143,7 +143,8 @@ class TextGenerationHandler(Handler):
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
         answer = Answer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
         try:
-            await generate(Call(self._engine, answer, metrics, self._steps, arrived_s), prompts)
+            call = Call(self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s)
+            await generate(call, prompts)
         except asyncio.CancelledError:
             metrics.count("aborted_requests")
             raise

@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from ..errors import OverloadedError, PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
 from ..protocol import AnyMessage, Call, Cancel, Chunk, Report, Start
 from .metrics import ModelMetrics
@@ -316,11 +318,12 @@ class Pool:
         now = self._loop.time()
         flight.dispatched_at = flight.heard_at = now
         place.enter(flight)
-        place.worker.send(flight.call)
+        waited_s = time.monotonic() - flight.accepted_s
+        place.worker.send(msgspec.structs.replace(flight.call, waited_s=waited_s))
         flight.call = None
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
         if not flight.query:
-            self._metrics.queue_seconds.observe(time.monotonic() - flight.accepted_s)
+            self._metrics.queue_seconds.observe(waited_s)
 
     def _release(self, flight: Flight, *, refill: bool = True) -> None:
         """Give a call's place back, and to the next in the queue."""

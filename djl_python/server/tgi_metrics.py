@@ -36,13 +36,17 @@ _HISTOGRAMS: Final = (
         "tgi_request_duration", "From a request's last byte to its answer's, in seconds.", "request_duration_seconds"
     ),
     _View("tgi_request_validation_duration", "Parsing and tokenizing, in seconds.", "request_validation_seconds"),
-    _View("tgi_request_queue_duration", "Waiting, in seconds.", "queue_seconds"),
+    _View("tgi_request_queue_duration", "Waiting, in seconds.", "request_queue_seconds"),
     _View(
         "tgi_request_inference_duration",
         "From the first step to the last token, in seconds.",
         "request_inference_seconds",
     ),
-    _View("tgi_request_mean_time_per_token_duration", "Between two tokens, in seconds.", "inter_token_latency_seconds"),
+    _View(
+        "tgi_request_mean_time_per_token_duration",
+        "Inference by generated tokens, in seconds.",
+        "request_time_per_token_seconds",
+    ),
     _View("tgi_request_input_length", "Tokens of a prompt.", "request_prompt_tokens"),
     _View("tgi_request_generated_tokens", "Tokens of an answer.", "request_generated_tokens"),
     _View("tgi_request_max_new_tokens", "Tokens that a request allows.", "request_max_new_tokens"),

@@ -132,7 +132,7 @@ def test_aliases(model: Path) -> None:
 def test_aliases_of_options(model: Path, alias: str, value: str, field: str) -> None:
     from_file = load(model, f"option.{alias}={value}")
     (model / "serving.properties").unlink()
-    for config in (from_file, load(model, **{f"OPTION_{alias.upper()}": value})):
+    for config in (from_file, load(model, "", BUILT_IN, **{f"OPTION_{alias.upper()}": value})):
         assert str(getattr(config.option, field)).lower() == value
         assert config.warnings == ()
     assert load(model, f"{alias}={value}").warnings == (
@@ -142,9 +142,9 @@ def test_aliases_of_options(model: Path, alias: str, value: str, field: str) -> 
 
 def test_an_alias_in_the_environment_is_as_strong_as_the_name(model: Path) -> None:
     own = {"MAX_TOTAL_TOKENS": "200"}
-    assert load(model, **own).option.max_model_len == 200
-    assert load(model, OPTION_MAX_TOTAL_TOKENS="100", **own).option.max_model_len == 100
-    both = load(model, OPTION_MAX_TOTAL_TOKENS="100", OPTION_MAX_MODEL_LEN="300", **own)
+    assert load(model, "", BUILT_IN, **own).option.max_model_len == 200
+    assert load(model, "", BUILT_IN, OPTION_MAX_TOTAL_TOKENS="100", **own).option.max_model_len == 100
+    both = load(model, "", BUILT_IN, OPTION_MAX_TOTAL_TOKENS="100", OPTION_MAX_MODEL_LEN="300", **own)
     assert both.option.max_model_len == 300
     assert both.warnings[0].startswith("environment OPTION_MAX_TOTAL_TOKENS: option.max_total_tokens is another name")
 

@@ -206,10 +206,13 @@ class Served:
         """Serve a request as a task."""
         return self.call("lmi", "predict", {"inputs": inputs, "parameters": parameters, "stream": stream})
 
-    def call(self, dialect: str, operation: str, body: Any) -> tuple[asyncio.Task[None], FakeReply]:
+    def call(
+        self, dialect: str, operation: str, body: Any, waited_s: float = 0.0
+    ) -> tuple[asyncio.Task[None], FakeReply]:
         """Serve a call as a task."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        call = Call(1, dialect, operation, "POST", f"/{operation}", (), {"content-type": "application/json"}, data)
+        headers = {"content-type": "application/json"}
+        call = Call(1, dialect, operation, "POST", f"/{operation}", (), headers, data, waited_s)
         reply = FakeReply()
         return asyncio.create_task(self.handler.serve(Input.from_call(call), reply)), reply
 

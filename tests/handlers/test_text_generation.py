@@ -260,6 +260,17 @@ async def test_requests_are_measured(served: Served) -> None:
     assert len(observed["inter_token_latency_seconds"]) == 3
 
 
+async def test_waiting_is_measured_from_the_front_end_to_the_first_step(served: Served) -> None:
+    body = {"inputs": "hi", "parameters": {"max_new_tokens": 4}}
+    reply = await served.ended(*served.call("tgi", "generate", body, waited_s=5.0))
+    observed = served.metrics.observations
+    (here,), (whole,) = observed["queue_seconds"], observed["request_queue_seconds"]
+    assert here < 1 and whole == pytest.approx(5 + here)
+    assert int(reply.headers["x-queue-time"]) >= 5000
+    (mean,), (inference,) = observed["request_time_per_token_seconds"], observed["request_inference_seconds"]
+    assert mean == pytest.approx(inference / observed["request_generated_tokens"][0])
+
+
 def steps(preemptions: Iterable[int]) -> list[EngineStats]:
     return [EngineStats(2, 1, 5, 20, count, step_s=0.01, step_tokens=2) for count in preemptions]
 

@@ -110,6 +110,18 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None
     await small.wait_idle()
 
 
+async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("djl_python.server.pool.time.monotonic", lambda: now_s)
+    worker = Worker()
+    served = pool(worker)
+    first = served.submit(call(), Recorder())
+    served.submit(call(), Recorder())
+    now_s = 103.0
+    served.receive(worker, [Chunk(first.id, b"", True)])
+    assert [message.waited_s for message in worker.sent if isinstance(message, Call)] == [0.0, 3.0]
+
+
 async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
     worker = Worker(queries=1)
     full = pool(worker, queue_size=1)

@@ -47,8 +47,12 @@ def test_what_workers_report() -> None:
         "request_validation_seconds": [0.001],
         "request_inference_seconds": [0.5],
         "inter_token_latency_seconds": [0.01, 0.02],
+        "queue_seconds": [0.25],
+        "request_queue_seconds": [0.75],
+        "request_time_per_token_seconds": [0.025],
         "engine_step_seconds": [0.01],
     }
+    model.queue_seconds.observe(0.5)
     model.apply("0", Report(observations=observations))
     found = samples(metrics)
     assert found["tgi_queue_size", "m", "1"] == 5
@@ -61,10 +65,13 @@ def test_what_workers_report() -> None:
         "tgi_request_max_new_tokens_sum": 100,
         "tgi_request_validation_duration_sum": 0.001,
         "tgi_request_inference_duration_sum": 0.5,
-        "tgi_request_queue_duration_sum": 0,
-        "tgi_request_mean_time_per_token_duration_sum": 0.03,
+        "tgi_request_queue_duration_sum": 0.75,
+        "tgi_request_mean_time_per_token_duration_sum": 0.025,
         "tgi_batch_inference_duration_sum": 0.01,
     }
+    counts = {key: value for key, value in found.items() if key[0].endswith("_count") and key[0] != "tgi_request_count"}
+    assert set(counts.values()) == {1}  # a series for each, and in it one observation a request
+    assert len({name for name, *_ in counts}) == len(counts)
 
 
 def test_a_dead_workers_gauges_go() -> None:

@@ -6,6 +6,8 @@ Runs in the front end. Strongest first: management API, serving.properties, envi
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,7 +173,15 @@ def _engine(settings: ServingSettings, spec: ModelSpec, entries: Mapping[str, En
 
 def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:
     """What no single setting can tell."""
-    if directory is None or options.model_id or options.entry_point:
+    if directory is None:
+        return
+    requirements = directory / "requirements.txt"
+    if requirements.is_file():
+        install = shlex.join(
+            [options.python_executable or sys.executable, *"-m pip install -r".split(), str(requirements)]
+        )
+        findings.warnings.append(f"{requirements} is not installed by the server; if it has not been yet: {install}")
+    if options.model_id or options.entry_point:
         return
     handlers = ("model.py", f"{spec.name}.py", "config.json", "MAR-INF")
     if not any((directory / name).exists() for name in handlers):

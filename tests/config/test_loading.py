@@ -201,6 +201,13 @@ def test_warnings_about_keys(model: Path) -> None:
     assert config.provenance["option.dtype"] == "default"
 
 
+def test_requirements_are_the_user_s_to_install(model: Path) -> None:
+    (model / "requirements.txt").write_text("numpy\n")
+    (warning,) = load(model, "option.pythonExecutable=/opt/my python").warnings
+    assert warning.startswith(f"{model}/requirements.txt is not installed by the server")
+    assert warning.endswith(f": '/opt/my python' -m pip install -r {model}/requirements.txt")
+
+
 def test_nothing_to_serve(tmp_path: Path) -> None:
     assert problems(tmp_path, "option.dtype=fp32")[0].startswith(f"{tmp_path}: nothing to serve: there is no model.py")
     assert load(tmp_path, "option.model_id=owner/name").option.model_id == "owner/name"

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from . import __version__, logs
-from .errors import ConfigError
+from .errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from .config import ModelConfig, ModelSpec
 
 #: Where SageMaker and the Docker image put the model.
 CONTAINER_STORE: Final = Path("/opt/ml/model")
-BUILT_IN_HANDLER: Final = "text-generation"
 
 _DESCRIPTION: Final = """\
 Serve large language models, or any Python model, over HTTP.
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return bench(arguments[1:])
         return _serve(_parser().parse_args(arguments))
-    except ConfigError as error:
+    except (ConfigError, ModelLoadError) as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -93,7 +92,7 @@ def _check_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="djl-serving check",
         description="Read a model's configuration without serving it: every setting and where it came from, warnings, "
-        "and the handler that would be used.",
+        "and the handler that would be used. No checkpoint is downloaded, and no code of the model's runs.",
     )
     parser.add_argument("model", metavar="DIR", help="a model directory, or name:version:engine:devices=URL")
     parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="a config.properties")
@@ -142,6 +141,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from .checking import handler_of
     from .config import describe, load_model_config, load_server_config, parse_model_spec
 
     server = load_server_config(options.config_file, {})
@@ -165,27 +165,3 @@ def _nothing_to_serve(model_store: str) -> str:
 def _block(message: str) -> str:
     """Further lines stand under the first."""
     return "\n  ".join(message.strip().splitlines())
-
-
-def handler_of(config: ModelConfig) -> str:
-    """Which handler the worker will load, in words.
-
-    Raises:
-        ConfigError: option.entryPoint names a file that is not there.
-    """
-    from .user_module import DEFAULT_FILE
-    from .worker.entry_point import BUILT_IN
-
-    function, entry_point = config.option.handler, config.option.entry_point
-    built_in = f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}"
-    if entry_point in BUILT_IN:
-        return built_in
-    if entry_point:
-        file_name = entry_point.partition(":")[0]
-        if file_name.endswith(".py") and not Path(config.path, file_name).is_file():
-            raise ConfigError(f"option.entryPoint={entry_point}: there is no {file_name} in {config.path}")
-        return f"{entry_point} (option.entryPoint), function {function}"
-    for name in (f"{config.name}.py", DEFAULT_FILE):
-        if config.path and Path(config.path, name).is_file():
-            return f"{Path(config.path, name)}, function {function}"
-    return built_in

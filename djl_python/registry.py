@@ -28,7 +28,7 @@ def load_object(path: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise
-        raise ConfigError(f"{path!r}: there is no module {exc.name!r}") from exc
+        raise no_module(path, exc.name) from exc
     try:
         for name in attribute.split("."):
             found = getattr(found, name)
@@ -37,14 +37,28 @@ def load_object(path: str) -> Any:
     return found
 
 
+def no_module(path: str, name: str) -> ConfigError:
+    """A module that `path` needs is not there."""
+    return ConfigError(f"{path!r}: there is no module {name!r}")
+
+
 def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     """The object that `name` stands for: a key of `table`, or itself a "module:attribute".
 
     Raises:
-        ConfigError: neither; the message lists the table.
+        ConfigError: neither, the message lists the table; or there is no such module or attribute.
+    """
+    return load_object(path_of(table, name, what))
+
+
+def path_of(table: Mapping[str, str], name: str, what: str) -> str:
+    """The "module:attribute" of what `name` stands for, which is not imported.
+
+    Raises:
+        ConfigError: neither a key of `table` nor one itself; the message lists the table.
     """
     if name in table:
-        return load_object(table[name])
+        return table[name]
     if ":" in name:
-        return load_object(name)
+        return name
     raise ConfigError(f"{what} {name!r} is not known; expected one of {', '.join(sorted(table))}, or module:Class")

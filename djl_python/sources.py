@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from .errors import ConfigError
-from .registry import resolve
+from .registry import load_object, path_of
 
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
 DOWNLOAD_TIMEOUT_S: Final = 60
@@ -61,6 +61,20 @@ def local_path(model_id: str, revision: str, model_dir: Path, cache_dir: Path | 
     Raises:
         ConfigError: there is no such checkpoint, or it can't be downloaded.
     """
+    path = path_here(model_id, model_dir)
+    if path is not None:
+        return path
+    if scheme_of(model_id):
+        return fetch_model(model_id, cache_dir, revision)
+    return HubSource(cache_dir).fetch(model_id, revision)
+
+
+def path_here(model_id: str, model_dir: Path) -> Path | None:
+    """`local_path`, of a checkpoint that is here already; None: it is to be fetched from a URL, or from the hub.
+
+    Raises:
+        ConfigError: it should be here and is not, or nobody serves the URL's scheme.
+    """
     if not model_id:
         if not (model_dir / "config.json").is_file():
             raise ConfigError(f"option.model_id is not set, and {model_dir} has no config.json")
@@ -69,12 +83,13 @@ def local_path(model_id: str, revision: str, model_dir: Path, cache_dir: Path | 
     if path.is_dir():
         return path
     if scheme_of(model_id):
-        return fetch_model(model_id, cache_dir, revision)
+        _source_of(model_id)
+        return None
     if path.is_file():
         raise ConfigError(f"option.model_id={model_id}: {path} is a file; expected a directory")
     if model_id.startswith(("/", ".", "~")) or model_id.count("/") > 1:
         raise ConfigError(f"option.model_id={model_id}: there is no directory {path}")
-    return HubSource(cache_dir).fetch(model_id, revision)
+    return None
 
 
 def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> Path:
@@ -83,8 +98,12 @@ def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> 
     Raises:
         ConfigError: no such thing, a scheme nobody serves, or an archive that can't be unpacked.
     """
-    source: ModelSource = resolve(SOURCES, scheme_of(url) or "file", f"model {url}: scheme")(cache_dir)
+    source: ModelSource = load_object(_source_of(url))(cache_dir)
     return source.fetch(url, revision)
+
+
+def _source_of(url: str) -> str:
+    return path_of(SOURCES, scheme_of(url) or "file", f"model {url}: scheme")
 
 
 def scheme_of(url: str) -> str:

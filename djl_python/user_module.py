@@ -35,6 +35,18 @@ def default_file(config: ModelConfig, directory: Path) -> str | None:
     return next((name for name in (f"{config.name}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
 
 
+def existing_file(model_dir: Path, file_name: str) -> Path:
+    """A file of the model directory.
+
+    Raises:
+        ModelLoadError: there is no such file.
+    """
+    path = model_dir / file_name
+    if not path.is_file():
+        raise ModelLoadError(f"the entry point {file_name} does not exist in {model_dir}")
+    return path
+
+
 def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> ModuleType:
     """Import a file of the model directory under its own name ("model" for model.py), once.
 
@@ -43,9 +55,7 @@ def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> Mo
     Raises:
         ModelLoadError: there is no such file.
     """
-    path = (Path(model_dir) / file_name).resolve()
-    if not path.is_file():
-        raise ModelLoadError(f"the entry point {file_name} does not exist in {model_dir}")
+    path = existing_file(Path(model_dir), file_name).resolve()
     name = re.sub(r"\W", "_", path.stem)
     if name in sys.modules and not _is(sys.modules[name], path):
         name = f"user_{name}"  # another module has the name, perhaps the standard library's

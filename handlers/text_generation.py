@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -20,16 +21,16 @@ from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Kind
 from djl_python.dialects.request_body import ignored_header
 from djl_python.engine.client import EngineClient
-from djl_python.errors import ModelLoadError, ServingError
+from djl_python.errors import ServingError
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
-from djl_python.output_formatter import FORMATTERS
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import GenerateRequest
 
 from .answer import Answer
 from .call import Call
+from .checks import check
 from .generation import generate
 from .image_processor import ImageProcessor
 from .model_view import ModelView
@@ -38,6 +39,8 @@ from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
 log = logging.getLogger(__name__)
+
+TASK: Final = "text-generation"
 
 #: Calls wanted beyond the batch, so that a finished sequence has a successor in the same step.
 _CALLS_PER_SEQUENCE = 2
@@ -83,10 +86,9 @@ class TextGenerationHandler(Handler):
         self._context = context
         self._steps = StepMetrics(context.metrics)
         config, option = context.config, context.config.option
-        if option.output_formatter is not None and option.output_formatter not in FORMATTERS:
-            raise ModelLoadError(
-                f"option.output_formatter={option.output_formatter}: expected {', '.join(sorted(FORMATTERS))}"
-            )
+        check(config)
+        if option.task not in ("", TASK):
+            log.warning("option.task=%s has no effect: this handler generates text", option.task)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
         draft = None

@@ -105,11 +105,11 @@ def test_check_prints_settings_warnings_and_handler(model: Path, capsys: pytest.
 def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["check", str(tmp_path)]) == 0
-    assert f"{cli.BUILT_IN_HANDLER}, built in, with the checkpoint {tmp_path}" in capsys.readouterr().out
+    assert f"text-generation, built in, with the checkpoint {tmp_path}\n" in capsys.readouterr().out
     (tmp_path / "serving.properties").write_text("option.entryPoint=mine.py\noption.handler=answer\n")
     assert cli.main(["check", str(tmp_path)]) == 1
-    assert f"there is no mine.py in {tmp_path}" in capsys.readouterr().err
-    (tmp_path / "mine.py").touch()
+    assert f"mine.py does not exist in {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text("def answer(inputs): ...\n")
     assert cli.main(["check", str(tmp_path)]) == 0
     assert "mine.py (option.entryPoint), function answer" in capsys.readouterr().out
 
@@ -125,8 +125,10 @@ def test_a_wrong_setting_is_one_readable_block(model: Path, command: list[str]) 
 
 
 def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
-    code = "import sys; from djl_python import cli; cli.main(['check', '/no/such/directory']); print(*sys.modules)"
+    check = "cli.main(['check', '/no/such/directory']); cli.main(['check', 'serving_templates/demo'])"
+    code = f"import sys; from djl_python import cli; {check}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert "text-generation, built in" in done.stdout
     loaded = done.stdout.split()
     assert "djl_python.cli" in loaded
     assert not {"torch", "tornado", "transformers"} & set(loaded)

@@ -136,7 +136,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             },
         ),
     ] = "auto"
-    task: Annotated[str, Meta(description="What the model does, e.g. text-generation; unset: what it declares.")] = ""
+    task: Annotated[
+        str, Meta(description="What the model does, for handlers and for /info; the built-in handler generates text.")
+    ] = ""
     device: Annotated[
         str,
         Meta(

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from ..channel import Channel
-from ..config import ModelConfig, engine_environment
+from ..config import ModelConfig, Options, engine_environment
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 from .native.library import missing_features
-from .rolling_batch import EngineSettings, Progress
+from .rolling_batch import EngineSettings, Progress, rolling_batch_path
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,8 @@ _BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 def engine_settings(
     config: ModelConfig, model_path: Path, draft_path: Path | None = None, image_example: ImagePrompt | None = None
 ) -> EngineSettings:
-    """What the model's configuration says to its engine.
-
-    Raises:
-        ModelLoadError: settings that exclude each other.
-    """
+    """What the model's configuration says to its engine."""
     option = config.option
-    if draft_path is not None and option.speculative != "none":
-        raise ModelLoadError(f"option.draft_model_id and option.speculative={option.speculative}: expected one of them")
     return EngineSettings(
         model_path=str(model_path),
         model_dir=config.path,
@@ -67,15 +61,26 @@ def engine_settings(
     )
 
 
-def _refuse_several_devices(config: ModelConfig) -> None:
-    """One engine runs a model on one device; saying so beats leaving devices idle."""
-    option = config.option
+def check_options(option: Options) -> None:
+    """Refuse what no engine here has, before anything is loaded.
+
+    Raises:
+        ModelLoadError: more than one device (saying so beats leaving devices idle), or two ways to guess.
+        ConfigError: option.rolling_batch names no engine.
+    """
+    rolling_batch_path(_engine_name(option))
+    if option.draft_model_id and option.speculative != "none":
+        raise ModelLoadError(f"option.draft_model_id and option.speculative={option.speculative}: expected one of them")
     for name, degree in (
         ("tensor_parallel_degree", option.tensor_parallel_degree),
         ("pipeline_parallel_degree", option.pipeline_parallel_degree),
     ):
         if isinstance(degree, int) and degree > 1:
             raise ModelLoadError(f"option.{name}={degree}: this engine runs a model on one device; expected 1")
+
+
+def _engine_name(option: Options) -> str:
+    return _BUILT_IN_NAMES.get(option.rolling_batch, option.rolling_batch)
 
 
 class EngineClient:
@@ -127,18 +132,18 @@ class EngineClient:
             on_death: told once, with a reason, when the process ends unasked after it was ready.
 
         Raises:
-            ModelLoadError: with the engine's reason, or for a setting that no engine has.
+            ModelLoadError: with the engine's reason.
+            ModelLoadError, ConfigError: for a setting that no engine has.
         """
-        _refuse_several_devices(config)
+        check_options(config.option)
         self = cls(progress, on_stats, on_death)
         self._silence_s = max(_SILENCE_S, config.option.predict_timeout)
         environment = engine_environment(config.option.kernels != "torch" and not missing_features())
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)
-        name = _BUILT_IN_NAMES.get(config.option.rolling_batch, config.option.rolling_batch)
         settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))
-        self._channel.send(Open(name, settings))
+        self._channel.send(Open(_engine_name(config.option), settings))
         try:
             self.limits = await self._opened
         except BaseException:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..registry import resolve
+from ..registry import load_object, path_of
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 
 Progress = Callable[[str, int, int], None]
@@ -116,5 +116,14 @@ class RollingBatch(abc.ABC):
 
 def rolling_batch_class(name: str) -> Callable[[EngineSettings, Progress], RollingBatch]:
     """The engine class that `option.rolling_batch` names, or a function that opens one."""
-    found: Any = resolve(ROLLING_BATCHES, name, "option.rolling_batch")
+    found: Any = load_object(rolling_batch_path(name))
     return found  # type: ignore[no-any-return]
+
+
+def rolling_batch_path(name: str) -> str:
+    """Its "module:attribute", which is not imported.
+
+    Raises:
+        ConfigError: it is neither known nor such a path itself.
+    """
+    return path_of(ROLLING_BATCHES, name, "option.rolling_batch")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ..json_schema import closed
-from ..registry import resolve
+from ..registry import load_object, path_of
 from ..types import Grammar, ToolCallDelta, ToolUse
 
 #: option.tool_call_parser -> who reads it.
@@ -82,8 +82,17 @@ def tool_parser_class(name: str) -> type[ToolParser]:
     Raises:
         ConfigError: there is none; the message lists those that there are.
     """
-    found: Any = resolve(TOOL_PARSERS, name, "option.tool_call_parser")
+    found: Any = load_object(tool_parser_path(name))
     return found  # type: ignore[no-any-return]
+
+
+def tool_parser_path(name: str) -> str:
+    """Its "module:attribute", which is not imported.
+
+    Raises:
+        ConfigError: it is neither known nor such a path itself.
+    """
+    return path_of(TOOL_PARSERS, name, "option.tool_call_parser")
 
 
 def syntax_of(template: str) -> str | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from ..errors import ModelLoadError
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..registry import load_object
-from ..user_module import default_file, load_user_module, put_on_path
+from ..user_module import default_file, existing_file, load_user_module, put_on_path
 
 if TYPE_CHECKING:
     from .thread import HandlerThread
@@ -39,6 +40,21 @@ BUILT_IN: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a model's handler is. Neither a file nor a module: the built-in one.
+
+    Attributes:
+        file: of the model directory, by its name there.
+        module: to be imported.
+        attribute: of either; "" for what option.handler says.
+    """
+
+    file: str = ""
+    module: str = ""
+    attribute: str = ""
+
+
 def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     """The model's handler, not yet loaded. Imports the user's module; what that raises is left as it is.
 
@@ -46,51 +62,90 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
         ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
         ConfigError: a module:attribute that does not exist.
     """
-    directory = Path(config.path) if config.path else None
-    if directory is not None:
-        put_on_path(directory)
-    entry_point = config.option.entry_point
-    if entry_point:
-        target = _from_entry_point(entry_point, config, directory)
-    elif directory is not None and (file := default_file(config, directory)) is not None:
-        target = _from_module(load_user_module(directory, file), config)
-    elif config.option.model_id or (directory is not None and (directory / "config.json").is_file()):
-        target = load_object(TEXT_GENERATION)
+    if config.path:
+        put_on_path(Path(config.path))
+    place = locate(config)
+    if place.file:
+        module = load_user_module(config.path, place.file)
+        target = _attribute(module, place.attribute) if place.attribute else _from_module(module, config)
+    elif place.module:
+        target = _from_import(place, config)
     else:
-        raise ModelLoadError(
-            f"no handler found in {config.path or config.url or 'this model'}: expected model.py or "
-            f"{config.name}.py with a function {config.option.handler}(inputs), a checkpoint's config.json, or "
-            "option.model_id in serving.properties"
-        )
+        target = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
     return _as_handler(target, config, thread)
 
 
-def _from_entry_point(entry_point: str, config: ModelConfig, directory: Path | None) -> Any:
+def locate(config: ModelConfig) -> Place:
+    """Where the handler is, as far as that can be told without running anything of the user's.
+
+    Raises:
+        ModelLoadError: nowhere.
+    """
+    directory = Path(config.path) if config.path else None
+    entry_point = config.option.entry_point
+    if entry_point:
+        return _named(entry_point, directory)
+    if directory is not None and (file := default_file(config, directory)) is not None:
+        return Place(file)
+    if config.option.model_id or (directory is not None and (directory / "config.json").is_file()):
+        return Place()
+    raise ModelLoadError(
+        f"no handler found in {config.path or config.url or 'this model'}: expected model.py or "
+        f"{config.name}.py with a function {config.option.handler}(inputs), a checkpoint's config.json, or "
+        "option.model_id in serving.properties"
+    )
+
+
+def _named(entry_point: str, directory: Path | None) -> Place:
+    """What option.entryPoint names."""
     if entry_point in BUILT_IN:
-        return load_object(BUILT_IN[entry_point])
+        return Place()
     if entry_point.startswith(("http://", "https://")):
         raise ModelLoadError(
             f"option.entryPoint={entry_point}: put the file into the model directory, and name it here"
         )
-    file_name, _, attribute = entry_point.partition(":")
-    if file_name.endswith(".py"):
+    name, _, attribute = entry_point.partition(":")
+    if name.endswith(".py"):
         if directory is None:
             raise ModelLoadError(f"option.entryPoint={entry_point}: the model has no directory")
-        module = load_user_module(directory, file_name)
-        return _attribute(module, attribute) if attribute else _from_module(module, config)
-    if attribute:
-        return load_object(entry_point)
-    if directory is not None and (directory / f"{entry_point}.py").is_file():
-        return _from_module(load_user_module(directory, f"{entry_point}.py"), config)
+        existing_file(directory, name)
+        return Place(name, attribute=attribute)
+    if not attribute and directory is not None and (directory / f"{entry_point}.py").is_file():
+        return Place(f"{entry_point}.py")
+    return Place(module=name, attribute=attribute)
+
+
+def _from_import(place: Place, config: ModelConfig) -> Any:
+    if place.attribute:
+        return load_object(f"{place.module}:{place.attribute}")
     try:
-        return _from_module(importlib.import_module(entry_point), config)
+        return _from_module(importlib.import_module(place.module), config)
     except ModuleNotFoundError as exc:
-        if exc.name is None or not f"{entry_point}.".startswith(f"{exc.name}."):
+        if exc.name is None or not f"{place.module}.".startswith(f"{exc.name}."):
             raise  # it exists, and one of its own imports failed
-        raise ModelLoadError(
-            f"option.entryPoint={entry_point}: expected a .py file of the model directory, a module, module:attribute, "
-            f"or one of {', '.join(sorted(BUILT_IN))}"
-        ) from exc
+        raise no_module(place.module) from exc
+
+
+def no_module(entry_point: str) -> ModelLoadError:
+    """Nothing has this name."""
+    return ModelLoadError(
+        f"option.entryPoint={entry_point}: expected a .py file of the model directory, a module, module:attribute, "
+        f"or one of {', '.join(sorted(BUILT_IN))}"
+    )
+
+
+def no_function(file: str, wanted: str, functions: Iterable[str]) -> ModelLoadError:
+    """A file has nothing that could answer."""
+    return ModelLoadError(
+        f"{file} has no function {wanted!r} (option.handler): expected def {wanted}(inputs), a class with a method "
+        "handle, or a function with @output_formatter or @input_formatter. "
+        f"Its functions: {', '.join(sorted(functions)) or 'none'}"
+    )
+
+
+def no_attribute(file: str, name: str) -> ModelLoadError:
+    """A file has nothing of this name."""
+    return ModelLoadError(f"{file} has no {name!r}")
 
 
 def _from_module(module: ModuleType, config: ModelConfig) -> Any:
@@ -103,19 +158,14 @@ def _from_module(module: ModuleType, config: ModelConfig) -> Any:
             return classes[0]
         if any(find_decorated(module, decorator) for decorator in ("output_formatter", "input_formatter")):
             return load_object(TEXT_GENERATION)
-    found = ", ".join(sorted(_own_functions(module))) or "none"
-    raise ModelLoadError(
-        f"{Path(module.__file__ or module.__name__).name} has no function {wanted!r} (option.handler): expected "
-        f"def {wanted}(inputs), a class with a method handle, or a function with @output_formatter or "
-        f"@input_formatter. Its functions: {found}"
-    )
+    raise no_function(Path(module.__file__ or module.__name__).name, wanted, _own_functions(module))
 
 
 def _attribute(module: ModuleType, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as exc:
-        raise ModelLoadError(f"{Path(module.__file__ or module.__name__).name} has no {name!r}") from exc
+        raise no_attribute(Path(module.__file__ or module.__name__).name, name) from exc
 
 
 def _handler_classes(module: ModuleType) -> list[type]:

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     {"errors", "types", "protocol", "config", "sources", "registry", "logs"} | {"channel", "event_loop", "processes"},
     {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"forms", "json_schema", "np_util", "pair_list", "user_module"},
+    | {"forms", "json_schema", "np_util", "pair_list", "user_module", "user_source"},
     {"handler", "batching", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},
-    {"cli", "testing", "bench", "__main__"},
+    {"checking", "cli", "testing", "bench", "__main__"},
 )
 #: Groups whose members never import one another.
 APART = (

@@ -1,0 +1,82 @@
+"""Which handler a model has and what it would refuse, without running any code of the user's.
+
+Runs in the front end, for `djl-serving check`. What is refused here is refused when the model is served, by the same
+functions or in the same words; what only an import or a download can tell is let pass.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Final
+
+from . import registry
+from .config import ModelConfig
+from .handlers.checks import check
+from .user_module import put_on_path, user_file
+from .user_source import UserSource
+from .worker.entry_point import DEFAULT_FUNCTION, Place, locate, no_attribute, no_function, no_module
+
+BUILT_IN_HANDLER: Final = "text-generation"
+
+
+def handler_of(config: ModelConfig) -> str:
+    """Which handler the worker will load, in words.
+
+    Raises:
+        ModelLoadError, ConfigError: none, or it would not load.
+    """
+    place = locate(config)
+    if place.file:
+        return _of_file(config, place)
+    if place.module:
+        return _of_module(config, place)
+    return _built_in(config)
+
+
+def _built_in(config: ModelConfig, file: str = "") -> str:
+    check(config)
+    file = file or user_file(config) or ""
+    if file:
+        UserSource(Path(config.path, file))  # imported for its formatters
+    formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
+    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}{formatters}"
+
+
+def _of_file(config: ModelConfig, place: Place) -> str:
+    """What an import of the file would find; the order is that of `worker.entry_point`."""
+    path, wanted = Path(config.path, place.file), config.option.handler
+    chosen = " (option.entryPoint)" if config.option.entry_point else ""
+    source = UserSource(path)
+    if place.attribute:
+        if source.has(place.attribute) is False:
+            raise no_attribute(path.name, place.attribute)
+        return f"{path}:{place.attribute}{chosen}"
+    has = source.has(wanted)
+    if has:
+        return f"{path}{chosen}, function {wanted}"
+    if wanted == DEFAULT_FUNCTION and has is False:
+        if source.handler_class:
+            return f"{path}{chosen}, class {source.handler_class}"
+        if source.handler_class == "" and source.has_formatters:
+            return _built_in(config, place.file)
+        if source.handler_class is None or source.has_formatters is None:
+            has = None
+    if has is None:
+        return f"{path}{chosen}, and of it what its import will show"
+    raise no_function(path.name, wanted, source.functions)
+
+
+def _of_module(config: ModelConfig, place: Place) -> str:
+    if config.path:
+        put_on_path(Path(config.path))
+    # Another interpreter, or another environment, may have other modules.
+    here = not config.option.python_executable and not config.option.env
+    name = place.module.partition(".")[0]
+    if here and (not name or importlib.util.find_spec(name) is None):
+        entry_point = config.option.entry_point
+        raise registry.no_module(entry_point, name) if place.attribute else no_module(entry_point)
+    what = (
+        f"{place.module}:{place.attribute}" if place.attribute else f"{place.module}, function {config.option.handler}"
+    )
+    return f"{what} (option.entryPoint)"

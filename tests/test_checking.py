@@ -1,0 +1,145 @@
+"""What `djl-serving check` says of a handler, held against what a worker finds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from djl_python.checking import handler_of
+from djl_python.config import ModelConfig, ServerConfig, load_model_config, parse_model_spec
+from djl_python.errors import ConfigError, ModelLoadError, ServingError
+from djl_python.handler import Handler
+from djl_python.worker.entry_point import find_handler
+from djl_python.worker.thread import HandlerThread
+
+HANDLE = "def handle(inputs):\n    return None\n"
+FORMATTER = """\
+from djl_python.output_formatter import output_formatter
+
+@output_formatter
+def custom(request_output):
+    return ""
+"""
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Imports run in this process: what they change is put back."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("model", None)
+
+
+def config_of(directory: Path, source: str | None, properties: str) -> ModelConfig:
+    if source is not None:
+        (directory / "model.py").write_text(source)
+    (directory / "serving.properties").write_text(properties)
+    return load_model_config(parse_model_spec(f"m={directory}"), ServerConfig(), {})
+
+
+@pytest.mark.parametrize(
+    ("source", "properties", "words"),
+    [
+        (HANDLE, "", "model.py, function handle"),
+        ("if True:\n    from os import listdir as handle", "", "model.py, function handle"),
+        ("def make():\n    global handle\n    handle = print\nmake()", "", "model.py, function handle"),
+        ("class Mine:\n    def handle(self, inputs): ...", "", "model.py, class Mine"),
+        ("class A: ...\nclass Mine:\n    def handle(self, inputs): ...", "", "of it what its import will show"),
+        ("from json import *\nglobals()['handle'] = dumps", "", "of it what its import will show"),
+        ("class B:\n    def handle(self, i): ...\nclass Mine(B): ...\ndel B", "", "of it what its import will show"),
+        ("def __getattr__(name):\n    return print", "", "of it what its import will show"),
+        (HANDLE, "option.entryPoint=model.py:handle", r"model.py:handle \(option.entryPoint\)"),
+        (HANDLE, "option.entryPoint=json:dumps", r"json:dumps \(option.entryPoint\)"),
+        (HANDLE, "option.entryPoint=model", r"model.py \(option.entryPoint\), function handle"),
+    ],
+)
+async def test_what_is_served(tmp_path: Path, source: str, properties: str, words: str) -> None:
+    config = config_of(tmp_path, source, properties)
+    assert re.search(f"{words}$", handler_of(config))
+    assert isinstance(find_handler(config, HandlerThread()), Handler)
+
+
+@pytest.mark.parametrize(
+    ("source", "properties", "message"),
+    [
+        ("def other(inputs): ...", "", "model.py has no function 'handle' .* Its functions: other"),
+        ("def other():\n    handle = 1", "", "model.py has no function 'handle'"),
+        ("class A: ...", "", "model.py has no function 'handle'"),
+        (HANDLE, "option.handler=answer", "model.py has no function 'answer' .* Its functions: handle"),
+        (HANDLE, "option.entryPoint=model.py:nofn", "model.py has no 'nofn'"),
+        (HANDLE, "option.entryPoint=gone.py", "gone.py does not exist"),
+        (HANDLE, "option.entryPoint=nosuch", "option.entryPoint=nosuch: expected a .py file"),
+        (HANDLE, "option.entryPoint=nosuch.part:fn", "'nosuch.part:fn': there is no module 'nosuch'"),
+        (HANDLE, "option.entryPoint=https://x/model.py", "put the file into the model directory"),
+    ],
+)
+async def test_what_is_refused_is_refused_in_the_same_words(
+    tmp_path: Path, source: str, properties: str, message: str
+) -> None:
+    config = config_of(tmp_path, source, properties)
+    refusals = []
+    for ask in (lambda: handler_of(config), lambda: find_handler(config, HandlerThread())):
+        with pytest.raises((ModelLoadError, ConfigError), match=message) as caught:
+            ask()
+        refusals.append(caught.value.message)
+    assert refusals[0] == refusals[1]
+
+
+@pytest.mark.parametrize(
+    "source", ["def handle(inputs:\n", "return 1", "x = 1\0", "# -*- coding: utf-8 -*-\nx = '\udcff'"]
+)
+async def test_what_is_not_python_is_refused(tmp_path: Path, source: str) -> None:
+    config = config_of(tmp_path, None, "option.entryPoint=mine.py")
+    (tmp_path / "mine.py").write_bytes(source.encode(errors="surrogateescape"))
+    with pytest.raises(ModelLoadError, match=re.escape(f"{tmp_path}/mine.py:")):
+        handler_of(config)
+    with pytest.raises((SyntaxError, ValueError)):
+        find_handler(config, HandlerThread())
+
+
+def test_no_code_of_the_users_runs(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"raise SystemExit\n{HANDLE}", "")
+    assert handler_of(config).endswith("model.py, function handle")
+    assert "model" not in sys.modules
+
+
+@pytest.mark.parametrize("source", [FORMATTER, None])
+async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = config_of(tmp_path, source, "")
+    formatters = "" if source is None else f", and what {tmp_path}/model.py has of formatters"
+    assert handler_of(config) == f"text-generation, built in, with the checkpoint {tmp_path}{formatters}"
+    assert type(find_handler(config, HandlerThread())).__name__ == "TextGenerationHandler"
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ("option.model_id=/nonexistent/dir", "option.model_id=/nonexistent/dir: there is no directory"),
+        ("option.model_id=djl://x/y", "scheme 'djl' is not known"),
+        ("option.draft_model_id=./gone", "there is no directory"),
+        ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
+        ("option.rolling_batch=vllm", "option.rolling_batch 'vllm' is not known; expected one of auto"),
+        ("option.tensor_parallel_degree=2", "option.tensor_parallel_degree=2: this engine runs a model on one device"),
+        ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),
+        ("option.draft_model_id=a/b\noption.speculative=ngram", "expected one of them"),
+    ],
+)
+def test_what_the_built_in_handler_refuses(tmp_path: Path, properties: str, message: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises((ModelLoadError, ConfigError), match=message):
+        handler_of(config_of(tmp_path, None, properties))
+    (tmp_path / "model.py").write_text(HANDLE)
+    assert handler_of(config_of(tmp_path, HANDLE, properties)).endswith("function handle")  # to it, they are its own
+
+
+@pytest.mark.parametrize("properties", ["option.model_id=owner/name", "option.model_id=s3://bucket/prefix"])
+def test_nothing_is_downloaded(tmp_path: Path, properties: str) -> None:
+    try:
+        assert "built in" in handler_of(config_of(tmp_path, None, properties))
+    except ServingError as error:
+        pytest.fail(error.message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from djl_python.config import ModelConfig
 from djl_python.engine.client import check_options
@@ -10,6 +11,8 @@ from djl_python.errors import ModelLoadError
 from djl_python.output_formatter import FORMATTERS
 from djl_python.sources import path_here
 from djl_python.text.tools import tool_parser_path
+
+TASK: Final = "text-generation"
 
 
 def check(config: ModelConfig) -> None:
@@ -29,3 +32,20 @@ def check(config: ModelConfig) -> None:
     path_here(option.model_id, directory)
     if option.draft_model_id:
         path_here(option.draft_model_id, directory)
+
+
+def without_effect(config: ModelConfig) -> list[str]:
+    """Sentences about settings that mean something to DJL or to other handlers, and nothing to this one as it is."""
+    option, batch_size = config.option, config.serving.batch_size
+    remarks = []
+    if option.task not in ("", TASK):
+        remarks.append(f"option.task={option.task} has no effect: the built-in handler generates text")
+    if option.rolling_batch != "disable":
+        if batch_size > 1:
+            remarks.append(
+                f"batch_size={batch_size} has no effect with continuous batching: "
+                "option.max_rolling_batch_size is how many sequences are generated at once"
+            )
+        if option.enable_streaming:
+            remarks.append("option.enable_streaming has no effect without option.rolling_batch=disable")
+    return remarks

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -30,7 +29,7 @@ from djl_python.types import GenerateRequest
 
 from .answer import Answer
 from .call import Call
-from .checks import check
+from .checks import check, without_effect
 from .generation import generate
 from .image_processor import ImageProcessor
 from .model_view import ModelView
@@ -39,8 +38,6 @@ from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
 log = logging.getLogger(__name__)
-
-TASK: Final = "text-generation"
 
 #: Calls wanted beyond the batch, so that a finished sequence has a successor in the same step.
 _CALLS_PER_SEQUENCE = 2
@@ -58,7 +55,7 @@ def _speaker(name: str) -> tuple[Dialect, frozenset[str]]:
 class TextGenerationHandler(Handler):
     """Text generation with any decoder-only checkpoint, and with those that look at images too.
 
-    `option.rolling_batch=disable` runs one sequence at a time through the same engine.
+    `option.rolling_batch=disable` runs `batch_size` sequences at once through the same engine.
 
     Args:
         open_engine: opens the engine; `EngineClient.open`, or a fake of the same shape.
@@ -87,8 +84,8 @@ class TextGenerationHandler(Handler):
         self._steps = StepMetrics(context.metrics)
         config, option = context.config, context.config.option
         check(config)
-        if option.task not in ("", TASK):
-            log.warning("option.task=%s has no effect: this handler generates text", option.task)
+        for remark in without_effect(config):
+            log.warning("%s", remark)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
         draft = None

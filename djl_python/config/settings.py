@@ -35,7 +35,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Requests gathered into one call of the handler (dynamic batching).",
+            description="Requests gathered into one call of the handler (dynamic batching); with "
+            "option.rolling_batch=disable, sequences that the built-in one generates at once.",
             extra={"aliases": ["max_dynamic_batch_size"]},
         ),
     ] = 1
@@ -105,10 +106,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Continuous batching: auto, disable, a known engine's name, or module:Class.",
+            description="Continuous batching: auto, a known engine's name, or module:Class; disable: LMI's "
+            "dynamic-batch schema, batch_size sequences at once.",
             extra={"spellings": {"scheduler": "auto"}},
         ),
     ] = "auto"
+    enable_streaming: Annotated[
+        bool,
+        Meta(
+            description="With option.rolling_batch=disable, answer in lines unless a request says otherwise.",
+            extra={"spellings": {"huggingface": "true"}, "expected": "true or false"},
+        ),
+    ] = False
     max_rolling_batch_size: Annotated[int, Meta(ge=1, description="Sequences generated at once.")] = 32
     max_rolling_batch_prefill_tokens: Annotated[
         int, Meta(ge=1, description="Prompt tokens per engine step; a longer prompt is taken in pieces.")
@@ -274,7 +283,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 NO_EFFECT: Final = frozenset(
     """
     bedrock_compat decoding_strategy device_map disable_flash_attn enable_chunked_prefill enable_lora
-    enable_prefix_caching enable_streaming enable_venv enforce_eager fully_sharded_loras input_formatter
+    enable_prefix_caching enable_venv enforce_eager fully_sharded_loras input_formatter
     is_peft_model kv_cache_dtype load_format load_in_4bit load_in_8bit long_lora_scaling_factors
     lora_extra_vocab_size low_cpu_mem_usage max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity
     max_splits mpi_mode multi_gpu parallel_loading sessions_expiration sessions_path sessions_s3url

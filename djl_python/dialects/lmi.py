@@ -4,7 +4,8 @@ Routes and errors run in the front end, parsing in the worker. Source: LMI's inf
 
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
-themselves. A body with `messages` is a chat (`lmi_chat.py`), whose framing is chosen by `stream` and the option alike.
+themselves. With option.rolling_batch=disable the shapes are those of `lmi_batch.py`. A body with `messages` is a chat
+(`lmi_chat.py`), whose framing is chosen by `stream` and the option alike.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route, retry_header
 from .djl_errors import djl_error
 from .framing import SSE_DONE
+from .lmi_batch import BatchFormatter, batches_dynamically, check_count, failure, read_prompts, without_details
 from .lmi_chat import COMPLETION_ID, error_chunk, parse_chat
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .lmi_parameters import (
@@ -40,7 +42,7 @@ _FIELDS: Final = ("inputs", "parameters", "stream")
 
 
 class LmiDialect(Dialect):
-    """LMI's rolling-batch schema, and TGI's shapes under option.tgi_compat."""
+    """LMI's schemas for rolling and for dynamic batches, and TGI's shapes under option.tgi_compat."""
 
     name = "lmi"
     routes = tuple(
@@ -59,6 +61,8 @@ class LmiDialect(Dialect):
         body = _body(inputs)
         if body.get("messages") is not None:
             return parse_chat(body, _framing(LmiParameters(), body, model, chat=True), model)
+        if batches_dynamically(model):
+            return _parse_batch(body, model)
         prompt = _prompt(body)
         parameters, ignored = read_parameters(_parameters(body), model)
         framing = _framing(parameters, body, model)
@@ -99,9 +103,10 @@ class LmiDialect(Dialect):
     ) -> Answer:
         """What failed in the worker (`inputs` is there) has LMI's bodies, what the front end refuses DJL's."""
         tgi = model is not None and model.option.tgi_compat
-        if isinstance(error, HandlerError):
-            failure = {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
-            return Answer(ERROR_STATUS, encode_json(failure))
+        refused = isinstance(error, ParameterError | PayloadError) and inputs is not None
+        failed = refused or isinstance(error, GenerationError)
+        if isinstance(error, HandlerError) or (failed and _is_dynamic(model)):
+            return Answer(ERROR_STATUS, encode_json(failure(error)))
         if isinstance(error, GenerationError) or (isinstance(error, ParameterError) and inputs is not None):
             streams = inputs is not None and model is not None and _streams(inputs, model)
             return Answer(ERROR_STATUS, encode_json((error_line if streams else error_object)(error, tgi=tgi)))
@@ -114,8 +119,44 @@ class LmiDialect(Dialect):
         sse = headers.get("content-type", "").startswith(SSE)
         encode = encode_sse if sse else encode_jsonlines
         if (chat := headers.get(COMPLETION_ID)) is None:
+            if _is_dynamic(model):
+                return encode(failure(error))
             return encode(error_line(error, tgi=tgi))
         return encode(error_chunk(chat, error, tgi=tgi)) + (SSE_DONE if sse else b"")
+
+
+def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
+    """LMI's dynamic-batch schema."""
+    prompts = read_prompts(body["inputs"]) if isinstance(body.get("inputs"), list) else [_prompt(body)]
+    parameters, ignored = read_parameters(_parameters(body), model)
+    framing = _framing(parameters, body, model)
+    parameters, without_place = without_details(parameters)
+    names = tuple(sorted({*ignored, *without_place, *_unknown_fields(body, model)}))
+    branches = branching(parameters, details=False, stream=framing != "json")
+    check_count(len(prompts), branches.best_of)
+    requests = tuple(
+        GenerateRequest(
+            prompt=prompt,
+            sampling=sampling_params(parameters, model),
+            branching=branches,
+            text=text_options(parameters),
+            truncate=parameters.truncate,
+            bad_sequences=tuple(parameters.bad_sequences or ()),
+            ignored=names,
+        )
+        for prompt in prompts
+    )
+    formatter = BatchFormatter(
+        framing,
+        len(prompts),
+        return_full_text=bool(parameters.return_full_text),
+        headers=ignored_header(names),
+    )
+    return Parsed(requests, formatter)
+
+
+def _is_dynamic(model: ModelConfig | None) -> bool:
+    return model is not None and batches_dynamically(model)
 
 
 def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
@@ -162,7 +203,9 @@ def _prompt(body: dict[str, Any]) -> str:
         raise PayloadError("inputs: required, expected a string (or messages, for a chat)", "inputs")
     got = "an empty one" if prompt == "" else _kind(prompt)
     hint = (
-        " (an array belongs to dynamic batching; send one request for each prompt)" if isinstance(prompt, list) else ""
+        " (an array belongs to dynamic batching, option.rolling_batch=disable; send one request for each prompt)"
+        if isinstance(prompt, list)
+        else ""
     )
     raise PayloadError(f"inputs: expected a non-empty string, got {got}{hint}", "inputs")
 
@@ -191,7 +234,8 @@ def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig
     if asked is not None and asked not in FORMATTERS:
         field = "parameters.output_formatter"
         raise ParameterError(f'{field}: expected {", ".join(sorted(FORMATTERS))}, got "{asked}"', field)
-    chosen = FORMATTERS[asked or ("json" if stream is False else model.option.output_formatter) or "json"]
+    lines = "jsonlines" if model.option.enable_streaming and batches_dynamically(model) and not chat else "json"
+    chosen = FORMATTERS[asked or ("json" if stream is False else model.option.output_formatter or lines)]
     if chosen == "json" and stream:
         return "sse" if model.option.tgi_compat and not chat else "jsonlines"
     return chosen

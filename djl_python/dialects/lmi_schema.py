@@ -22,7 +22,10 @@ from .lmi_parameters import LmiParameters
 class LmiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt and how to go on."""
 
-    inputs: Annotated[str, Meta(min_length=1, description="The prompt.")]
+    inputs: Annotated[
+        Annotated[str, Meta(min_length=1)] | list[str],
+        Meta(description="The prompt; with option.rolling_batch=disable also an array of prompts."),
+    ]
     parameters: LmiParameters | None = None
     stream: Annotated[bool, Meta(description="Answer with a line for each token.")] | None = None
 
@@ -72,6 +75,12 @@ class LmiAnswer(msgspec.Struct, frozen=True, kw_only=True):
     details: LmiDetails | UnsetType = UNSET
 
 
+class LmiOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a stream with option.rolling_batch=disable: the next token's text for each prompt."""
+
+    outputs: list[str]
+
+
 class LmiFailedDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The details of a generation that there was none of."""
 
@@ -112,7 +121,7 @@ class TgiRefusal(DjlError, frozen=True):
 
 
 REQUEST: Final = (LmiRequest, ChatRequest)
-_LINE: Final = (LmiLine, LmiFailure, ChatChunk)
+_LINE: Final = (LmiLine, LmiOutputs, LmiFailure, ChatChunk)
 RESPONSES: Final[dict[int, dict[str, Any]]] = {
     200: {JSON: (LmiAnswer, list[LmiAnswer], ChatCompletion), JSONLINES: _LINE, SSE: (*_LINE, "[DONE]")},
     424: {JSON: LmiFailure},

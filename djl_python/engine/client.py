@@ -29,7 +29,7 @@ _CLOSE_TIMEOUT_S = 5.0
 #: Whatever is asked of an engine, a step tells that it was heard. A longer option.predict_timeout counts instead.
 _SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
-# `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with one sequence at a time.
+# `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with another schema.
 _BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 
 
@@ -50,7 +50,9 @@ def engine_settings(
         draft_model_path="" if draft_path is None else str(draft_path),
         spec_length=option.spec_length,
         threads=option.threads,
-        max_batch_size=1 if option.rolling_batch == "disable" else option.max_rolling_batch_size,
+        max_batch_size=config.serving.batch_size
+        if option.rolling_batch == "disable"
+        else option.max_rolling_batch_size,
         max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
         max_model_len=option.max_model_len,
         block_size=option.block_size,

@@ -156,7 +156,7 @@ def test_what_a_stream_may_hold_besides_what_was_asked_for() -> None:
         "/v1/completions": {"Completion", "ErrorBody", "StreamFailure", "[DONE]"},
         "/generate_stream": {"StreamResponse", "MindieEvent", "ErrorResponse"},
         "/": {"StreamResponse", "ErrorResponse"},
-        "/invocations": {"LmiLine", "LmiFailure", "ChatChunk", "[DONE]"},
+        "/invocations": {"LmiLine", "LmiOutputs", "LmiFailure", "ChatChunk", "[DONE]"},
         "/v2/models/{model}/generate_stream": {"TritonResponse", "TritonError"},
     }
     for path, names in expected.items():

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from djl_python.config import ModelConfig, Options
+from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.engine import client as client_module
-from djl_python.engine.client import EngineClient
+from djl_python.engine.client import EngineClient, engine_settings
 from djl_python.errors import ConfigError, ModelLoadError
 from djl_python.types import EngineStats, FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
@@ -90,6 +90,14 @@ async def test_loading_tells_its_progress_and_its_limits(engine: tuple[EngineCli
     assert ("loading weights", 1) in {(what, done) for what, done, _ in listener.progress}
     assert (client.limits.max_model_len, client.limits.max_batch_size) == (128, 3)
     assert "LlamaForCausalLM" in client.limits.description
+
+
+async def test_how_many_sequences_are_generated_at_once() -> None:
+    for rolling_batch, expected in (("auto", 32), ("disable", 4)):
+        config = ModelConfig(
+            name="m", option=Options(rolling_batch=rolling_batch), serving=ServingSettings(batch_size=4)
+        )
+        assert engine_settings(config, Path("m")).max_batch_size == expected
 
 
 async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[EngineClient, Listener]) -> None:

@@ -260,6 +260,14 @@ async def test_requests_are_measured(served: Served) -> None:
     assert len(observed["inter_token_latency_seconds"]) == 3
 
 
+async def test_a_list_of_prompts_has_a_list_of_texts(model_dir: Path) -> None:
+    served = await Served(model_dir).load(rolling_batch="disable")
+    whole = await served.answer(["hi", "ho"], max_new_tokens=2)
+    assert whole.lines() == [[{"generated_text": " H"}, {"generated_text": " H"}]]
+    streamed = await served.answer(["hi", "ho"], stream=True, max_new_tokens=2)
+    assert streamed.lines() == [{"outputs": [" ", " "]}, {"outputs": ["H", "H"]}]
+
+
 async def test_waiting_is_measured_from_the_front_end_to_the_first_step(served: Served) -> None:
     body = {"inputs": "hi", "parameters": {"max_new_tokens": 4}}
     reply = await served.ended(*served.call("tgi", "generate", body, waited_s=5.0))

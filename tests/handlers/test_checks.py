@@ -1,0 +1,25 @@
+"""Settings that the built-in handler takes no notice of. What it refuses: tests/test_checking.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python.config import ModelConfig, Options, ServingSettings
+from djl_python.handlers.checks import without_effect
+
+
+@pytest.mark.parametrize(
+    ("option", "batch_size", "named"),
+    [
+        ({"task": "text-generation"}, 1, []),
+        ({"task": "text-classification"}, 1, ["option.task=text-classification"]),
+        ({}, 4, ["batch_size=4"]),
+        ({"enable_streaming": True}, 1, ["option.enable_streaming"]),
+        ({"rolling_batch": "disable", "enable_streaming": True}, 4, []),
+    ],
+)
+def test_without_effect(option: dict[str, Any], batch_size: int, named: list[str]) -> None:
+    config = ModelConfig(name="m", option=Options(**option), serving=ServingSettings(batch_size=batch_size))
+    assert [remark.partition(" has no effect")[0] for remark in without_effect(config)] == named

@@ -94,7 +94,7 @@ class TextGenerationHandler(Handler):
         self._images = await asyncio.to_thread(ImageProcessor.load, path, option)
         checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
-        self._formatters = await asyncio.to_thread(UserFormatters, config)
+        self._formatters = await asyncio.to_thread(UserFormatters, config, path)
         opening = asyncio.ensure_future(
             self._open_engine(
                 config,
@@ -132,8 +132,7 @@ class TextGenerationHandler(Handler):
         if inputs.operation in queries:
             await self._answer_query(api, inputs, reply)
             return
-        attributes = {"tokenizer": self._tokenizer, "configs": self._context.config.option}
-        parsed = await self._formatters.parse(api, inputs, attributes)
+        parsed = await self._formatters.parse(api, inputs)
         prompts = await self._prepared(parsed.requests)
         # The dialect knows what is without effect in any model, the preparation what is in this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}

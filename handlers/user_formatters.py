@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,14 +24,22 @@ from djl_python.output_formatter import JSON, adapt_output_formatter, encode_jso
 from djl_python.request_io import RequestInput, TextInput
 from djl_python.user_module import load_user_module, user_file
 
+from .user_tokenizer import UserTokenizer
+
 ReadInput = Callable[..., RequestInput | dict[str, Any]]
 
 
 class UserFormatters:
-    """What the model directory's Python file has of them. Importing it may take its time."""
+    """What the model directory's Python file has of them. Importing it may take its time.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        path: of the checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig, path: Path) -> None:
         self._config = config
+        tokenizer = UserTokenizer(path, trust_remote_code=config.option.trust_remote_code)
+        self._attributes = {"tokenizer": tokenizer, "configs": config.option}
         self._read: ReadInput | None = None
         self._shape: Shape | None = None
         file = user_file(config)
@@ -43,11 +52,10 @@ class UserFormatters:
         if (function := find_decorated(module, "output_formatter")) is not None:
             self._shape = adapt_output_formatter(function)
 
-    async def parse(self, api: Dialect, inputs: Input, attributes: Mapping[str, Any]) -> Parsed:
+    async def parse(self, api: Dialect, inputs: Input) -> Parsed:
         """A request as its dialect reads it, of what the user's function makes of it.
 
-        The function gives a payload of the call's API, or a RequestInput, which stands for LMI's payload. `attributes`
-        are what it may take as keyword arguments.
+        The function gives a payload of the call's API, or a RequestInput, which stands for LMI's payload.
 
         Raises:
             PayloadError, ParameterError: as from the dialect.
@@ -57,7 +65,7 @@ class UserFormatters:
         if self._read is None:
             parsed = api.parse(inputs, self._config)
             return self._shaped(parsed, inputs, self._shape, None)
-        made = await asyncio.wrap_future(self._thread.submit(self._read, inputs, **attributes))
+        made = await asyncio.wrap_future(self._thread.submit(self._read, inputs, **self._attributes))
         if isinstance(made, dict):
             inputs = _with_body(inputs, made)
             return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)

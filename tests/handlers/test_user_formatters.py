@@ -65,6 +65,22 @@ def read(input_item, tokenizer=None):
     assert len(reply.pieces) > 1
 
 
+async def test_the_tokenizer_is_transformers_own(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(input_item, **kwargs):
+    tokenizer = kwargs["tokenizer"]
+    text = tokenizer.apply_chat_template(input_item.get_as_json()["inputs"], tokenize=False)
+    return TextInput(input_ids=tokenizer(text)["input_ids"], parameters={"max_new_tokens": min(3, len(tokenizer))})
+""",
+    )
+    assert json.loads((await served.answer([{"role": "user", "content": "hi"}])).body)["generated_text"] == " <H"
+    assert served.engine.prompts[1] == ids("<hi>")
+
+
 async def test_a_payload_is_the_dialects_to_read(model_dir: Path) -> None:
     served = await load(
         model_dir,

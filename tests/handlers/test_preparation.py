@@ -239,10 +239,11 @@ async def test_the_parser_can_be_chosen(model_dir: Path) -> None:
 
 
 async def test_an_unknown_parser_is_told_at_load(model_dir: Path) -> None:
-    served = Served(model_dir)
-    with pytest.raises(ConfigError, match=r"option\.tool_call_parser 'nope' is not known"):
-        await served.load(tool_call_parser="nope")
-    assert served.engine.closed
+    for name, message in (("nope", r"option\.tool_call_parser 'nope' is not known"), ("json:Gone", "has no 'Gone'")):
+        served = Served(model_dir)
+        with pytest.raises(ConfigError, match=message):
+            await served.load(tool_call_parser=name)
+    assert served.engine.closed  # it was opened: to find that nothing has the name takes an import
 
 
 async def test_special_tokens_of_the_syntax_are_seen(model_dir: Path) -> None:

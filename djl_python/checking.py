@@ -37,7 +37,7 @@ def handler_of(config: ModelConfig) -> str:
 def _built_in(config: ModelConfig, file: str = "") -> str:
     check(config)
     file = file or user_file(config) or ""
-    if file:
+    if file and not config.option.python_executable:
         UserSource(Path(config.path, file))  # imported for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
     return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}{formatters}"
@@ -47,6 +47,8 @@ def _of_file(config: ModelConfig, place: Place) -> str:
     """What an import of the file would find; the order is that of `worker.entry_point`."""
     path, wanted = Path(config.path, place.file), config.option.handler
     chosen = " (option.entryPoint)" if config.option.entry_point else ""
+    if config.option.python_executable:  # another Python, perhaps, with another syntax
+        return f"{path}{chosen}, and of it what its import will show"
     source = UserSource(path)
     if place.attribute:
         if source.has(place.attribute) is False:

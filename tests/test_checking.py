@@ -101,6 +101,11 @@ async def test_what_is_not_python_is_refused(tmp_path: Path, source: str) -> Non
         find_handler(config, HandlerThread())
 
 
+def test_another_python_may_have_another_syntax(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "type Handler = None\nmatch x:", "option.pythonExecutable=/opt/python")
+    assert handler_of(config).endswith("model.py, and of it what its import will show")
+
+
 def test_no_code_of_the_users_runs(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"raise SystemExit\n{HANDLE}", "")
     assert handler_of(config).endswith("model.py, function handle")

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from .errors import HandlerError
 from .inputs import BATCH_SIZE, Input
 from .outputs import Output, batch_key
+from .user_errors import contained, one_line
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -122,7 +123,7 @@ class DynamicBatcher(Generic[T, R]):
             await asyncio.wait((run,))
         finally:
             run.cancel()
-        failure = run.exception()
+        failure = contained(asyncio.CancelledError()) if run.cancelled() else run.exception()
         if failure is None:
             for waiting, answer in zip(batch, run.result(), strict=True):
                 waiting.settle(answer)
@@ -130,8 +131,8 @@ class DynamicBatcher(Generic[T, R]):
             batch[0].settle(failure)
         else:
             log.warning(
-                "a batch of %d failed (%s: %s): its calls are run one by one",
-                *(len(batch), type(failure).__name__, failure),
+                "a batch of %d failed (%s): its calls are run one by one",
+                *(len(batch), one_line(failure)),
             )
             for waiting in batch:
                 if not waiting.answer.done():

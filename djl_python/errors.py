@@ -9,18 +9,25 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """The same as UTF-8 can have it: lone surrogates, as names of files may bring them along, become escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class ServingError(Exception):
     """Base of everything this project raises on purpose.
 
     Attributes:
         status: HTTP status for dialects that do not document their own.
         kind: stable machine-readable name; it crosses processes, see `from_kind`.
+        message: what went wrong, `printable`.
     """
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal"
 
     def __init__(self, message: str) -> None:
+        message = printable(str(message))  # user code raises these too, with whatever it has
         super().__init__(message)
         self.message = message
 

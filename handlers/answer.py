@@ -13,6 +13,7 @@ from types import TracebackType
 from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
 from djl_python.handler import Reply
 from djl_python.types import Delta
+from djl_python.user_errors import contained
 
 
 class Answer:
@@ -94,14 +95,7 @@ class Answer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if isinstance(error, StopIteration):
-            # A future can't carry one.
-            wrapped = RuntimeError("StopIteration")
-            wrapped.__cause__ = error
-            error = wrapped
-        if not self._done.done():
+        if error is not None and not self._done.done():
             # The worker's service, the boundary, waits for it.
-            self._done.set_exception(error)
+            self._done.set_exception(contained(error))
         return True

@@ -23,6 +23,22 @@ def test_asyncio_does_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert event_loop.run(loop_of_its_own()).startswith("asyncio")
 
 
+@pytest.mark.parametrize("finds", [True, False])
+def test_what_a_task_raises_ends_no_loop(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
+    if not finds:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    async def leave(error: BaseException) -> None:
+        raise error
+
+    async def main() -> list[BaseException]:
+        tasks = [asyncio.create_task(leave(error)) for error in (SystemExit(3), KeyboardInterrupt())]
+        await asyncio.wait(tasks)
+        return [error for task in tasks if (error := task.exception()) is not None]
+
+    assert [type(error) for error in event_loop.run_undisturbed(main())] == [SystemExit, KeyboardInterrupt]
+
+
 def test_what_was_loaded_is_not_looked_through() -> None:
     threshold = gc.get_threshold()
     try:

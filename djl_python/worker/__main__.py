@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the front end")
     arguments = parser.parse_args()
     configure_child("worker")
-    event_loop.run(_serve(socket.socket(fileno=arguments.fd)))
+    event_loop.run_undisturbed(_serve(socket.socket(fileno=arguments.fd)))
 
 
 if __name__ == "__main__":

@@ -26,11 +26,12 @@ from ..errors import HandlerError, ServingError, UnavailableError
 from ..handler import Context, Handler
 from ..inputs import Input
 from ..protocol import AnyMessage, Call, Cancel, Load, Status, Stop
+from ..user_errors import contained, is_cancellation, one_line
 from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
 from .entry_point import find_handler
 from .reply import REQUEST_ID, ChannelMetrics, ChannelReply
 from .thread import HandlerThread
-from .tracebacks import one_line, user_traceback
+from .tracebacks import account, user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class Service:
                     await self._handler.close()
         except TimeoutError:
             log.warning("the handler did not close within %g s", CLOSE_TIMEOUT_S)
-        except Exception as exc:  # the user's code may raise anything; the worker ends all the same
+        except BaseException as exc:  # the user's code may raise anything; the worker ends all the same
             log.error("the handler's close failed: %s", user_traceback(exc))
         self._end(EXIT_STOPPED)
 
@@ -150,10 +151,10 @@ class Service:
             self._channel.send(Status("loading", "handler"))
             handler = await self.thread.run((), find_handler, config, self.thread)
             await handler.load(self._context(config))
-        except ServingError as exc:
-            self._fail_load(f"Model {name} did not load: {exc.message}")
-        except (Exception, SystemExit) as exc:  # the user's code may raise anything while it loads
-            self._fail_load(f"Model {name} did not load: {one_line(exc)}\n{user_traceback(exc)}")
+        except BaseException as exc:  # the user's code may raise anything while it loads
+            if is_cancellation(exc):
+                raise
+            self._fail_load(f"Model {name} did not load: {account(contained(exc))}")
         else:
             event_loop.settle()
             self._handler = handler
@@ -195,22 +196,16 @@ class Service:
             await self._handler.serve(flight.inputs, flight.reply)
             if not flight.reply.finished:
                 raise HandlerError("the handler returned without finishing its answer")
-        except HandlerError as exc:
-            self._answer_handler_error(flight, exc)
-        except ServingError as exc:
-            self._answer_error(flight, exc)
-        except SystemExit as exc:
-            self._answer_handler_error(flight, HandlerError(f"the handler called sys.exit({exc.code!r})"))
-        except Exception as exc:  # the user's code may raise anything; it costs this request only
-            log.error(
-                "model %s, request %s: %s\n%s",
-                *(self._config.name, flight.request_id, one_line(exc), user_traceback(exc)),
-            )
-            self._answer_error(flight, HandlerError(one_line(exc)))
+        except BaseException as exc:  # the user's code may raise anything; it costs this request only
+            if is_cancellation(exc):
+                raise
+            self._answer_failure(flight, contained(exc))
 
-    def _answer_handler_error(self, flight: _Flight, error: HandlerError) -> None:
-        """What the model's owner has to mend, and so has to read."""
-        log.error("model %s, request %s: %s", self._config.name, flight.request_id, error.message)
+    def _answer_failure(self, flight: _Flight, failure: Exception) -> None:
+        """Answer; what the model's owner has to mend is logged, with the place where it is."""
+        error = failure if isinstance(failure, ServingError) else HandlerError(one_line(failure))
+        if isinstance(error, HandlerError):
+            log.error("model %s, request %s: %s", self._config.name, flight.request_id, account(failure))
         self._answer_error(flight, error)
 
     def _answer_error(self, flight: _Flight, error: ServingError) -> None:
@@ -230,7 +225,7 @@ class Service:
         self._flights.pop(flight.call.id, None)
         if flight.task.cancelled():
             if not flight.cancelled:
-                self._answer_handler_error(flight, HandlerError("CancelledError: the handler cancelled itself"))
+                self._answer_failure(flight, contained(asyncio.CancelledError()))
         elif (bug := flight.task.exception()) is not None:
             log.critical("answering an error failed", exc_info=bug)
             if not flight.reply.started:

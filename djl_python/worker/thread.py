@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
-from ..errors import HandlerError
+from ..user_errors import contained
 from .tracebacks import user_traceback
 
 P = ParamSpec("P")
@@ -57,8 +57,7 @@ class HandlerThread:
         """The result of a function. Cancelling this takes it out of the queue, or discards its result.
 
         Raises:
-            HandlerError: the function called sys.exit.
-            RuntimeError: it raised StopIteration, which no coroutine can raise.
+            Exception: the function raised it, or what it raised is `contained` in it.
         """
         result: asyncio.Future[R] = self._loop.create_future()
         self._put(_Job(owners, lambda: function(*args, **kwargs), result))
@@ -118,23 +117,9 @@ class HandlerThread:
         job.ended.set()
         if job.result is None:
             if error is not None:
-                log.error("clean-up failed: %s", user_traceback(_to_raise(error)))
+                log.error("clean-up failed: %s", user_traceback(contained(error)))
         elif not job.result.done():
             if error is None:
                 job.result.set_result(value)
             else:
-                job.result.set_exception(_to_raise(error))
-
-
-def _to_raise(error: BaseException) -> BaseException:
-    """The same, or what says it where it can't be raised."""
-    made: BaseException
-    match error:
-        case StopIteration():
-            made = RuntimeError("the handler raised StopIteration")
-        case SystemExit():
-            made = HandlerError(f"the handler called sys.exit({error.code!r})")
-        case _:
-            return error
-    made.__cause__ = error
-    return made
+                job.result.set_exception(contained(error))

@@ -1,4 +1,4 @@
-"""Exceptions as their owner wants to read them: one line for the client, the user's frames for the log.
+"""Exceptions as their owner wants to read them: what went wrong, and the user's frames.
 
 Runs in the worker.
 """
@@ -10,6 +10,9 @@ import concurrent.futures
 from pathlib import Path
 from traceback import StackSummary, TracebackException
 
+from ..errors import HandlerError, ServingError, printable
+from ..user_errors import one_line
+
 #: Code between the process's entry and the user's function: never what went wrong.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
@@ -19,10 +22,13 @@ _OUR_FRAMES = (
 )
 
 
-def one_line(exc: BaseException) -> str:
-    """ "ValueError: what went wrong", the first line where there are several."""
-    message = next((line for line in str(exc).splitlines() if line.strip()), "").strip()
-    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__
+def account(failure: Exception) -> str:
+    """What went wrong, for the model's owner: one line, and the user's frames where their code raised it."""
+    raised: BaseException | None = failure if not isinstance(failure, ServingError) else None
+    if isinstance(failure, HandlerError):
+        raised = failure.__cause__
+    line = failure.message if isinstance(failure, ServingError) else one_line(failure)
+    return line if raised is None else f"{line}\n{user_traceback(raised)}"
 
 
 def user_traceback(exc: BaseException) -> str:
@@ -32,7 +38,7 @@ def user_traceback(exc: BaseException) -> str:
     """
     report = TracebackException.from_exception(exc)
     _trim(report, set())
-    return "".join(report.format()).rstrip()
+    return printable("".join(report.format()).rstrip())
 
 
 def _trim(report: TracebackException, seen: set[int]) -> None:

@@ -19,6 +19,7 @@ from ..errors import HandlerError, ModelLoadError, PayloadError
 from ..handler import Context, Handler, Reply
 from ..inputs import Input
 from ..outputs import Output
+from ..user_errors import contained, is_cancellation
 from .answers import send
 from .thread import HandlerThread
 
@@ -92,7 +93,14 @@ class UserHandler(Handler):
     async def _run(self, owners: Sequence[Input], function: Callable[..., Any], *args: Any) -> Any:
         """The result of a function of the user's, wherever it has to run."""
         result = function(*args) if _is_async(function) else await self._thread.run(owners, function, *args)
-        return await result if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        try:
+            return await result
+        except BaseException as exc:
+            if isinstance(exc, Exception) or is_cancellation(exc):
+                raise
+            raise contained(exc) from exc
 
     async def _run_batch(self, items: Sequence[Input]) -> list[Answer]:
         async with self._turn:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from djl_python.errors import HandlerError
 from djl_python.handlers.answer import Answer
 from djl_python.types import Delta, Finish, FinishReason
 
@@ -76,10 +77,14 @@ async def test_the_last_finish_ends_it() -> None:
     await answer.wait()
 
 
-async def test_what_is_raised_in_it_fails_it() -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(StopIteration(), RuntimeError), (SystemExit(1), HandlerError), (KeyboardInterrupt(), HandlerError)],
+)
+async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[Exception]) -> None:
     answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
     with answer:
-        raise StopIteration
+        raise error
     assert answer.done()
-    with pytest.raises(RuntimeError, match="StopIteration"):
+    with pytest.raises(raised):
         await answer.wait()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     {"errors", "types", "protocol", "config", "sources", "registry", "logs"} | {"channel", "event_loop", "processes"},
     {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"forms", "json_schema", "np_util", "pair_list", "user_module", "user_source"},
+    | {"forms", "json_schema", "np_util", "pair_list", "user_errors", "user_module", "user_source"},
     {"handler", "batching", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},
     {"checking", "cli", "testing", "bench", "__main__"},

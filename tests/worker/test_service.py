@@ -133,6 +133,10 @@ async def test_exception_is_one_line_to_the_client_and_the_users_frames_in_the_l
         ("return Output().add_property('a b', 'c')", "property 'a b' is not the name"),
         ("return Output().add({1, object()})", "TypeError"),
         ("inputs.get_as_bytes('nope')", "requested data for key: nope"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise type('PanicException', (BaseException,), {})('rusty')", "PanicException: rusty"),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError: the handler cancelled itself"),
+        ("raise ValueError('caf\\udce9')", "ValueError: caf\\udce9"),
     ],
 )
 async def test_every_bad_end_of_a_sync_handler_is_that_calls_error(loaded: Loader, statement: str, cause: str) -> None:
@@ -153,20 +157,53 @@ async def test_every_bad_end_of_a_sync_handler_is_that_calls_error(loaded: Loade
     assert (good.status, good.body) == (200, b"fine")
 
 
-async def test_async_handler_that_exits_or_cancels_itself(loaded: Loader) -> None:
-    front = await loaded(
-        """
-        import asyncio, sys
-        async def handle(inputs):
-            if inputs.is_empty():
-                return None
-            if inputs.get_as_string() == "exit":
-                sys.exit(1)
+ASYNC_ENDS = """
+    import asyncio, sys
+    from djl_python import Output
+
+    async def leave():
+        sys.exit(3)
+
+    async def end(how):
+        if how == "exit":
+            sys.exit(1)
+        if how == "task":
+            await asyncio.create_task(leave())
+        if how == "cancel":
             raise asyncio.CancelledError
-        """
-    )
-    assert "sys.exit(1)" in (await front.call(b"exit")).json["error"]
-    assert "cancelled itself" in (await front.call(b"cancel")).json["error"]
+        if how == "close":
+            raise GeneratorExit
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        if how == "group":
+            raise BaseExceptionGroup("several", [KeyboardInterrupt()])
+
+    async def handle(inputs):
+        if inputs.is_empty():
+            return None
+        out = Output()
+        for index, item in enumerate(inputs.get_batches()):
+            await end(item.get_as_string())
+            out.add("fine", batch_index=index)
+        return out
+"""
+ASYNC_CAUSES = {
+    b"exit": "the handler called sys.exit(1)",
+    b"task": "the handler called sys.exit(3)",
+    b"cancel": "CancelledError: the handler cancelled itself",
+    b"close": "GeneratorExit",
+    b"interrupt": "KeyboardInterrupt",
+    b"group": "BaseExceptionGroup: several (1 sub-exception)",
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+async def test_no_bad_end_of_an_async_handler_costs_a_neighbour(loaded: Loader, batch_size: int) -> None:
+    front = await loaded(ASYNC_ENDS, serving={"batch_size": batch_size, "max_batch_delay_ms": 5000})
+    good, *bad = await asyncio.gather(front.call(b"good"), *(front.call(how) for how in ASYNC_CAUSES))
+    assert (good.status, good.body) == (200, b"fine")
+    assert [answer.json.get("error") for answer in bad] == list(ASYNC_CAUSES.values())
+    assert {answer.status for answer in bad} == {424}
 
 
 async def test_body_that_is_not_json_is_a_payload_error(loaded: Loader) -> None:
@@ -494,6 +531,8 @@ async def test_handler_that_can_no_longer_answer(loaded: Loader, capfd: pytest.C
         ("import not_there", ["ModuleNotFoundError: No module named 'not_there'", "model.py"], []),
         ("def handle(:", ["SyntaxError", "model.py"], []),
         ("import sys; sys.exit(7)", ["sys.exit(7)"], []),
+        ("class Panic(BaseException): pass\nraise Panic('rusty')", ["Panic: rusty", "model.py"], []),
+        ("async def handle(i): raise KeyboardInterrupt", ["KeyboardInterrupt", "model.py"], []),
         ("def other(x): pass", ["has no function 'handle'", "Its functions: other"], []),
         (
             "from djl_python import Output\ndef handle(i): return Output().error('no GPU')",

@@ -7,20 +7,7 @@ from pathlib import Path
 import pytest
 
 from djl_python.worker.thread import HandlerThread
-from djl_python.worker.tracebacks import one_line, user_traceback
-
-
-@pytest.mark.parametrize(
-    ("exc", "line"),
-    [
-        (ValueError("a\nb"), "ValueError: a"),
-        (ValueError("\n  a"), "ValueError: a"),
-        (ValueError(), "ValueError"),
-        (KeyError("k"), "KeyError: 'k'"),
-    ],
-)
-def test_one_line(exc: Exception, line: str) -> None:
-    assert one_line(exc) == line
+from djl_python.worker.tracebacks import user_traceback
 
 
 def fail() -> None:

@@ -7,10 +7,10 @@ needs none of this: a `model.py` with `handle(inputs)` is wrapped by `djl_python
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from .config import ModelConfig
@@ -60,6 +60,9 @@ class Context:
     `properties` is what DJL's `Input.get_properties()` gives: every key of serving.properties and OPTION_*, without
     the `option.` prefix, as strings. `progress(what, done, total)` shows on the server's start-up lines.
     `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one starts.
+    `await run(owners, function, *args, **kwargs)` calls a synchronous function of the user's, in the one thread that
+    the worker has for them. `owners` are the Inputs of the calls it is for: where it does not come back when the time
+    of one of them is up, the worker ends, and a new one starts.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Context:
     metrics: Metrics
     progress: Callable[[str, int, int], None]
     fail: Callable[[str], None]
+    run: Callable[..., Awaitable[Any]]
     properties: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -94,7 +94,7 @@ class TextGenerationHandler(Handler):
         self._images = await asyncio.to_thread(ImageProcessor.load, path, option)
         checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
-        self._formatters = await asyncio.to_thread(UserFormatters, config, path)
+        self._formatters = await context.run((), UserFormatters, config, path, context.run)
         opening = asyncio.ensure_future(
             self._open_engine(
                 config,
@@ -169,7 +169,6 @@ class TextGenerationHandler(Handler):
 
     async def close(self) -> None:
         """End the engine."""
-        self._formatters.close()
         if self._images is not None:
             await self._images.close()
         await self._engine.close()

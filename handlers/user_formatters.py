@@ -1,14 +1,12 @@
 """The user's own functions around the built-in handler: `@input_formatter` and `@output_formatter` of a model.py.
 
-Runs in the worker: the input formatter in a thread of its own, one call after the other, because it may take its time;
-the output formatter in the event loop, once for each token.
+Runs in the worker: the input formatter in the thread for the user's code, one call after the other, because it may take
+its time; the output formatter in the event loop, once for each token.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,12 @@ class UserFormatters:
 
     Args:
         path: of the checkpoint.
+        run: a `Context.run`.
     """
 
-    def __init__(self, config: ModelConfig, path: Path) -> None:
+    def __init__(self, config: ModelConfig, path: Path, run: Callable[..., Awaitable[Any]]) -> None:
         self._config = config
+        self._run = run
         tokenizer = UserTokenizer(path, trust_remote_code=config.option.trust_remote_code)
         self._attributes = {"tokenizer": tokenizer, "configs": config.option}
         self._read: ReadInput | None = None
@@ -48,7 +48,6 @@ class UserFormatters:
         module = load_user_module(config.path, file)
         if (function := find_decorated(module, "input_formatter")) is not None:
             self._read = adapt_input_formatter(function)
-            self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="input_formatter")
         if (function := find_decorated(module, "output_formatter")) is not None:
             self._shape = adapt_output_formatter(function)
 
@@ -65,7 +64,7 @@ class UserFormatters:
         if self._read is None:
             parsed = api.parse(inputs, self._config)
             return self._shaped(parsed, inputs, self._shape, None)
-        made = await asyncio.wrap_future(self._thread.submit(self._read, inputs, **self._attributes))
+        made = await self._run((inputs,), self._read, inputs, **self._attributes)
         if isinstance(made, dict):
             inputs = _with_body(inputs, made)
             return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)
@@ -76,11 +75,6 @@ class UserFormatters:
             parsed = Parsed((first, *parsed.requests[1:]), parsed.formatter)
         shape = adapt_output_formatter(made.output_formatter) if callable(made.output_formatter) else self._shape
         return self._shaped(parsed, inputs, shape, made)
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._read is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _shaped(self, parsed: Parsed, inputs: Input, shape: Shape | None, made: RequestInput | None) -> Parsed:
         if shape is None:

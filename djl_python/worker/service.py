@@ -171,6 +171,7 @@ class Service:
                 self._channel.send, Status("loading", what, done, total)
             ),
             fail=lambda reason: self._call_soon(self._fail, reason),
+            run=self.thread.run,
             properties=self._properties,
         )
 

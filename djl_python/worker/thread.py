@@ -1,4 +1,4 @@
-"""The one thread that runs a synchronous handler: its import, its loading, its calls, in order, never two at once.
+"""The one thread that runs the user's synchronous code: imports, loading, calls, in order, never two at once.
 
 Owned by the worker's event loop, which stays free to notice cancellations and the end of the front end. A running
 function can't be interrupted: `released` tells whether it came back.

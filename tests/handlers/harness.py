@@ -30,6 +30,7 @@ from djl_python.types import (
     SamplingParams,
     TokenEvent,
 )
+from djl_python.worker.thread import HandlerThread
 
 EOS = "<|end|>"
 LIMITS = Opened(max_model_len=64, max_batch_size=4, kv_blocks=16, block_size=4)
@@ -189,6 +190,7 @@ class Served:
 
     async def load(self, **options: Any) -> Served:
         config = ModelConfig(name="m", path=str(self.model_dir), option=Options(**options))
+        self.thread = HandlerThread()
         await self.handler.load(
             Context(
                 name="m",
@@ -198,6 +200,7 @@ class Served:
                 metrics=self.metrics,
                 progress=lambda what, done, total: None,
                 fail=self.failures.append,
+                run=self.thread.run,
             )
         )
         return self

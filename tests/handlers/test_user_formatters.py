@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from djl_python.errors import HandlerError, ParameterError
+from djl_python.inputs import Input
 
-from .harness import Served, ids
+from .harness import FakeReply, Served, ids
 
 HEAD = """
 from djl_python import Input
@@ -96,7 +99,12 @@ def read(decoded_payload: dict) -> dict:
 
 @pytest.mark.parametrize(
     ("body", "error", "message"),
-    [("return 5", HandlerError, "returned int"), ("raise KeyError('mine')", KeyError, "mine")],
+    [
+        ("return 5", HandlerError, "returned int"),
+        ("raise KeyError('mine')", KeyError, "mine"),
+        ("next(iter(()))", RuntimeError, "StopIteration"),
+        ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
+    ],
 )
 async def test_what_goes_wrong_in_it(model_dir: Path, body: str, error: type[Exception], message: str) -> None:
     served = await load(model_dir, f"@input_formatter\ndef read(input_item):\n    {body}\n")
@@ -110,3 +118,29 @@ async def test_the_file_that_the_entry_point_names(model_dir: Path) -> None:
     served = await Served(model_dir).load(entry_point="serve.py")
     assert (await served.answer("x")).body == b"..."
     await served.handler.close()
+
+
+async def test_a_call_whose_formatter_does_not_return_holds_the_worker(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+import threading
+go = threading.Event()
+
+@input_formatter
+def read(input_item):
+    go.wait()
+    return TextInput(input_text="x")
+""",
+    )
+    (module,) = [one for one in sys.modules.values() if getattr(one, "__file__", "") == str(model_dir / "model.py")]
+    inputs = Input()
+    inputs.dialect, inputs.operation = "lmi", "predict"
+    call = asyncio.create_task(served.handler.serve(inputs, FakeReply()))
+    async with asyncio.timeout(10):
+        while not served.thread.busy:
+            await asyncio.sleep(0)
+    call.cancel()
+    assert not await served.thread.released(inputs, 0)
+    module.go.set()
+    assert await served.thread.released(inputs, 10)

@@ -24,7 +24,17 @@ def context(**serving: Any) -> Context:
     def ignore(*_: Any) -> None: ...
 
     config = ModelConfig(name="m", serving=ServingSettings(**serving))
-    return Context("m", "", Path(), config, metrics=None, progress=ignore, fail=ignore, properties={"a": "b"})  # type: ignore[arg-type]
+    return Context(
+        name="m",
+        version="",
+        model_dir=Path(),
+        config=config,
+        metrics=None,  # type: ignore[arg-type]
+        progress=ignore,
+        fail=ignore,
+        run=None,  # type: ignore[arg-type]
+        properties={"a": "b"},
+    )
 
 
 async def loaded(target: Any, **serving: Any) -> UserHandler:

@@ -151,6 +151,7 @@ def join(inputs: Sequence[Input]) -> Input:
     batch.model_name, batch.model_version = first.model_name, first.model_version
     batch.request_id = ", ".join(item.request_id for item in inputs)
     batch.properties[BATCH_SIZE] = str(len(inputs))
+    batch.bodies = tuple(item.body for item in inputs)
     for index, item in enumerate(inputs):
         for key, value in item.properties.items():
             batch.properties[batch_key(key, index)] = value

@@ -35,6 +35,7 @@ class Input:
         properties: the request's headers, names in lower case, and over them the model's own properties.
         content: what was sent: (name, bytes) pairs.
         body: the body as it was sent, whatever its content-type says.
+        bodies: the same of a batch's calls, in order.
         operation, dialect: which request of which API this is, from the route table.
         path: the path of the URL.
         model_name, model_version: the model that answers.
@@ -47,6 +48,7 @@ class Input:
         self.properties: dict[str, str] = {}
         self.content = PairList()
         self.body = b""
+        self.bodies: tuple[bytes, ...] = ()
         self.operation = ""
         self.dialect = ""
         self.path = ""
@@ -81,16 +83,17 @@ class Input:
         self.request_id = request_id or call.headers.get("x-request-id", "")
         self.waited_s = call.waited_s
         self.properties = {**call.headers, **(properties or {})}
+        self.properties.pop(BATCH_SIZE, None)  # whoever says so: one call is no batch
         if self.request_id:
             self.properties["x-request-id"] = self.request_id
         for key, value in call.query:
             self.content.add(key, value.encode())
         content_type = call.headers.get("content-type", "")
-        if media_type(content_type) in (MULTIPART, URLENCODED):
-            for key, data in parse_form(content_type, call.body):
-                self.content.add(key, data)
-        else:
-            # Also when it is empty: only the call that loads the model has no content at all.
+        is_form = media_type(content_type) in (MULTIPART, URLENCODED)
+        for key, data in parse_form(content_type, call.body) if is_form else ():
+            self.content.add(key, data)
+        # Also when it is empty, or a form without fields: only the call that loads the model has no content at all.
+        if not is_form or self.content.is_empty():
             self.content.add("data", call.body)
         return self
 
@@ -119,7 +122,8 @@ class Input:
         if not self.is_batch():
             return [self]
         items = [Input() for _ in range(self.get_batch_size())]
-        for item in items:
+        for index, item in enumerate(items):
+            item.body = self.bodies[index] if index < len(self.bodies) else b""
             item.function_name = self.function_name
             item.operation, item.dialect, item.path = self.operation, self.dialect, self.path
             item.model_name, item.model_version = self.model_name, self.model_version

@@ -113,6 +113,7 @@ def item(number: int) -> Input:
     made.properties = {"content-type": "text/plain", "x-request-id": f"r{number}"}
     made.content.add("q", b"1")
     made.content.add("data", str(number).encode())
+    made.body = f"q=1&data={number}".encode()
     return made
 
 
@@ -123,6 +124,7 @@ def test_join_is_undone_by_get_batches() -> None:
     assert batch.get_property("batch_001.x-request-id") == "r1"
     assert [one.get_as_string() for one in batch.get_batches()] == ["0", "1"]
     assert [one.request_id for one in batch.get_batches()] == ["r0", "r1"]
+    assert [one.body for one in batch.get_batches()] == [b"q=1&data=0", b"q=1&data=1"]
 
 
 def test_split_by_index_in_any_order() -> None:

@@ -32,6 +32,13 @@ def test_body_is_the_content_data_and_query_comes_first() -> None:
 def test_an_empty_body_is_not_the_loading_call() -> None:
     assert Input().is_empty()
     assert not Input.from_call(call()).is_empty()
+    assert list(inputs(b"", "application/x-www-form-urlencoded").content) == [("data", b"")]
+    assert not inputs(b"--x--\r\n", "multipart/form-data; boundary=x").is_empty()
+
+
+def test_one_call_is_no_batch_whatever_a_header_says() -> None:
+    made = Input.from_call(call(b"x", {"batch_size": "1000000"}), {"batch_size": "4"})
+    assert not made.is_batch() and made.get_batches() == [made]
 
 
 def test_model_properties_win_over_headers_and_names_have_no_case() -> None:

@@ -29,6 +29,8 @@ _ENGINES: Final = {"python": "Python", "mpi": "Python"}
 
 _SETTINGS: Final = (*settings_of(ServingSettings), *settings_of(Options, "option."))
 _ALIASES: Final = {alias: setting.key for setting in _SETTINGS for alias in setting.aliases}
+#: In an Input's properties, batch_size is the size of the batch that it holds.
+_NOT_FOR_HANDLERS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 _KNOWN: Final = frozenset(setting.key for setting in _SETTINGS) | _ALIASES.keys()
 
 
@@ -156,7 +158,7 @@ def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
             findings.problems.append(f"{source}: {key}: expected UTF-8 text")
         elif key in NO_EFFECT_SERVING or (option != key and option in NO_EFFECT):
             findings.warnings.append(f"{source}: {key} is known to DJL and has no effect here yet")
-        elif option != key:
+        elif option != key and option not in _NOT_FOR_HANDLERS:
             hint = did_you_mean(key, _KNOWN)
             findings.warnings.append(f"{source}: {key} is not known: passed to the handler{hint}")
         else:
@@ -192,14 +194,7 @@ def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, 
 
 
 def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts.
-
-    Not `batch_size`: in an Input's properties that is the size of the batch it holds.
-    """
-    top = {
-        key: entry.value
-        for key, entry in entries.items()
-        if not key.startswith("option.") and key not in ("batch_size", "max_dynamic_batch_size")
-    }
+    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts."""
+    top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
     options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}
-    return top | options
+    return {key: value for key, value in (top | options).items() if key not in _NOT_FOR_HANDLERS}

@@ -111,6 +111,12 @@ def test_properties_are_what_djl_gives(model: Path) -> None:
     assert (config.engine, config.option.dtype) == ("Python", "fp32")
 
 
+def test_a_batch_size_in_the_wrong_place_makes_no_call_a_batch(model: Path) -> None:
+    config = load(model, "option.batch_size=4", OPTION_MAX_DYNAMIC_BATCH_SIZE="3")
+    assert config.properties == {}
+    assert "serving.properties:1: option.batch_size is not known; did you mean batch_size?" in config.warnings
+
+
 def test_aliases(model: Path) -> None:
     assert load(model, "max_dynamic_batch_size=4").serving.batch_size == 4
     config = load(model, "max_dynamic_batch_size=4\nbatch_size=2")

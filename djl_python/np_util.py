@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +24,13 @@ _MAGIC: Final = "NDAR"
 _VERSION: Final = 3
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
+
+#: What numpy, and the libraries it reads with, raise for bytes that are no array, or say that they are a huge one.
+_MALFORMED: Final = (
+    *(ValueError, TypeError, AttributeError, KeyError, SyntaxError, RecursionError),  # a header's text
+    *(EOFError, MemoryError, OverflowError, struct.error, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, OSError),  # an archive: encrypted, ...
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -53,12 +62,12 @@ def from_nd_list(data: bytes) -> list[Array]:
     if data.startswith(_NPY_MAGIC):
         try:
             return [np.load(io.BytesIO(data), allow_pickle=False)]
-        except (ValueError, EOFError) as exc:
+        except _MALFORMED as exc:
             raise PayloadError(f"not a .npy array: {exc}") from exc
     reader = _Reader(data)
     try:
         return [reader.array() for _ in range(reader.number(">i"))]
-    except (struct.error, TypeError, ValueError) as exc:
+    except _MALFORMED as exc:
         raise PayloadError(f"not an NDList: {exc}") from exc
 
 
@@ -80,7 +89,7 @@ def from_npz(data: bytes) -> list[Array]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return [archive[name] for name in archive.files]
-    except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as exc:
+    except _MALFORMED as exc:
         raise PayloadError(f"not an .npz archive: {exc}") from exc
 
 

@@ -63,3 +63,30 @@ def test_pickles_are_refused() -> None:
     np.savez(archive, np.array([{"a": 1}], dtype=object))
     with pytest.raises(PayloadError):
         from_npz(archive.getvalue())
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}",
+        "{'descr': (((",
+        "[" * 5000,
+        "{'descr': '<f8'}",
+    ],
+)
+def test_what_is_not_an_npy_array(header: str) -> None:
+    with pytest.raises(PayloadError):
+        from_nd_list(npy(header))
+
+
+def test_a_damaged_archive() -> None:
+    archive = io.BytesIO()
+    np.savez_compressed(archive, np.arange(10_000))
+    data = bytearray(archive.getvalue())
+    data[100:140] = bytes(40)
+    with pytest.raises(PayloadError, match=r"not an \.npz archive"):
+        from_npz(bytes(data))

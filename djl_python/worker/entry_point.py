@@ -156,6 +156,12 @@ def _from_module(module: ModuleType, config: ModelConfig) -> Any:
     if wanted == DEFAULT_FUNCTION:
         if len(classes := _handler_classes(module)) == 1:
             return classes[0]
+        if classes:
+            file_name = Path(module.__file__ or module.__name__).name
+            raise ModelLoadError(
+                f"{file_name} has several classes with a method handle: {', '.join(one.__name__ for one in classes)}. "
+                f"option.entryPoint={file_name}:{classes[-1].__name__} takes one of them"
+            )
         if any(find_decorated(module, decorator) for decorator in ("output_formatter", "input_formatter")):
             return load_object(TEXT_GENERATION)
     raise no_function(Path(module.__file__ or module.__name__).name, wanted, _own_functions(module))
@@ -169,7 +175,8 @@ def _attribute(module: ModuleType, name: str) -> Any:
 
 
 def _handler_classes(module: ModuleType) -> list[type]:
-    return [
+    """Those that are nobody's base: a base is there for what is made of it."""
+    found = [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
@@ -177,6 +184,7 @@ def _handler_classes(module: ModuleType) -> list[type]:
         and not inspect.isabstract(value)
         and (issubclass(value, Handler) or callable(getattr(value, "handle", None)))
     ]
+    return [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
 
 
 def _own_functions(module: ModuleType) -> list[str]:

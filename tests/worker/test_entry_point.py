@@ -92,6 +92,11 @@ def test_a_single_class_with_handle_is_found(find: Find) -> None:
     assert target_of(find("class Mine:\n    def handle(self, inputs): ...\nclass Other: ...")).__name__ == "Mine"
 
 
+def test_a_base_is_there_for_its_subclass(find: Find) -> None:
+    source = "class Base:\n    def handle(self, i): ...\nclass Mine(Base): ..."
+    assert target_of(find(source)).__name__ == "Mine"
+
+
 def test_a_handler_subclass_is_used_as_it_is(find: Find) -> None:
     handler = find(
         """
@@ -137,6 +142,11 @@ def test_a_model_py_with_only_formatters_too(find: Find, tmp_path: Path) -> None
         (None, {"entry_point": "gone.py"}, "gone.py does not exist"),
         (None, {"entry_point": "gone_module"}, "option.entryPoint=gone_module: expected a .py file"),
         (None, {"entry_point": "https://x/model.py"}, "put the file into the model directory"),
+        (
+            "class A:\n    def handle(self, i): ...\nclass B:\n    def handle(self, i): ...",
+            {},
+            "several classes with a method handle: A, B. option.entryPoint=model.py:B takes one",
+        ),
         (HANDLE, {"entry_point": "model.py:gone"}, "model.py has no 'gone'"),
     ],
 )

@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .encode_decode import decode
 from .errors import HandlerError, ModelLoadError, PayloadError
 from .inputs import Input
 from .output_formatter import mark
@@ -39,7 +38,7 @@ def input_formatter(function: F) -> F:
 
 
 def adapt_input_formatter(function: Callable[..., Any]) -> Callable[..., RequestInput | dict[str, Any]]:
-    """A decorated function as one that takes an Input and keyword arguments, whichever form it has.
+    """A decorated function as one that takes an Input, what decodes it, and keyword arguments, whichever form it has.
 
     Keyword arguments that the function does not take are left out. It gives a RequestInput, or the payload as the
     dialect of the call is to read it.
@@ -57,10 +56,12 @@ def adapt_input_formatter(function: Callable[..., Any]) -> Callable[..., Request
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     accepted = {p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
-    def formatted(inputs: Input, **attributes: Any) -> RequestInput | dict[str, Any]:
+    def formatted(
+        inputs: Input, payload: Callable[[Input], Any], /, **attributes: Any
+    ) -> RequestInput | dict[str, Any]:
         item: Any = inputs
         if takes_payload:
-            item = decode(inputs, inputs.get_property("content-type"))
+            item = payload(inputs)
             if not isinstance(item, dict):
                 raise PayloadError(f"the request body: expected a JSON object, found {type(item).__name__}")
         kept = attributes if takes_all else {name: attributes[name] for name in accepted & attributes.keys()}

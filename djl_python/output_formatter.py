@@ -137,8 +137,7 @@ def find_decorated(module: ModuleType, decorator: str) -> Callable[..., Any] | N
 def adapt_output_formatter(function: Callable[..., Any]) -> Callable[[TextGenerationOutput], bytes]:
     """A decorated function as one that takes the request's output and gives bytes.
 
-    The result is to be called after every `set_next_token`; it calls `function` once for each token that has not
-    been read.
+    The result is to be called once for each token of the best sequence, when that is there to be read.
 
     Raises:
         ModelLoadError: the function has neither of the documented forms.

@@ -6,6 +6,7 @@ its time; the output formatter in the event loop, once for each token.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ import msgspec
 from djl_python.config import ModelConfig
 from djl_python.dialects.base import Dialect, Formatter, Parsed
 from djl_python.dialects.custom import CustomFormatter, Shape
+from djl_python.dialects.triton_tensors import JSON_LENGTH, split_body
 from djl_python.errors import PayloadError
 from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
 from djl_python.output_formatter import JSON, adapt_output_formatter, encode_json, find_decorated
+from djl_python.pair_list import PairList
 from djl_python.request_io import RequestInput, TextInput
 from djl_python.user_module import load_user_module, user_file
 
@@ -64,7 +67,7 @@ class UserFormatters:
         if self._read is None:
             parsed = api.parse(inputs, self._config)
             return self._shaped(parsed, inputs, self._shape, None)
-        made = await self._run((inputs,), self._read, inputs, **self._attributes)
+        made = await self._run((inputs,), self._read, inputs, api.payload, **self._attributes)
         if isinstance(made, dict):
             inputs = _with_body(inputs, made)
             return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)
@@ -82,7 +85,7 @@ class UserFormatters:
         formatter: Formatter = CustomFormatter(
             shape,
             parsed.formatter,
-            parsed.requests[0],
+            parsed.requests,
             _client_parameters(inputs),
             tgi_compat=self._config.option.tgi_compat,
             source=made,
@@ -91,14 +94,18 @@ class UserFormatters:
 
 
 def _with_body(inputs: Input, payload: dict[str, Any]) -> Input:
-    """The same call with another body."""
-    made = Input()
-    made.function_name = inputs.function_name
-    made.operation, made.dialect, made.path = inputs.operation, inputs.dialect, inputs.path
-    made.model_name, made.model_version = inputs.model_name, inputs.model_version
-    made.request_id = inputs.request_id
-    made.properties = {**inputs.properties, "content-type": JSON}
-    made.content.add("data", encode_json(payload))
+    """The same call with another body; what followed its JSON (KServe's binary data) follows this too."""
+    _, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
+    made = copy.copy(inputs)
+    data = encode_json(payload)
+    made.body = data + binary
+    made.content = PairList()
+    made.content.add("data", data)
+    made.properties = {**inputs.properties, "content-type": JSON, "content-length": str(len(made.body))}
+    if binary:
+        made.properties[JSON_LENGTH] = str(len(data))
+    else:
+        made.properties.pop(JSON_LENGTH, None)
     return made
 
 

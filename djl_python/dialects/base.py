@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from ..config import ModelConfig
+from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
 from ..inputs import Input
 from ..types import Chat, Delta, GenerateRequest
@@ -242,6 +243,14 @@ class Dialect(abc.ABC):
         Raises:
             PayloadError, ParameterError: with the field's path and what was expected.
         """
+
+    def payload(self, inputs: Input) -> Any:
+        """The body as a value, for an @input_formatter that takes one. As JSON it is a body that `parse` reads.
+
+        Raises:
+            PayloadError: the body is not what its content-type says.
+        """
+        return decode(inputs, inputs.get_property("content-type"))
 
     def query(self, inputs: Input, model: LoadedModel) -> Answer:
         """Answer a QUERY route in the worker.

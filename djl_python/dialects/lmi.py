@@ -38,6 +38,9 @@ from .lmi_schema import ERRORS, REQUEST, RESPONSES, TgiRefusal
 from .request_body import ignored_header
 from .typed_errors import typed_error
 
+_TEXT: Final = "text/plain"
+#: Bodies that are no JSON, and stand for some.
+_PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
 _FIELDS: Final = ("inputs", "parameters", "stream")
 
 
@@ -92,6 +95,11 @@ class LmiDialect(Dialect):
             ignored=names,
         )
         return Parsed((request,), formatter)
+
+    def payload(self, inputs: Input) -> Any:
+        """Text and forms as the fields that they stand for."""
+        kind = media_type(inputs.get_property("content-type") or "")
+        return _body(inputs) if kind in _PLAIN else super().payload(inputs)
 
     def error(
         self,
@@ -174,7 +182,7 @@ def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
 
 def _body(inputs: Input) -> dict[str, Any]:
     content_type = media_type(inputs.get_property("content-type") or "")
-    if content_type == "text/plain":
+    if content_type == _TEXT:
         return {"inputs": inputs.get_as_string()}
     if content_type in (URLENCODED, MULTIPART):
         return _form(inputs, content_type)

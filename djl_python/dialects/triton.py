@@ -14,9 +14,10 @@ from ..errors import ContextLengthError, GenerationError, HandlerError, ServingE
 from ..inputs import Input
 from ..output_formatter import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
-from .triton_generate import EVENTS, parse_generate
+from .triton_generate import EVENTS, json_object, parse_generate
 from .triton_infer import BINARY, parse_infer
 from .triton_pages import PAGES
+from .triton_tensors import JSON_LENGTH, split_body
 from .triton_types import (
     DEFAULT_VERSION,
     TEXT_INPUT,
@@ -125,6 +126,10 @@ class TritonDialect(Dialect):
         if inputs.operation == "infer":
             return parse_infer(inputs, model)
         return parse_generate(inputs, model, stream=inputs.operation == "generate_stream")
+
+    def payload(self, inputs: Input) -> Any:
+        """The JSON, whatever the content-type says, without the binary data that may follow it."""
+        return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0])
 
     def page(
         self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes

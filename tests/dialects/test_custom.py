@@ -10,7 +10,7 @@ from djl_python.dialects.custom import CustomFormatter
 from djl_python.dialects.lmi_format import LmiFormatter
 from djl_python.errors import GenerationError
 from djl_python.output_formatter import TextGenerationOutput, adapt_output_formatter, output_formatter
-from djl_python.types import Delta, Finish, FinishReason, GenerateRequest, SamplingParams, Token, TopToken
+from djl_python.types import Branching, Delta, Finish, FinishReason, GenerateRequest, SamplingParams, Token, TopToken
 
 TOKENS = (
     Token(1, "He", -0.5, top=(TopToken(7, "Yo", -1.0),)),
@@ -27,10 +27,17 @@ FINISH = Finish(
 )
 
 
-def make(function: Callable[..., Any], framing: str, parameters: dict[str, Any] | None = None) -> CustomFormatter:
-    request = GenerateRequest(prompt="Hi", sampling=SamplingParams(max_new_tokens=5))
+def make(
+    function: Callable[..., Any],
+    framing: str,
+    parameters: dict[str, Any] | None = None,
+    prompts: tuple[str, ...] = ("Hi",),
+    n: int = 1,
+) -> CustomFormatter:
+    sampling, branching = SamplingParams(max_new_tokens=5), Branching(n=n)
+    requests = [GenerateRequest(prompt=prompt, sampling=sampling, branching=branching) for prompt in prompts]
     return CustomFormatter(
-        adapt_output_formatter(function), LmiFormatter(framing), request, parameters or {}, tgi_compat=False
+        adapt_output_formatter(function), LmiFormatter(framing), requests, parameters or {}, tgi_compat=False
     )
 
 
@@ -80,3 +87,51 @@ def test_without_streaming_the_pieces_come_together() -> None:
 
 def test_errors_are_the_dialects() -> None:
     assert json.loads(make(custom, "jsonlines").error(GenerationError("no")))["error"] == "no"
+
+
+@output_formatter
+def documented(request_output: TextGenerationOutput) -> str:
+    """As LMI's documentation has it."""
+    best = request_output.sequences[request_output.best_sequence_index]
+    token, _, last = best.get_next_token()
+    result = {"token_id": token.id}  # type: ignore[union-attr]
+    if last:
+        others = [request_output.sequences[index] for index in request_output.other_sequences_indices]
+        result |= {
+            "prompt": request_output.prompt_text,
+            "text": request_output.text,
+            "why": best.finish_reason,
+            "others": [[token.id for token in other.tokens] for other in others],
+            "finished": request_output.finished,
+        }
+    return json.dumps(result) + "\n"
+
+
+def lines(data: bytes) -> list[Any]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_of_several_sequences_the_first_answers_and_waits_for_the_others() -> None:
+    formatter = make(documented, "jsonlines", n=2)
+    assert lines(formatter.push(Delta(choice=0, tokens=TOKENS[:1]))) == [{"token_id": 1}]
+    assert formatter.push(Delta(choice=1, tokens=TOKENS[:2])) == b""
+    assert lines(formatter.push(Delta(choice=0, tokens=TOKENS[1:], finish=FINISH))) == [{"token_id": 2}]
+    (last,) = lines(formatter.push(Delta(choice=1, tokens=TOKENS[2:], finish=FINISH)))
+    assert (last["token_id"], last["text"], last["others"], last["finished"]) == (3, "Hello", [[1, 2, 3]], True)
+    assert last["why"] == "eos_token"
+
+
+def test_the_best_may_be_the_last_to_end() -> None:
+    formatter = make(documented, "json", n=2)
+    formatter.push(Delta(choice=1, tokens=TOKENS, finish=FINISH))
+    formatter.push(Delta(choice=0, tokens=TOKENS, finish=FINISH))
+    assert [line["token_id"] for line in lines(formatter.end())] == [1, 2, 3]
+
+
+def test_each_prompt_has_an_output_of_its_own() -> None:
+    formatter = make(documented, "json", prompts=("Hi", "Ho"))
+    formatter.push(Delta(choice=1, tokens=TOKENS[:1]))
+    formatter.push(Delta(choice=0, tokens=TOKENS, finish=FINISH))
+    formatter.push(Delta(choice=1, tokens=TOKENS[1:], finish=FINISH))
+    ends = [line for line in lines(formatter.end()) if "text" in line]
+    assert [(end["prompt"], end["text"], end["others"]) for end in ends] == [("Hi", "Hello", []), ("Ho", "Hello", [])]

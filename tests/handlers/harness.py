@@ -210,11 +210,18 @@ class Served:
         return self.call("lmi", "predict", {"inputs": inputs, "parameters": parameters, "stream": stream})
 
     def call(
-        self, dialect: str, operation: str, body: Any, waited_s: float = 0.0
+        self,
+        dialect: str,
+        operation: str,
+        body: Any,
+        content_type: str = "application/json",
+        *,
+        waited_s: float = 0.0,
+        **headers: str,
     ) -> tuple[asyncio.Task[None], FakeReply]:
         """Serve a call as a task."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        headers = {"content-type": "application/json"}
+        headers["content-type"] = content_type
         call = Call(1, dialect, operation, "POST", f"/{operation}", (), headers, data, waited_s)
         reply = FakeReply()
         return asyncio.create_task(self.handler.serve(Input.from_call(call), reply)), reply

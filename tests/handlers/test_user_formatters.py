@@ -144,3 +144,71 @@ def read(input_item):
     assert not await served.thread.released(inputs, 0)
     module.go.set()
     assert await served.thread.released(inputs, 10)
+
+
+SAME = """
+@input_formatter
+def read(decoded_payload: dict, tokenizer=None, **kwargs) -> dict:
+    return decoded_payload
+"""
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "operation", "content_type", "body"),
+    [
+        ("lmi", "predict", "application/json", b'{"inputs": "x"}'),
+        ("lmi", "predict", "text/plain", b"x"),
+        ("lmi", "predict", FORM, b"inputs=x"),
+        ("triton", "generate", "application/json", b'{"text_input": "x"}'),
+        ("triton", "generate", FORM, b'{"text_input": "x"}'),
+        ("triton", "generate_stream", "", b'{"text_input": "x"}'),
+        (
+            *("triton", "infer", ""),
+            b'{"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}',
+        ),
+    ],
+)
+async def test_a_payload_that_is_given_back_changes_nothing(
+    model_dir: Path, dialect: str, operation: str, content_type: str, body: bytes
+) -> None:
+    served = await load(model_dir, SAME)
+    reply = await served.ended(*served.call(dialect, operation, body, content_type))
+    assert reply.status == 200
+    assert served.engine.prompts[1] == ids("x")
+
+
+async def test_binary_tensors_stay_behind_the_payload(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(payload: dict) -> dict:
+    return payload | {"parameters": {"max_tokens": 2}}
+""",
+    )
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body = head + b"\2\0\0\0hi"
+    length = {"inference-header-content-length": str(len(head))}
+    reply = await served.ended(*served.call("triton", "infer", body, "application/octet-stream", **length))
+    assert reply.status == 200
+    assert (served.engine.prompts[1], served.engine.sampling[1].max_new_tokens) == (ids("hi"), 2)
+
+
+async def test_an_output_formatter_is_called_for_the_best_sequence(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@output_formatter
+def write(request_output):
+    best = request_output.sequences[request_output.best_sequence_index]
+    token, first, last = best.get_next_token()
+    return f"{token.id} {len(request_output.other_sequences_indices)}\\n" if last else ""
+""",
+    )
+    reply = await served.answer("x", details=True, n=2, do_sample=True)
+    assert [line.split()[1] for line in reply.body.decode().splitlines()] == ["1"]
+    body = {"prompt": ["x", "y"], "max_tokens": 3}
+    reply = await served.ended(*served.call("openai", "completions", body))
+    assert [line.split()[1] for line in reply.body.decode().splitlines()] == ["0", "0"]

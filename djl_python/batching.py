@@ -61,8 +61,11 @@ class DynamicBatcher(Generic[T, R]):
         run: Callable[[Sequence[T]], Coroutine[Any, Any, Sequence[R | Exception]]],
         batch_size: int,
         max_batch_delay_ms: int,
+        discard: Callable[[R | Exception], None] = lambda _: None,
     ) -> None:
+        """`discard` is given answers whose callers have gone."""
         self._run = run
+        self._discard = discard
         self._batch_size = batch_size
         self._delay_s = max_batch_delay_ms / 1000
         self._waiting: list[_Waiting[T, R]] = []
@@ -126,6 +129,8 @@ class DynamicBatcher(Generic[T, R]):
         failure = contained(asyncio.CancelledError()) if run.cancelled() else run.exception()
         if failure is None:
             for waiting, answer in zip(batch, run.result(), strict=True):
+                if waiting.answer.done():
+                    self._discard(answer)
                 waiting.settle(answer)
         elif len(batch) == 1:
             batch[0].settle(failure)

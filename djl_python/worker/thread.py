@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
+from ..outputs import Output
 from ..user_errors import contained
 from .tracebacks import user_traceback
 
@@ -82,8 +83,8 @@ class HandlerThread:
             if (close := getattr(iterator, "close", None)) is not None:
                 self.post(close)
 
-    async def released(self, owner: object, timeout_s: float) -> bool:
-        """Whether no function is running for `owner`, or it ends within `timeout_s`."""
+    async def released(self, owner: object, timeout_s: float | None) -> bool:
+        """Whether no function is running for `owner`, or it ends within `timeout_s`; None: whenever it does."""
         for job in [job for job in self._jobs if job.started and any(owner is other for other in job.owners)]:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -123,3 +124,5 @@ class HandlerThread:
                 job.result.set_result(value)
             else:
                 job.result.set_exception(contained(error))
+        elif isinstance(value, Output):
+            self.post(value.execute_finalize)  # nobody will send it

@@ -63,11 +63,18 @@ class UserHandler(Handler):
         """Answer one call."""
         if self._batcher is not None:
             answer = await self._batcher.submit(inputs)
-            async with self._turn:
-                await self._send(answer, inputs, reply)
+            try:
+                async with self._turn:
+                    await self._send(answer, inputs, reply)
+            finally:
+                self._finalize(answer)
         else:
             async with self._turn:
-                await self._send(await self._run((inputs,), self._handle, inputs), inputs, reply)
+                answer = await self._run((inputs,), self._handle, inputs)
+                try:
+                    await self._send(answer, inputs, reply)
+                finally:
+                    self._finalize(answer)
 
     async def close(self) -> None:
         """Call the object's `close`."""
@@ -88,7 +95,9 @@ class UserHandler(Handler):
             # free first, outlives this one, and its predict_timeout has not begun.
             self.capacity = serving.batch_size
         if serving.batch_size > 1:
-            self._batcher = DynamicBatcher(self._run_batch, serving.batch_size, serving.max_batch_delay_ms)
+            self._batcher = DynamicBatcher(
+                self._run_batch, serving.batch_size, serving.max_batch_delay_ms, self._finalize
+            )
 
     async def _run(self, owners: Sequence[Input], function: Callable[..., Any], *args: Any) -> Any:
         """The result of a function of the user's, wherever it has to run."""
@@ -117,8 +126,7 @@ class UserHandler(Handler):
         except HandlerError as exc:
             return [exc] * len(items)
         finally:
-            if isinstance(result, Output):
-                self._finalize(result)
+            self._finalize(result)
         # The handler caught what went wrong and says that everything failed: find out which item it was.
         raise HandlerError(f"the handler answered a batch with code {result.code}")
 
@@ -126,15 +134,11 @@ class UserHandler(Handler):
         def iterate(items: Iterable[Any]) -> AsyncIterator[Any]:
             return self._thread.iterate((inputs,), items)
 
-        try:
-            await send(answer, reply, iterate)
-        finally:
-            if isinstance(answer, Output):
-                self._finalize(answer)
+        await send(answer, reply, iterate)
 
-    def _finalize(self, output: Output) -> None:
-        if output.has_finalizer:
-            self._thread.post(output.execute_finalize)
+    def _finalize(self, answer: Answer) -> None:
+        if isinstance(answer, Output) and answer.has_finalizer:
+            self._thread.post(answer.execute_finalize)
 
     async def _first_call(self, context: Context) -> None:
         inputs = Input()

@@ -38,6 +38,10 @@ class Reply(Protocol):
         """Send a piece of the body. Pieces written in one turn of the event loop share a frame."""
         ...
 
+    async def drain(self) -> None:
+        """Wait while the client has megabytes to read. Without it, who writes faster than is read is cut off."""
+        ...
+
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece."""
         ...

@@ -1,8 +1,8 @@
 """What crosses a process: the messages, and how they are framed.
 
 Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages: one frame up per
-engine step or loop tick, whatever the batch size; no acknowledgements, no polling. Both hops (front end to worker,
-worker to engine) speak this file and nothing else.
+engine step or loop tick, whatever the batch size; no polling, and of acknowledgements only `Taken`, which streams of
+the user's wait for. Both hops (front end to worker, worker to engine) speak this file and nothing else.
 """
 
 from __future__ import annotations
@@ -60,6 +60,13 @@ class Cancel(Message, frozen=True):
     reason: str = "disconnect"
 
 
+class Taken(Message, frozen=True):
+    """The client has taken so many more bytes of the answer to call `id`; said seldom, see `server.exchange`."""
+
+    id: int
+    size: int
+
+
 class Stop(Message, frozen=True):
     """Close the handler and exit with status 0."""
 
@@ -91,11 +98,20 @@ class Start(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Bytes of the response body; `last` ends it. The front end never looks inside."""
+    """Bytes of the response body; `last` ends it. The front end never looks inside.
+
+    The last one of a call that was cancelled is empty, and says that the worker has let go of it.
+    """
 
     id: int
     data: bytes
     last: bool
+
+
+class Break(Message, frozen=True):
+    """The body of call `id` ends unfinished, in a way that its client notices."""
+
+    id: int
 
 
 class Report(Message, frozen=True):
@@ -147,7 +163,7 @@ class Step(Message, frozen=True):
     stats: EngineStats
 
 
-AnyMessage = Load | Call | Cancel | Stop | Status | Start | Chunk | Report | Open | Add | Opened | Step
+AnyMessage = Load | Call | Cancel | Taken | Stop | Status | Start | Chunk | Break | Report | Open | Add | Opened | Step
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyMessage])

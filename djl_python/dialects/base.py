@@ -19,9 +19,13 @@ from typing import Any, ClassVar, Final, Protocol
 from ..config import ModelConfig
 from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
+from ..forms import media_type
 from ..inputs import Input
+from ..output_formatter import JSON, JSONLINES, SSE
 from ..types import Chat, Delta, GenerateRequest
 
+#: Streams of objects, each of which may be an error.
+_LINES: Final = (SSE, JSONLINES, JSON, "application/x-ndjson", "application/jsonl", "")
 KEEP_ALIVE_S: Final = 15.0
 
 #: What may be answered, for /openapi.json: content type -> the type of the JSON there, as msgspec takes it. Where the
@@ -301,6 +305,14 @@ class Dialect(abc.ABC):
         `model` is known in the worker and, where the route found one, in the front end; so is `operation`. `inputs`
         are there only in the worker.
         """
+
+    def last_words(
+        self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None
+    ) -> bytes | None:
+        """What ends a stream that fails: `stream_error`'s, where the stream has a place for it. None: it is to break
+        off, because a client would take anything for a part of what it asked for."""
+        kind = media_type(headers.get("content-type", ""))
+        return self.stream_error(error, headers, model) if kind in _LINES else None
 
     @abc.abstractmethod
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: A client that lets this much of its answer pile up is cut off.
 MAX_UNSENT_BYTES: Final = 8 << 20
+#: A worker hears each time that a client has taken so much of a stream.
+TAKEN_EVERY_BYTES: Final = 256 << 10
 #: A body that is too large is read to its end, so that the client sees the refusal; beyond this, not even that.
 MAX_DISCARDED_BYTES: Final = 1 << 30
 #: What the log and the metrics say of a client that left before its answer began.
@@ -73,6 +75,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._chunked = False
         self._close_after = False
         self._ended = False
+        self._untold_bytes = 0  # of the body, of which the worker has not heard that they are taken
+        self._telling = False
         self._received_at = time.monotonic()
         self._request_id = request.headers.get(front_end.config.request_id_header_key) or uuid.uuid4().hex
 
@@ -149,15 +153,20 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._abandon("slow_reader")
             stream.close()
             return
+        self._untold_bytes += len(data)
         if last:
-            stream.max_write_buffer_size = None
             self._end()
             self._connection.finish()
-            if not stream.closed() and (self._close_after or stream.writing()):
-                sent = stream.write(b"")
-                self._front_end.sending(sent)
-                if self._close_after:
-                    sent.add_done_callback(lambda _sent: stream.close())
+            self._let_go()
+        elif self._untold_bytes >= TAKEN_EVERY_BYTES and not self._telling:
+            self._tell_when_taken()
+
+    def break_off(self) -> None:
+        """The answer can't be completed: close the connection behind what is there of it."""
+        if not self._ended:
+            self._end()
+            self._close_after = True
+            self._let_go()
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
@@ -165,7 +174,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         config = model.config if model is not None else None
         if self._head_sent:
             headers = {name.lower(): value for name, value in self._headers.items()}
-            self.body(dialect.stream_error(error, headers, config) if dialect is not None else b"", last=True)
+            last_words = dialect.last_words(error, headers, config) if dialect is not None else None
+            if last_words is None:
+                self.break_off()
+            else:
+                self.body(last_words, last=True)
             return
         operation = self._match.operation if self._match is not None else ""
         answer = error_answer(error, dialect, config, operation)
@@ -174,6 +187,38 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._send(answer)
 
     # ------------------------------------------------------------------------------------ inside
+
+    def _let_go(self) -> None:
+        """Nothing more is written; what is unsent may take its time."""
+        stream = self._connection.stream
+        stream.max_write_buffer_size = None
+        if not stream.closed() and (self._close_after or stream.writing()):
+            sent = stream.write(b"")
+            self._front_end.sending(sent)
+            if self._close_after:
+                sent.add_done_callback(lambda _sent: stream.close())
+
+    def _tell_when_taken(self) -> None:
+        """Let the worker know when all that was written so far is in the client's hands, or on its way there."""
+        size, self._untold_bytes = self._untold_bytes, 0
+        if not self._connection.stream.writing():
+            self._tell(size)
+            return
+        self._telling = True
+
+        def told(sent: asyncio.Future[None]) -> None:
+            self._telling = False
+            if self._ended or sent.cancelled() or sent.exception() is not None:
+                return
+            self._tell(size)
+            if self._untold_bytes >= TAKEN_EVERY_BYTES:
+                self._tell_when_taken()
+
+        self._connection.stream.write(b"").add_done_callback(told)
+
+    def _tell(self, size: int) -> None:
+        if self._flight is not None and self._model is not None:
+            self._model.pool.taken(self._flight, size)
 
     def _route(self) -> None:
         routes, path, method = self._front_end.routes, self._request.path, self._request.method or ""

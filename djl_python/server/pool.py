@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ..errors import OverloadedError, PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
-from ..protocol import AnyMessage, Call, Cancel, Chunk, Report, Start
+from ..protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
 from .metrics import ModelMetrics
 
 
@@ -30,6 +30,10 @@ class Client(Protocol):
 
     def body(self, data: bytes, last: bool) -> None:
         """Everything that one read from the worker had for this answer, b"" for a start alone; `last` ends it."""
+        ...
+
+    def break_off(self) -> None:
+        """The answer, which has begun, ends unfinished."""
         ...
 
     def fail(self, error: ServingError) -> None:
@@ -76,6 +80,7 @@ class Flight:
     __slots__ = (
         "accepted_s",
         "beside",
+        "broken",
         "call",
         "client",
         "dispatched_at",
@@ -100,12 +105,15 @@ class Flight:
         self.timer: asyncio.TimerHandle | None = None
         self.pieces: list[bytes] = []
         self.last = False
+        self.broken = False
 
 
 class Place:
     """A worker and the calls that are with it.
 
     Attributes:
+        leaving: calls that nobody waits for any more, until the worker says that it has let go of them: a function
+            can't be interrupted.
         heard_at: when it last sent anything, in the loop's time.
         suspect: a call has timed out, and nothing came since: no new calls until it speaks or some time has passed.
         silences: how many calls in a row timed out without a word about any.
@@ -114,10 +122,16 @@ class Place:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.flights: dict[int, Flight] = {}
-        self.queries = 0  # those of `flights` that are beside the others
+        self.leaving: dict[int, Flight] = {}
+        self.queries = 0  # those of both that are beside the others
         self.heard_at = 0.0
         self.suspect = False
         self.silences = 0
+
+    @property
+    def taken(self) -> int:
+        """How many calls the worker has to do with."""
+        return len(self.flights) + len(self.leaving)
 
     def has_room(self, query: bool) -> bool:
         """Whether it can take one more call, or one more query."""
@@ -125,7 +139,7 @@ class Place:
             return False
         if query and self.worker.queries:
             return self.queries < self.worker.queries
-        return len(self.flights) - self.queries < self.worker.capacity
+        return self.taken - self.queries < self.worker.capacity
 
     def enter(self, flight: Flight) -> None:
         """One more call is with it."""
@@ -134,9 +148,14 @@ class Place:
         flight.beside = flight.query and self.worker.queries > 0
         self.queries += flight.beside
 
+    def abandon(self, flight: Flight) -> None:
+        """Nobody waits for a call any more: it is about to leave."""
+        self.leaving[flight.id] = self.flights.pop(flight.id)
+
     def leave(self, flight: Flight) -> None:
         """A call is no longer with it."""
-        del self.flights[flight.id]
+        if self.flights.pop(flight.id, None) is None:
+            del self.leaving[flight.id]
         self.queries -= flight.beside
 
 
@@ -202,9 +221,15 @@ class Pool:
             if place is None or place.flights.get(flight.id) is not flight:
                 return  # it has ended
             place.worker.send(Cancel(flight.id, "disconnect"))
-            self._release(flight)
+            place.abandon(flight)
         self._metrics.aborted(reason)
         self._count()
+
+    def taken(self, flight: Flight, size: int) -> None:
+        """The client has taken so many bytes more of its answer."""
+        if flight.worker is not None:
+            flight.heard_at = self._loop.time()
+            flight.worker.worker.send(Taken(flight.id, size))
 
     def fail_all(self, error: ServingError, reason: str) -> None:
         """End every call, waiting or running, with `error`."""
@@ -253,7 +278,7 @@ class Pool:
         if place is None:
             return
         flights = list(place.flights.values())
-        for flight in flights:
+        for flight in (*flights, *place.leaving.values()):
             self._release(flight, refill=False)
         self._fail(flights, WorkerDiedError(f"the worker that was answering this request {cause}"), "worker_died")
 
@@ -268,15 +293,20 @@ class Pool:
         others: list[AnyMessage] = []
         flights = place.flights
         for message in messages:
-            if isinstance(message, (Chunk, Start)):
+            if isinstance(message, (Chunk, Start, Break)):
                 flight = flights.get(message.id)
-                if flight is None:
-                    continue  # crossed with its cancellation
+                if flight is None:  # it crossed with its cancellation, or is the answer to that
+                    gone = place.leaving.get(message.id)
+                    if gone is not None and (isinstance(message, Break) or getattr(message, "last", False)):
+                        self._release(gone)
+                    continue
                 flight.heard_at = now
                 touched[message.id] = flight
                 if isinstance(message, Chunk):
                     flight.pieces.append(message.data)
                     flight.last = message.last
+                elif isinstance(message, Break):
+                    flight.last = flight.broken = True
                 else:
                     flight.client.start(message.status, message.headers)
             elif isinstance(message, Report):
@@ -301,12 +331,16 @@ class Pool:
             worker.flush()
         for flight in flights:
             pieces, flight.pieces = flight.pieces, []
-            flight.client.body(pieces[0] if len(pieces) == 1 else b"".join(pieces), flight.last)
+            if pieces or not flight.broken:
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                flight.client.body(data, flight.last and not flight.broken)
+            if flight.broken:
+                flight.client.break_off()
 
     def _free_place(self, query: bool) -> Place | None:
         """The least busy worker that has room."""
         free = [place for place in self._places.values() if place.has_room(query)]
-        return min(free, key=lambda place: len(place.flights), default=None)
+        return min(free, key=lambda place: place.taken, default=None)
 
     def _fill(self, place: Place) -> None:
         for query, queue in self._queues.items():
@@ -346,11 +380,13 @@ class Pool:
         place.worker.send(Cancel(flight.id, "timeout"))
         place.suspect = True
         place.silences = place.silences + 1 if place.heard_at <= flight.dispatched_at else 0
+        awaited = flight.id in place.flights
         self._release(flight)
         error = PredictTimeoutError(
             f"no answer within {self._predict_timeout_s:g} s (option.predict_timeout of model {self._name!r})"
         )
-        self._fail([flight], error, "timeout")
+        if awaited:
+            self._fail([flight], error, "timeout")
         if place.silences >= MAX_SILENCES:
             place.worker.hang_up(f"did not answer within {self._predict_timeout_s:g} s (option.predict_timeout)")
         else:

@@ -63,6 +63,7 @@ class Replica:
         self.capacity, self.queries = 1, 0
         self.state = WorkerState.STARTING
         self.failure = ""
+        self._killed = ""  # why, where we did it ourselves
         self.pid: int | None = None
         self._model = model
         self._config = config
@@ -92,6 +93,7 @@ class Replica:
     def hang_up(self, reason: str) -> None:
         """Kill the worker; its successor starts by itself."""
         log.error("worker %s %s: killed", self.name, reason, extra=self._model.log_extra)
+        self._killed = reason
         self._leave(reason)
         self.kill()
 
@@ -167,6 +169,7 @@ class Replica:
         self.pid = process.pid
         if self._stopping.is_set():
             self.kill()  # `stop` came too early for this process
+        self._killed = ""
         self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
         self._channel = Channel(self._on_messages, self._on_closed)
         await self._channel.attach(ours)
@@ -208,7 +211,7 @@ class Replica:
         ready_s = self._loop.time() - ready_at
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(exited), 1.0)
-        return _Life(ready_s, _how_it_ended(process.returncode))
+        return _Life(ready_s, self._killed or _how_it_ended(process.returncode))
 
     async def _last_words(self) -> None:
         with suppress(TimeoutError):

@@ -5,6 +5,7 @@ Runs in the worker's event loop.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Final
@@ -18,6 +19,8 @@ from ..outputs import Output, concatenate, encode_item, item_content_type
 _SERVERS_OWN: Final = frozenset(("connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"))
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+#: How long a stream may keep the event loop to itself.
+TURN_S: Final = 0.005
 _NO_BODY: Final = (204, 304)
 
 Iterate = Callable[[Iterable[Any]], AsyncIterator[Any]]
@@ -65,8 +68,13 @@ def _send_whole(output: Output, reply: Reply) -> None:
 
 
 async def _send_stream(output: Output, items: AsyncIterator[Any], reply: Reply) -> None:
-    """The answer starts with the first item, so that what goes wrong before it still has its own status."""
+    """The answer starts with the first item, so that what goes wrong before it still has its own status.
+
+    A stream waits for its client, and for the others in this loop, even if its iterator never does.
+    """
     status, headers = _status(output), _headers(output)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
     try:
         async for item in items:
             if isinstance(item, Output):  # a generator may begin with one, to set status and headers
@@ -82,6 +90,10 @@ async def _send_stream(output: Output, items: AsyncIterator[Any], reply: Reply) 
                 reply.start(status, headers)
                 reply.write(concatenate(output.content.values))
             reply.write(data)
+            await reply.drain()
+            if loop.time() - began_s > TURN_S:
+                await asyncio.sleep(0)
+                began_s = loop.time()
     finally:
         if (close := getattr(items, "aclose", None)) is not None:
             await close()

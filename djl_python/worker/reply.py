@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..channel import Channel
-from ..protocol import Chunk, Report, Start
+from ..protocol import Break, Chunk, Report, Start
 
+#: A stream that waits for its client goes on when no more than this is unread.
+MAX_UNREAD_BYTES: Final = 1 << 20
 REQUEST_ID: Final = "x-request-id"
 #: Numbers wait this long for others, and then for a frame that leaves anyway: a report for every token would cost more
 #: than the token's text, and one by itself wakes two processes.
@@ -35,15 +37,25 @@ class ChannelReply:
         self.started = False
         self.finished = False
         self.headers: dict[str, str] = {}
+        self._unread_bytes = 0
+        self._taken = asyncio.Event()
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Send status and headers.
 
         Raises:
             RuntimeError: they have been sent before.
+            TypeError, ValueError: they are no HTTP status, or not text.
         """
         if self.finished:
             return
+        if isinstance(status, bool) or not isinstance(status, int):
+            raise TypeError(f"the status is {status!r}, expected an int")
+        if not 200 <= status <= 599:
+            raise ValueError(f"the status is {status}, expected an HTTP status from 200 to 599")
+        for name, value in headers.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise TypeError(f"the header {name!r} is {value!r}, expected str")
         if self.started:
             raise RuntimeError("an answer can be started only once")
         self.started = True
@@ -55,30 +67,53 @@ class ChannelReply:
 
         Raises:
             RuntimeError: the answer has not been started.
+            TypeError: the piece is not bytes.
         """
         if data and not self.finished:
-            self._check_started()
+            self._check(data)
+            self._unread_bytes += len(data)
             self._channel.send(Chunk(self._id, data, False))
+
+    async def drain(self) -> None:
+        """Wait until the client has taken all but `MAX_UNREAD_BYTES` of what was written."""
+        while self._unread_bytes > MAX_UNREAD_BYTES and not self.finished:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def taken(self, size: int) -> None:
+        """The client has taken so many bytes more."""
+        self._unread_bytes -= size
+        self._taken.set()
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece.
 
         Raises:
             RuntimeError: the answer has not been started.
+            TypeError: the piece is not bytes.
         """
         if self.finished:
             return
-        self._check_started()
+        self._check(data)
         self.finished = True
         self._channel.send(Chunk(self._id, data, True))
+
+    def break_off(self) -> None:
+        """End an answer that can't be completed, so that the client sees that it is not."""
+        if not self.finished:
+            self.finished = True
+            self._channel.send(Break(self._id))
 
     def abandon(self) -> None:
         """The client has gone: nothing more is sent."""
         self.finished = True
+        self._taken.set()
 
-    def _check_started(self) -> None:
+    def _check(self, data: bytes) -> None:
         if not self.started:
             raise RuntimeError("an answer must be started before its body")
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"a piece of the body is {type(data).__name__}, expected bytes")
 
 
 class ChannelMetrics:

@@ -25,7 +25,7 @@ from ..dialects import dialect
 from ..errors import HandlerError, ServingError, UnavailableError
 from ..handler import Context, Handler
 from ..inputs import Input
-from ..protocol import AnyMessage, Call, Cancel, Load, Status, Stop
+from ..protocol import AnyMessage, Call, Cancel, Chunk, Load, Status, Stop, Taken
 from ..user_errors import contained, is_cancellation, one_line
 from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
 from .entry_point import find_handler
@@ -94,6 +94,9 @@ class Service:
                     self._accept(message)
                 case Cancel():
                     self._cancel(message)
+                case Taken():
+                    if (flight := self._flights.get(message.id)) is not None:
+                        flight.reply.taken(message.size)
                 case Load():
                     self._loading = asyncio.create_task(self._load(message))
                 case Stop():
@@ -117,9 +120,10 @@ class Service:
         flight = self._flights.get(message.id)
         if flight is None:
             return  # it crossed with the end of the answer
-        flight.cancelled = True
-        flight.reply.abandon()
-        flight.task.cancel()
+        if not flight.cancelled:
+            flight.cancelled = True
+            flight.reply.abandon()
+            flight.task.cancel()
         if message.reason == "timeout":
             self._spawn(self._check_released(flight.inputs))
 
@@ -215,7 +219,11 @@ class Service:
             return
         speaker = dialect(flight.call.dialect)
         if reply.started:
-            reply.finish(speaker.stream_error(error, reply.headers, self._config))
+            last_words = speaker.last_words(error, reply.headers, self._config)
+            if last_words is None:
+                reply.break_off()
+            else:
+                reply.finish(last_words)
         else:
             answer = speaker.error(error, self._config, operation=flight.call.operation, inputs=flight.inputs)
             reply.start(answer.status, answer.headers)
@@ -223,16 +231,27 @@ class Service:
 
     def _land(self, flight: _Flight) -> None:
         """A call has ended, one way or another: it must have been answered."""
-        self._flights.pop(flight.call.id, None)
+        if flight.cancelled:
+            self._spawn(self._let_go(flight))
+        else:
+            self._flights.pop(flight.call.id, None)
         if flight.task.cancelled():
             if not flight.cancelled:
                 self._answer_failure(flight, contained(asyncio.CancelledError()))
         elif (bug := flight.task.exception()) is not None:
             log.critical("answering an error failed", exc_info=bug)
-            if not flight.reply.started:
+            if flight.reply.started:
+                flight.reply.break_off()
+            else:
                 flight.reply.start(500, {"content-type": "text/plain"})
-            flight.reply.finish(b"internal error")
+                flight.reply.finish(b"internal error")
         self._metrics.flush()
+
+    async def _let_go(self, flight: _Flight) -> None:
+        """Say when a cancelled call takes nothing of this worker any more: its place is free then."""
+        await self.thread.released(flight.inputs, None)
+        self._flights.pop(flight.call.id, None)
+        self._channel.send(Chunk(flight.call.id, b"", True))
 
     async def _check_released(self, inputs: Input) -> None:
         if not await self.thread.released(inputs, TIMEOUT_GRACE_S):

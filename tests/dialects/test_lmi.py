@@ -464,3 +464,10 @@ def test_what_the_front_end_refuses_as_tgis_clients_read_it(error: errors.Servin
     found = json.loads(answered.body)
     assert (answered.status, found["code"], found["message"]) == (status, status, error.message)
     assert (found["error"], found["error_type"]) == (error.message, kind)
+
+
+def test_only_a_stream_of_objects_ends_with_one() -> None:
+    error = errors.GenerationError("no")
+    assert LMI.last_words(error, {"content-type": "text/event-stream; charset=utf-8"})
+    for kind in ("application/octet-stream", "text/csv", "text/plain; charset=utf-8"):
+        assert LMI.last_words(error, {"content-type": kind}) is None

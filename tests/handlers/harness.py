@@ -150,6 +150,8 @@ class FakeReply:
         assert self.started and not self.finished
         self.pieces.append(data)
 
+    async def drain(self) -> None: ...
+
     def finish(self, data: bytes = b"") -> None:
         self.write(data)
         self.finished = True

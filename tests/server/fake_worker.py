@@ -15,13 +15,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from djl_python.channel import Channel
 from djl_python.config import ModelConfig
-from djl_python.protocol import AnyMessage, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop, Taken
 
 
 class FakeWorker:
@@ -29,6 +30,8 @@ class FakeWorker:
         self.done = asyncio.Event()
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.cancels: list[str] = []
+        self.taken: Counter[int] = Counter()
+        self.heard = asyncio.Event()
         self.channel: Channel
 
     async def run(self, fd: int) -> None:
@@ -43,10 +46,14 @@ class FakeWorker:
             elif isinstance(message, Call):
                 self.tasks[message.id] = asyncio.create_task(self.answer(message))
                 asyncio.get_running_loop().call_soon(self.report)  # which a frozen worker does not get to
+            elif isinstance(message, Taken):
+                self.taken[message.id] += message.size
+                self.heard.set()
             elif isinstance(message, Cancel):
                 self.cancels.append(message.reason)
                 if (task := self.tasks.pop(message.id, None)) is not None:
                     task.cancel()
+                    self.channel.send(Chunk(message.id, b"", True))
                 self.report()
             elif isinstance(message, Stop):
                 self.done.set()
@@ -112,6 +119,23 @@ class FakeWorker:
             self.channel.send(Chunk(call.id, b"data: " + line + b"\n\n" if kind == "sse" else line + b"\n", False))
             await asyncio.sleep(gap_s)
         self.channel.send(Chunk(call.id, b"", True))
+
+    async def do_flow(self, call: Call, n: int, size: int, ahead: int) -> None:
+        """A stream that is never more than `ahead` bytes before its client."""
+        self.channel.send(Start(call.id, 200, {}))
+        written = 0
+        for _ in range(n):
+            self.channel.send(Chunk(call.id, bytes(size), False))
+            written += size
+            while written - self.taken[call.id] > ahead:
+                self.heard.clear()
+                await self.heard.wait()
+        self.channel.send(Chunk(call.id, b"", True))
+
+    async def do_break(self, call: Call) -> None:
+        self.channel.send(Start(call.id, 200, {"content-type": "text/csv"}))
+        self.channel.send(Chunk(call.id, b"a,b", False))
+        self.channel.send(Break(call.id))
 
     async def do_hang(self, call: Call) -> None:
         await asyncio.sleep(600)

@@ -3,6 +3,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 
+import httpx
 import pytest
 
 from djl_python.server.exchange import Exchange
@@ -133,6 +134,28 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
             await until(lambda: site.model.pool.busy == 0)
         assert (await site.post(do="cancels")).json() == ["disconnect"]
         assert await site.metric('djl_aborted_requests_total{model="m",reason="slow_reader"') == 1
+
+
+async def test_a_stream_that_waits_for_its_client_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.exchange.MAX_UNSENT_BYTES", 2 << 20)
+    async with (
+        running() as site,
+        site.client.stream(
+            "POST", "/invocations", json={"do": "flow", "n": 300, "size": 100_000, "ahead": 1 << 20}
+        ) as answer,
+    ):
+        await site.client.get("/ping")  # meanwhile it piles up
+        assert sum([len(piece) async for piece in answer.aiter_raw()]) == 30_000_000
+
+
+async def test_a_broken_answer_looks_like_one() -> None:
+    async with running() as site:
+        got = b""
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            async with site.client.stream("POST", "/invocations", json={"do": "break"}) as answer:
+                async for piece in answer.aiter_raw():
+                    got += piece
+        assert got == b"a,b"
 
 
 async def test_one_piece_may_be_larger_than_what_may_pile_up() -> None:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.protocol import AnyMessage, Call, Cancel, Chunk, Report, Start
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start
 from djl_python.server.metrics import Metrics
 from djl_python.server.pool import Pool, next_id
 
@@ -20,6 +20,9 @@ class Recorder:
 
     def body(self, data: bytes, last: bool) -> None:
         self.got.append((data, last))
+
+    def break_off(self) -> None:
+        self.got.append("broken off")
 
     def fail(self, error: ServingError) -> None:
         assert self.error is None
@@ -203,9 +206,40 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on() -> None
     shared.cancel(first, "disconnect")
     shared.cancel(first, "disconnect")
     assert worker.cancels == [(first.id, "disconnect")]
+    shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", False)])  # crossed on the way
+    assert worker.calls == [first.id] and shared.in_flight == 0  # a function can't be interrupted
+    shared.receive(worker, [Chunk(first.id, b"", True)])
     assert worker.calls == [first.id, second.id]
-    shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", True)])  # crossed on the way
     assert client.got == [] and client.error is None
+
+
+async def test_a_call_goes_to_who_is_idle_rather_than_to_who_is_busy_for_nobody() -> None:
+    busy, idle = Worker("a"), Worker("b")
+    shared = pool(busy, idle)
+    shared.cancel(shared.submit(call(), Recorder()), "disconnect")
+    following = shared.submit(call(), Recorder())
+    assert (len(busy.calls), idle.calls) == (1, [following.id])
+
+
+async def test_a_call_that_nobody_waits_for_has_its_time_too() -> None:
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.05)
+    client = Recorder()
+    gone = shared.submit(call(), client)
+    shared.cancel(gone, "disconnect")
+    async with asyncio.timeout(5):
+        while len(worker.cancels) < 2:
+            await asyncio.sleep(0.01)
+    assert worker.cancels == [(gone.id, "disconnect"), (gone.id, "timeout")] and client.error is None
+
+
+async def test_a_broken_answer_has_what_came_before() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Break(id)])
+    assert client.got == [200, (b"a", False), "broken off"]
+    assert shared.busy == 0
 
 
 async def test_a_workers_death_fails_its_calls_and_no_others() -> None:

@@ -112,7 +112,7 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
     await model.stop()
 
 
-async def test_a_frozen_worker_is_replaced() -> None:
+async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async with running(model_config(option={"predict_timeout": 0.3})) as site:
         first = site.pid
         answers = await asyncio.gather(site.post(do="freeze"), site.post(do="freeze"))
@@ -120,6 +120,8 @@ async def test_a_frozen_worker_is_replaced() -> None:
             assert answer.status_code == 424 and "predict_timeout" in answer.text
         await until(lambda: gone(first) and site.model.ready)
         assert (await site.post(do="echo")).status_code == 200
+    assert "did not answer within 0.3 s (option.predict_timeout); it starts again now" in caplog.text
+    assert "out of memory" not in caplog.text  # it was we who killed it
 
 
 async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> None:

@@ -17,7 +17,7 @@ import pytest
 from djl_python.channel import Channel
 from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.processes import spawn
-from djl_python.protocol import AnyMessage, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
 
 WAIT_S = 20.0
 
@@ -33,6 +33,7 @@ class Answer:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    broken: bool = False
 
     @property
     def body(self) -> bytes:
@@ -126,6 +127,10 @@ class Front:
                 answer.moved.set()
                 if message.last:
                     answer.ended.set()
+            elif isinstance(message, Break):
+                answer = self.answers[message.id]
+                answer.broken = True
+                answer.ended.set()
             elif isinstance(message, Status):
                 self.statuses.append(message)
                 if message.state != "loading":

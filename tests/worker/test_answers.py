@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ class Recorded:
         self.headers: dict[str, str] = {}
         self.pieces: list[bytes] = []
         self.started = self.finished = False
+        self.drained = 0
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         assert not self.started
@@ -26,6 +28,9 @@ class Recorded:
     def write(self, data: bytes) -> None:
         assert self.started and not self.finished
         self.pieces += [data] if data else []
+
+    async def drain(self) -> None:
+        self.drained += 1
 
     def finish(self, data: bytes = b"") -> None:
         self.write(data)
@@ -80,6 +85,17 @@ async def test_streams(make: Any) -> None:
     assert (raw.pieces, raw.headers) == ([b'{"a":1}\n', b"x"], {"content-type": "application/jsonlines"})
     empty = await sent(Output().add_stream_content(make([])))
     assert (empty.status, empty.pieces) == (200, [])
+
+
+async def test_a_stream_that_waits_for_nothing_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.worker.answers.TURN_S", -1)
+    reply = Recorded()
+    sending = asyncio.create_task(send(Output().add_stream_content(iterate(range(10))), reply, iterate))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < len(reply.pieces) < 10
+    await sending
+    assert (len(reply.pieces), reply.drained) == (10, 10)
 
 
 async def test_a_generators_first_output_sets_status_and_headers() -> None:

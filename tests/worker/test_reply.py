@@ -9,7 +9,7 @@ import pytest
 
 from djl_python.channel import Channel
 from djl_python.protocol import AnyMessage, Chunk, Report, Start
-from djl_python.worker.reply import REPORT_WITHIN_S, ChannelMetrics, ChannelReply
+from djl_python.worker.reply import MAX_UNREAD_BYTES, REPORT_WITHIN_S, ChannelMetrics, ChannelReply
 
 
 class Ends:
@@ -76,6 +76,41 @@ async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     reply.write(b"x")
     reply.finish()
     assert await ends.frame() == [Start(5, 200, {"x-request-id": "r"})]
+    await ends.close()
+
+
+@pytest.mark.parametrize(
+    ("misuse", "error", "message"),
+    [
+        (lambda reply: reply.start(200, {"x-a": 5}), TypeError, "header 'x-a' is 5, expected str"),
+        (lambda reply: reply.start("200", {}), TypeError, "status is '200', expected an int"),
+        (lambda reply: reply.start(0, {}), ValueError, "from 200 to 599"),
+        (lambda reply: (reply.start(200, {}), reply.write("x")), TypeError, "is str, expected bytes"),
+        (lambda reply: (reply.start(200, {}), reply.finish("x")), TypeError, "is str, expected bytes"),
+    ],
+)
+async def test_what_is_no_answer_is_not_sent(
+    misuse: Callable[[ChannelReply], None], error: type[Exception], message: str
+) -> None:
+    ends = Ends()
+    with pytest.raises(error, match=message):
+        misuse(ChannelReply(await ends.open(), 5, "r"))
+    await ends.close()
+
+
+async def test_a_stream_waits_until_its_client_has_taken_most_of_it() -> None:
+    ends = Ends()
+    reply = ChannelReply(await ends.open(), 5, "r")
+    reply.start(200, {})
+    reply.write(bytes(MAX_UNREAD_BYTES))
+    await reply.drain()
+    reply.write(b"xy")
+    waiting = asyncio.create_task(reply.drain())
+    reply.taken(1)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    reply.taken(1)
+    await waiting
     await ends.close()
 
 

@@ -293,6 +293,22 @@ async def test_error_after_the_first_piece_ends_the_stream(loaded: Loader) -> No
     assert b'"finish_reason":"error"' in last
 
 
+async def test_a_stream_without_a_place_for_an_error_breaks_off(loaded: Loader) -> None:
+    front = await loaded(
+        """
+        from djl_python import Output
+        def pieces():
+            yield "a,b"
+            raise ValueError("late")
+        def handle(inputs):
+            return Output().add_property("content-type", "text/csv").add_stream_content(pieces(), None)
+        """
+    )
+    answer = front.send(b"x")
+    await answer.until(answer.ended)
+    assert (answer.broken, answer.body) == (True, b"a,b")
+
+
 async def test_finalizer_runs_once_the_answer_is_sent(loaded: Loader, tmp_path: Path) -> None:
     front = await loaded(
         f"""
@@ -330,10 +346,11 @@ async def test_cancelled_async_handler_is_told_and_answers_nothing(loaded: Loade
     answer = front.send(b"x")
     await answer.until(answer.moved)
     front.cancel(answer)
+    await answer.until(answer.ended)  # the worker has let go of it
+    assert answer.body == b"begun"
+    assert (tmp_path / "closed").exists()
     front.stop()
     assert await front.exit_status() == worker.EXIT_STOPPED
-    assert not answer.ended.is_set()
-    assert (tmp_path / "closed").exists()
 
 
 BLOCKS = """
@@ -350,7 +367,7 @@ BLOCKS = """
             (HERE / "begun").touch()
             while not (HERE / "go").exists():
                 threading.Event().wait(0.005)
-        return Output().add("answer " + name)
+        return Output().add("answer " + name).finalize((HERE / f"finalized-{name}").touch)
 """
 
 
@@ -365,10 +382,13 @@ async def test_disconnect_of_a_running_sync_call_discards_its_result(loaded: Loa
     await begun(front)
     front.cancel(gone, "disconnect")
     following = front.send(b"next")
+    assert not gone.ended.is_set()
     Path(front.config.path, "go").touch()
     await following.until(following.ended)
     assert following.body == b"answer next"
-    assert not gone.started.is_set()
+    await gone.until(gone.ended)
+    assert not gone.started.is_set() and gone.body == b""
+    assert Path(front.config.path, "finalized-block").exists()
 
 
 async def test_timeout_of_a_call_that_does_not_return_ends_the_process(

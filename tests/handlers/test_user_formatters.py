@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,7 +191,7 @@ def read(payload: dict) -> dict:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}
     head = json.dumps({"inputs": [tensor]}).encode()
     body = head + b"\2\0\0\0hi"
-    length = {"inference-header-content-length": str(len(head))}
+    length: dict[str, Any] = {"inference-header-content-length": str(len(head))}
     reply = await served.ended(*served.call("triton", "infer", body, "application/octet-stream", **length))
     assert reply.status == 200
     assert (served.engine.prompts[1], served.engine.sampling[1].max_new_tokens) == (ids("hi"), 2)

@@ -371,9 +371,15 @@ BLOCKS = """
 """
 
 
+async def there(front: Front, name: str) -> None:
+    """Until the handler has made a file of this name."""
+    async with asyncio.timeout(10):
+        while not Path(front.config.path, name).exists():
+            await asyncio.sleep(0.005)
+
+
 async def begun(front: Front) -> None:
-    while not Path(front.config.path, "begun").exists():
-        await asyncio.sleep(0.005)
+    await there(front, "begun")
 
 
 async def test_disconnect_of_a_running_sync_call_discards_its_result(loaded: Loader) -> None:
@@ -388,7 +394,7 @@ async def test_disconnect_of_a_running_sync_call_discards_its_result(loaded: Loa
     assert following.body == b"answer next"
     await gone.until(gone.ended)
     assert not gone.started.is_set() and gone.body == b""
-    assert Path(front.config.path, "finalized-block").exists()
+    await there(front, "finalized-block")
 
 
 async def test_timeout_of_a_call_that_does_not_return_ends_the_process(

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
@@ -60,6 +60,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         assert isinstance(request.connection, HTTP1Connection)
         self._front_end = front_end
         self._request = request
+        if "://" in request.path:  # a proxy's way to ask: http://host/path
+            request.path = urlsplit(request.path).path or "/"
         self._connection = request.connection
         self._match: Match | None = None  # None: see _refusal, or OPTIONS
         self._dialect: Dialect | None = None

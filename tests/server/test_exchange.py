@@ -203,6 +203,14 @@ async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
         assert b"max_request_size" in await reader.read()
 
 
+async def test_a_path_may_come_with_its_host() -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        body = b'{"do": "echo"}'
+        head = b"POST http://x/invocations?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
+
+
 async def test_a_length_of_thousands_of_digits_is_too_large() -> None:
     async with running() as site, site.connect() as (reader, writer):
         writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")

@@ -24,7 +24,7 @@ from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
 from ..protocol import Call
 from .answers import error_answer, reason
-from .pool import Flight, next_id
+from .flights import Flight, next_id
 from .routes import Match
 from .served_model import ServedModel
 

@@ -4,8 +4,9 @@ import pytest
 
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
 from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start
+from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics
-from djl_python.server.pool import Pool, next_id
+from djl_python.server.pool import Pool
 
 
 class Recorder:

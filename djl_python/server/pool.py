@@ -109,13 +109,13 @@ class Pool:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are with a worker."""
-        return sum(len(place.flights) for place in self._places.values())
+        """Calls that are with a worker, those included that nobody waits for any more."""
+        return sum(place.taken for place in self._places.values())
 
     @property
     def busy(self) -> int:
-        """Calls that have not ended."""
-        return self.queued + self.in_flight
+        """Calls that somebody waits for."""
+        return self.queued + sum(len(place.flights) for place in self._places.values())
 
     async def wait_idle(self) -> None:
         """Wait until no call is left."""
@@ -158,6 +158,7 @@ class Pool:
                     gone = place.leaving.get(message.id)
                     if gone is not None and (isinstance(message, Break) or getattr(message, "last", False)):
                         self._release(gone)
+                        self._count()
                     continue
                 flight.heard_at = now
                 touched[message.id] = flight
@@ -264,10 +265,9 @@ class Pool:
         self._count()
 
     def _count(self) -> None:
-        queued, in_flight = self.queued, self.in_flight
-        self._metrics.queued.set(queued)
-        self._metrics.in_flight.set(in_flight)
-        if queued or in_flight:
+        self._metrics.queued.set(self.queued)
+        self._metrics.in_flight.set(self.in_flight)
+        if self.busy:
             self._idle.clear()
         else:
             self._idle.set()

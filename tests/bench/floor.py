@@ -20,7 +20,10 @@ from typing import Any, Final
 from transformers import AutoConfig
 
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
-_EMBEDDINGS: Final = ("embed_tokens", "wte", "wpe", "word_embeddings", "embed_in", "embed_positions", "embeddings.")
+_EMBEDDINGS: Final = (
+    *("embed_tokens", "wte", "wpe", "word_embeddings", "embed_in", "embed_positions", "embeddings."),
+    *("tokens_embed", "positions_embed"),
+)
 
 _OF_LAYERS: Final = "embed_tokens_per_layer"  # looked up, not multiplied
 _STATES: Final = ("linear", "conv", "mamba", "moe", "mlp")  # in the names of layers without attention

@@ -208,7 +208,8 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on() -> None
     shared.cancel(first, "disconnect")
     assert worker.cancels == [(first.id, "disconnect")]
     shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", False)])  # crossed on the way
-    assert worker.calls == [first.id] and shared.in_flight == 0  # a function can't be interrupted
+    assert worker.calls == [first.id]  # a function can't be interrupted
+    assert (shared.in_flight, shared.busy) == (1, 1)  # with the worker; waited for
     shared.receive(worker, [Chunk(first.id, b"", True)])
     assert worker.calls == [first.id, second.id]
     assert client.got == [] and client.error is None

@@ -24,6 +24,7 @@ class NativeModelRunner:
         self._program = program
         self._block_size = block_size
         self._tile = tile_of(program.heads_per_kv_head)
+        self._near = program.near
         self._states = states
 
     def run(self, chunks: list[Chunk]) -> Tensor:
@@ -50,14 +51,13 @@ class NativeModelRunner:
             everything.append(span)
             if last:
                 wanted.append((chunk.sequence, span[2] - last, span[2]))
-        near = self._program.near
-        tokens = places_of(everything, self._block_size, self._tile, near)
+        tokens = places_of(everything, self._block_size, self._tile, self._near)
         return StepArrays(
             ids=np.array(ids, np.int64),
             slots=np.array(slots, np.int64),
             rows=np.array(rows, np.int64),
             tokens=tokens,
-            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile, near),
+            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile, self._near),
             spans=self._spans(chunks),
         )
 

@@ -19,7 +19,6 @@ MAX_FRAME_BYTES: Final = 1 << 30
 _LENGTH: Final = struct.Struct("<I")
 _ARRAY: Final = struct.Struct(">BI")
 _ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1, whatever it has
-_HEAD_BYTES: Final = _LENGTH.size + _ARRAY.size
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -173,14 +172,10 @@ class FrameWriter:
     """Messages in, frames out."""
 
     def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._buffer = bytearray(_HEAD_BYTES)
-        self._count = 0
+        self._encoded: list[bytes] = []
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return bool(self._encoded)
 
     def add(self, message: AnyMessage) -> None:
         """Another message of the next frame.
@@ -188,21 +183,13 @@ class FrameWriter:
         Raises:
             OverflowError, TypeError, ValueError: it has what no frame can hold. The frame is as it was.
         """
-        end = len(self._buffer)
-        try:
-            _encoder.encode_into(message, self._buffer, end)
-        except BaseException:
-            del self._buffer[end:]
-            raise
-        self._count += 1
+        self._encoded.append(_encoder.encode(message))
 
     def take(self) -> bytes:
         """The frame of all that was added since the last one."""
-        buffer = self._buffer
-        _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
-        _ARRAY.pack_into(buffer, _LENGTH.size, _ARRAY_32, self._count)
-        self._begin()
-        return bytes(buffer)
+        encoded, self._encoded = self._encoded, []
+        length = _ARRAY.size + sum(map(len, encoded))
+        return b"".join((_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded))
 
 
 def encode_frame(messages: Iterable[AnyMessage]) -> bytes:

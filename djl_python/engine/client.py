@@ -97,7 +97,11 @@ class EngineClient:
     step_s: float = 0.0
 
     def __init__(
-        self, progress: Progress, on_stats: Callable[[EngineStats], None], on_death: Callable[[str], None]
+        self,
+        progress: Progress,
+        on_stats: Callable[[EngineStats], None],
+        on_death: Callable[[str], None],
+        silence_s: float,
     ) -> None:
         self._progress = progress
         self._on_stats = on_stats
@@ -107,7 +111,7 @@ class EngineClient:
         self._opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._closing = False
         self._asked_s: float | None = None  # since when an answer is owed, by the loop's clock
-        self._silence_s = _SILENCE_S
+        self._silence_s = silence_s
         self._watching = False
         self._channel: Channel
         self._process: asyncio.subprocess.Process
@@ -138,8 +142,7 @@ class EngineClient:
             ModelLoadError, ConfigError: for a setting that no engine has.
         """
         check_options(config.option)
-        self = cls(progress, on_stats, on_death)
-        self._silence_s = max(_SILENCE_S, config.option.predict_timeout)
+        self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
         environment = engine_environment(config.option.kernels != "torch" and not missing_features())
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
         self._channel = Channel(self._receive, self._lost)

@@ -20,7 +20,7 @@ from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
-from .rotations import contexts
+from .rotations import attends_in_chunks, contexts
 from .stored_loading import as_transformers_reads, unpack_linears_
 
 log = logging.getLogger(__name__)
@@ -221,12 +221,12 @@ def _check_quantization(settings: EngineSettings, device: torch.device, stored: 
 def can_page(loaded: LoadedModel) -> bool:
     """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions.
 
-    Chunks that attention must not look across (Llama 4's) are in a mask that ours is not shown.
+    Chunks that attention must not look across are in a mask that ours is not shown.
     """
     parameters = inspect.signature(loaded.model.forward).parameters
     if "position_ids" not in parameters or "logits_to_keep" not in parameters:
         return False
-    if "chunked_attention" in (getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or ()):
+    if attends_in_chunks(loaded.model.config.get_text_config(decoder=True)):
         return False
     try:
         set_attention(loaded.model, PAGED)

@@ -35,6 +35,11 @@ def contexts(config: Any) -> tuple[int, int]:
     return stated, max(stated, int(factor * stated)) if rope.get("rope_type") == "linear" else stated
 
 
+def attends_in_chunks(config: Any) -> bool:
+    """Whether layers have chunks of positions that attention must not look across (Llama 4)."""
+    return "chunked_attention" in (getattr(config, "layer_types", None) or ())
+
+
 def original_length(module: nn.Module) -> int:
     """With more tokens than so many, LongRoPE's positions turn otherwise; 0: they don't, or it is not LongRoPE."""
     if getattr(module, "rope_type", None) != _LONG:
@@ -62,15 +67,12 @@ def settle_rotations_(model: nn.Module, longest: int, *, but_long: bool = False)
         if isinstance(kinds, str) and _changes(kinds):
             _turn(module, longest)
             module.rope_type = _SETTLED  # type: ignore[assignment]
-        elif isinstance(kinds, dict) and any(map(_changes, kinds.values())):
-            for layers in (layers for layers, kind in kinds.items() if _changes(kind)):
+            settled = True
+        elif isinstance(kinds, dict) and (changing := [layers for layers, kind in kinds.items() if _changes(kind)]):
+            for layers in changing:
                 _turn(module, longest, layer_type=layers)
-            module.rope_type = {  # type: ignore[assignment]
-                layers: _SETTLED if _changes(kind) else kind for layers, kind in kinds.items()
-            }
-        else:
-            continue
-        settled = True
+            module.rope_type = kinds | dict.fromkeys(changing, _SETTLED)  # type: ignore[assignment]
+            settled = True
     if settled:
         log.info("positions turn as in a text of %d tokens, however long one is (option.max_model_len)", longest)
     return settled

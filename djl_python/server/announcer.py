@@ -56,7 +56,7 @@ class Announcer:
             return
         cells = _BAR_CELLS * status.done // status.total if status.total else 0
         bar = f" [{'#' * cells}{'.' * (_BAR_CELLS - cells)}]" if status.total else " ..."
-        self._write(self._err, f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
+        _write(self._err, f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
         self._drawn = True
 
     def ready(self, config: ModelConfig, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Announcer:
             lines.append("")
             lines.append(f"  {curl_line(address, config, only=only)}")
         self._end_bar()
-        self._write(self._out, "\n".join(lines) + "\n\n")
+        _write(self._out, "\n".join(lines) + "\n\n")
 
     def note(self, text: str) -> None:
         """Anything else."""
@@ -83,17 +83,18 @@ class Announcer:
 
     def _line(self, text: str) -> None:
         self._end_bar()
-        self._write(self._err, f"{text}\n")
+        _write(self._err, f"{text}\n")
 
     def _end_bar(self) -> None:
         if self._drawn:
-            self._write(self._err, "\r\x1b[K")
+            _write(self._err, "\r\x1b[K")
             self._drawn = False
 
-    def _write(self, to: TextIO, text: str) -> None:
-        with suppress(OSError):  # whoever read it has gone: that ends no server
-            to.write(text)
-            to.flush()
+
+def _write(to: TextIO, text: str) -> None:
+    with suppress(OSError):  # whoever read it has gone: that ends no server
+        to.write(text)
+        to.flush()
 
 
 def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:

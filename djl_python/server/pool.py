@@ -245,8 +245,7 @@ class Pool:
         error = PredictTimeoutError(
             f"no answer within {self._predict_timeout_s:g} s (option.predict_timeout of model {self._name!r})"
         )
-        if awaited:
-            self._fail([flight], error, "timeout")
+        self._fail([flight] if awaited else [], error, "timeout")
         if place.silences >= MAX_SILENCES:
             place.worker.hang_up(f"did not answer within {self._predict_timeout_s:g} s (option.predict_timeout)")
         else:

@@ -16,6 +16,7 @@ from ..protocol import Break, Chunk, Report, Start
 #: A stream that waits for its client goes on when no more than this is unread.
 MAX_UNREAD_BYTES: Final = 1 << 20
 REQUEST_ID: Final = "x-request-id"
+_BYTES: Final = (bytes, bytearray, memoryview)
 #: Numbers wait this long for others, and then for a frame that leaves anyway: a report for every token would cost more
 #: than the token's text, and one by itself wakes two processes.
 REPORT_EVERY_S: Final = 0.1
@@ -112,7 +113,7 @@ class ChannelReply:
     def _check(self, data: bytes) -> None:
         if not self.started:
             raise RuntimeError("an answer must be started before its body")
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BYTES):
             raise TypeError(f"a piece of the body is {type(data).__name__}, expected bytes")
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..images import MISFITS
+from ..rotations import attends_in_chunks
 from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
 from .parts import as_linear, as_norm
@@ -48,7 +49,7 @@ def _read(model: Any, max_positions: int) -> Recipe:
     # What would not show in numbers that are small enough, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
-    if "chunked_attention" in (getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()):
+    if attends_in_chunks(model.config.get_text_config(decoder=True)):
         raise NotUnderstoodError("layers whose attention goes chunk by chunk")
     seen = watch(model)
     watch_windows(model, seen.calls, max_positions)

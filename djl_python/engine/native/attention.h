@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "attention_pieces.h"
+#include "attention_tiles.h"
+#include "attention_vectors.h"
 #include "formats.h"
 #include "heads.h"
 #include "pool.h"
@@ -13,9 +16,6 @@ namespace djl {
 namespace {
 
 constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
-constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
-constexpr int kChunkGroups = kChunkKeys / kKeys;
-constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
 constexpr int kOnTheirWay = 16 << 10;          // bytes of keys and values that are fetched before they are read
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
@@ -32,99 +32,6 @@ struct Scratch {
     std::vector<int32_t> weights;  // the same as packed pairs of keys
     Part part, all;                // of a chunk, and of all so far
 };
-
-// What a chunk's walk reads, piece by piece: its groups' keys, then their values; and after them what the next one begins
-// with. With each piece that is read for the first time another is fetched, some pieces further on.
-//
-// They go to the second cache: more lines can be on their way there than to the first, and scattered pieces come half again
-// as fast.
-struct Pieces {
-    const char* at[3 * kChunkGroups];
-    int ahead;
-
-    const char* const* fetched(int piece) const { return at + piece + ahead; }
-};
-
-// Vectors of sums for each of so many pairs: as many as there is room for, of which heads have a multiple.
-constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
-
-inline void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
-
-// Scores of R (query, head) pairs against G groups of keys. With A, fetches a piece for each of them.
-template <class F, int R, int G, bool A>
-inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
-    Floats sum[R][G];
-    for (auto& one : sum)
-        for (auto& group : one) group = Floats{};
-    for (int p = 0; p < pairs; ++p) {
-        Ints key[G];
-        for (int g = 0; g < G; ++g) {
-            key[g] = load_ints(keys[g] + p * 64);
-            if (A) fetch(fetched[g] + p * 64);
-        }
-        for (int r = 0; r < R; ++r)
-            for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
-    }
-    for (int r = 0; r < R; ++r)
-        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
-}
-
-template <class F, int R, bool A>
-inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces, int groups, float* out) {
-    constexpr int wide = R <= 2 ? sums_of(R) : 2;
-    int g = 0;
-    for (; g + wide <= groups; g += wide)
-        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
-    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
-}
-
-// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs. With A, fetches a piece for
-// each group, some lines with each step.
-template <class F, int R, int V, bool A>
-inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
-    constexpr int steps = kKeys / F::pair;
-    const int lines = dim / 16;  // of a piece, for each step
-    Floats sum[R][V];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
-    for (int g = 0; g < groups; ++g) {
-        const char* base = pieces.at[groups + g] + vector * 64;
-        const char* fetched = *pieces.fetched(groups + g);
-        for (int s = 0; s < steps; ++s) {
-            for (int v = 0; v < V; ++v) {
-                const Ints value = load_ints(base + v * 64);
-                for (int r = 0; r < R; ++r)
-                    sum[r][v] = F::add_products(sum[r][v], value, ints(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
-            }
-            base += dim * 4;
-            if (A)
-                for (int line = 0; line < lines; ++line, fetched += 64) fetch(fetched);
-        }
-    }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) store_floats(sums + r * dim + (vector + v) * 16, sum[r][v]);
-}
-
-template <class F, int R, bool A>
-inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
-    constexpr int wide = sums_of(R);
-    const int vectors = dim / 16;
-    int v = vectors < wide ? 1 : wide;
-    if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums);
-    else mix<F, R, 1, A>(weights, pieces, groups, dim, 0, sums);
-    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums);
-    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
-}
-
-// Calls work(first, how many, whether they are the first) with runs of pairs: as many as go together, and what is left.
-template <class Work>
-inline void for_runs(int count, const Work& work) {
-    for (int first = 0; first < count; first += kHigh)
-        with_height<1, kHigh>(std::min(kHigh, count - first), [&](auto height) {
-            if (first) work(first, height, std::false_type{});
-            else work(first, height, std::true_type{});
-        });
-}
 
 // The keys that the tokens of a tile see, from a whole group on.
 struct Keys {
@@ -263,10 +170,13 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     using T = typename F::T;
     const int count = walk.count(), pairs = op.dim / F::pair, groups = place.groups();
     const Pieces pieces = pieces_of<F>(op, step, place, next);
-    for_runs(count, [&](int q, auto height, auto first) {
-        score_groups<F, height, first>(s.queries.data() + (size_t)q * pairs, pairs, pieces, groups,
-                                       s.scores.data() + (size_t)q * kChunkKeys);
-    });
+    const bool in_tiles = kTiles && F::pair == 2 && count > kHigh && op.dim % kTileSteps == 0;
+    if (in_tiles) score_in_tiles(s.queries.data(), count, pairs, pieces, groups, s.scores.data());
+    else
+        for_runs(count, [&](int q, auto height, auto first) {
+            score_groups<F, height, first>(s.queries.data() + (size_t)q * pairs, pairs, pieces, groups,
+                                           s.scores.data() + (size_t)q * kChunkKeys);
+        });
     auto weights = [&](int from) { return s.weights.data() + (size_t)from * (kChunkKeys / F::pair); };
     auto sums = [&](int from) { return s.part.sums.data() + (size_t)from * op.value_dim; };
     for (int q = 0; q < count; ++q) {
@@ -274,6 +184,7 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
         weigh<F>(op, slope, place.begin(), groups, step.positions[walk.first + q / walk.heads],
                  s.scores.data() + (size_t)q * kChunkKeys, (T*)weights(q), s.part.most[q], s.part.total[q]);
     }
+    if (in_tiles) return mix_in_tiles(weights(0), count, pieces, groups, op.value_dim, sums(0));
     memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
     for_runs(count, [&](int q, auto height, auto first) {
         mix_groups<F, height, first>(weights(q), pieces, groups, op.value_dim, sums(q));

@@ -19,6 +19,9 @@ _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
 _TIMEOUT_S: Final = 300
 _AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_AVX512_BF16: Final = _AVX512 | {"avx512_vnni", "avx512_bf16"}
+#: A process has to ask for them.
+TILES: Final = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 
 
 class CompilationError(Exception):
@@ -29,11 +32,13 @@ class Processor(NamedTuple):
     """Processors that run the same machine code.
 
     Attributes:
-        features: what they have, as /proc/cpuinfo calls it. Compilers have the same names without underscores.
+        features: what they have, as /proc/cpuinfo calls it.
+        flags: what else the compiler is told.
     """
 
     name: str
     features: frozenset[str]
+    flags: tuple[str, ...] = ()
 
     @property
     def library(self) -> str:
@@ -43,7 +48,8 @@ class Processor(NamedTuple):
 
 #: Which the kernels tell apart (vectors.h), best first.
 PROCESSORS: Final = (
-    Processor("avx512-bf16", _AVX512 | {"avx512_vnni", "avx512_bf16"}),
+    Processor("amx", _AVX512_BF16 | TILES),
+    Processor("avx512-bf16", _AVX512_BF16),
     Processor("avx512-vnni", _AVX512 | {"avx512_vnni"}),
     Processor("avx512", _AVX512),
     Processor("avx2-vnni", _AVX2 | {"avx_vnni"}),
@@ -111,4 +117,5 @@ def compile_kernels(processor: Processor, path: Path) -> None:
 
 
 def _flags(processor: Processor) -> tuple[str, ...]:
-    return (*_FLAGS, *(f"-m{feature.replace('_', '')}" for feature in sorted(processor.features)))
+    features = (feature.replace("_", "-" if feature in TILES else "") for feature in sorted(processor.features))
+    return (*_FLAGS, *(f"-m{feature}" for feature in features), *processor.flags)

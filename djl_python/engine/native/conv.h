@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "activations.h"
 #include "formats.h"
-#include "linear.h"
 #include "pool.h"
 #include "program.h"
 

@@ -6,6 +6,7 @@
 #include "formats.h"
 #include "linear.h"
 #include "program.h"
+#include "tiles.h"
 
 namespace djl {
 namespace {
@@ -36,59 +37,165 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
         for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
 }
 
-// What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, expanded once
-// for all of them, and the rows that are.
-template <int V>
-struct ExpandedPart {
-    alignas(64) float weights[kTwice * 2 * V * 16];
-    alignas(64) float rows[kBand * kTwice * 2];
-    int64_t stride;  // bytes
+// What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, and the rows, all
+// expanded once.
+struct ExpandedToFloats {
+    static constexpr Shape shape = kOfExpanded;
+    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+    static constexpr bool corrected = false;
 
-    // Of each step first the first of its pairs, then the second.
-    template <class Reader>
-    void take_weights(Reader reader, int steps) {
-        for (float* to = weights; to < weights + steps * 2 * V * 16; to += 2 * V * 16) {
-            Ints b[V];
-            reader.read(b);
-            for (int v = 0; v < V; ++v) {
-                store_floats(to + v * 16, first_of_pairs(b[v]));
-                store_floats(to + (V + v) * 16, second_of_pairs(b[v]));
-            }
+    static int steps_of(int left) { return evenly(left, kTwice); }
+
+    template <class Part>
+    void take_rows(const Part& part, int from, int steps, int count) {
+        const int whole = (steps * 2 + 15) / 16 * 16;
+        stride = whole * sizeof(float);
+        for (int row = 0; row < count; ++row) {
+            auto x = (const uint16_t*)part.row(row, from);
+            for (int i = 0; i < whole; i += 16) store_floats(rows + row * whole + i, load_bf16(x + i, lanes_of(steps * 2 - i)));
         }
     }
 
-    void take_rows(const uint16_t* from, int64_t pitch, int count, int steps) {
-        const int whole = (steps * 2 + 15) / 16 * 16;
-        stride = whole * sizeof(float);
-        for (float* to = rows; to < rows + count * whole; to += whole, from += pitch)
-            for (int i = 0; i < whole; i += 16) store_floats(to + i, load_bf16(from + i, lanes_of(steps * 2 - i)));
+    // Of each step first the first of its pairs, then the second.
+    template <class Part>
+    void take_weights(const Part& part, int from, int steps, int vector) {
+        part.template read<shape.vectors>(from, vector, [&](auto reader) {
+            for (float* to = weights; to < weights + steps * kNumbers; to += kNumbers) {
+                Ints b[shape.vectors];
+                reader.read(b);
+                for (int v = 0; v < shape.vectors; ++v) {
+                    store_floats(to + v * 16, first_of_pairs(b[v]));
+                    store_floats(to + (shape.vectors + v) * 16, second_of_pairs(b[v]));
+                }
+            }
+        });
     }
 
-    template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
-        float_tile<F32, R, V, 2>(Rows<R>((const char*)rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
+    template <class Fetch>
+    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
     }
 
 private:
+    static constexpr int kNumbers = 2 * shape.vectors * 16;  // of a step
+
+    alignas(64) float weights[kTwice * kNumbers];
+    alignas(64) float rows[kBand * kTwice * 2];
+    int64_t stride;  // bytes
+
     struct Reader {
         const float* from;
 
-        void read(Ints (&b)[V]) {
-            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 16);
-            from += V * 16;
+        void read(Ints (&b)[shape.vectors]) {
+            for (int v = 0; v < shape.vectors; ++v) b[v] = load_ints(from + v * 16);
+            from += shape.vectors * 16;
         }
     };
+
+    template <int R, class Fetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
+        const Rows<R> x((const char*)rows + row * stride, stride);
+        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, fetch, sums);
+    }
+};
+
+// What many rows are multiplied with by tiles: some steps of two vectors of a part as pairs, with nothing left out, and the
+// rows as they are.
+template <class Part>
+struct ExpandedToTiles {
+    static constexpr Shape shape{2 * kTileRows, 2};
+    static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
+    static constexpr bool corrected = true;
+
+    // Whole tiles, and at the end what is less than one.
+    static int steps_of(int left) {
+        if (left < kTileSteps) return left;
+        const int tiles = left / kTileSteps;
+        return evenly(tiles, kMost) * kTileSteps;
+    }
+
+    void take_rows(const Part& part, int from, int, int) {
+        rows = part.row(0, from);
+        stride = part.row(1, from) - rows;
+    }
+
+    void take_weights(const Part& part, int from, int steps, int vector) {
+        part.template read<2>(from, vector, [&](auto reader) {
+            for (char* to = weights; to < weights + steps * kBytes; to += kBytes) {
+                Ints b[2];
+                reader.read(b);
+                for (int v = 0; v < 2; ++v) store_ints(to + v * 64, b[v]);
+            }
+        });
+        part.each_listed([&](int step, int column, int second, uint16_t weight) {
+            if (step < from || step >= from + steps || column / 32 * 2 != vector) return;
+            memcpy(weights + (step - from) * kBytes + column % 32 * 4 + second * 2, &weight, sizeof weight);
+        });
+    }
+
+    template <class Fetch>
+    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
+        if (height > kTileRows) multiply_rows<2>((height + 1) / 2, height / 2, row, steps, fetch, sums);
+        else multiply_rows<1>(height, 0, row, steps, fetch, sums);
+    }
+
+private:
+    static constexpr int kMost = 16;         // tiles along k: their weights stay in the first cache
+    static constexpr int kBytes = 2 * 64;    // of a step
+    static constexpr int64_t kPitch = kPanel * sizeof(float);  // of sums
+
+    alignas(64) char weights[kMost * kTileSteps * kBytes];
+    const char* rows;
+    int64_t stride;  // bytes
+
+    // The first `low` rows and, with a second row of tiles, `high` more.
+    template <int RowTiles, class Fetch>
+    __attribute__((noinline)) void multiply_rows(int low, int high, int row, int steps, Fetch fetch, Sums sums) const {
+        const int together = std::min(steps, kTileSteps);
+        shape_tiles({low, high, together});
+        float* second = sums.at + low * kPanel;
+        if (sums.begun) {
+            load_tile<0>(sums.at, kPitch);
+            load_tile<1>(sums.at + 16, kPitch);
+            if constexpr (RowTiles == 2) {
+                load_tile<2>(second, kPitch);
+                load_tile<3>(second + 16, kPitch);
+            }
+        }
+        const char* x = rows + row * stride;
+        const char* w = weights;
+        for (int step = 0; step < steps; step += together, x += 4 * kTileSteps, w += kTileSteps * kBytes) {
+            load_tile<6>(w, kBytes);
+            load_tile<4>(x, stride);
+            multiply_tiles_of_pairs<0, 4, 6>();
+            load_tile<7>(w + 64, kBytes);
+            multiply_tiles_of_pairs<1, 4, 7>();
+            if constexpr (RowTiles == 2) {
+                load_tile<5>(x + low * stride, stride);
+                multiply_tiles_of_pairs<2, 5, 6>();
+                multiply_tiles_of_pairs<3, 5, 7>();
+            }
+            for (int i = 0; i < together; ++i) fetch();
+        }
+        store_tile<0>(sums.at, kPitch);
+        store_tile<1>(sums.at + 16, kPitch);
+        if constexpr (RowTiles == 2) {
+            store_tile<2>(second, kPitch);
+            store_tile<3>(second + 16, kPitch);
+        }
+    }
 };
 
 // A part of a panel and the rows that it is multiplied with. `Weights` is what reads it: it has lines; its address `at`;
-// read<V>(vector, work), which calls work with a reader; and correct(rows, their stride and count, sums), which adds what
-// the reader leaves out.
+// read<V>(vector, work), which calls work with a reader; correct(rows, their stride and count, sums), which adds what the
+// reader leaves out; and each_listed(work), which calls work(step, column, which of the pair, weight) for all of that.
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
-    static constexpr bool in_registers = true, divisible = true, expandable = F::pair == 2 && !kMultipliesPairs;
+    static constexpr bool in_registers = true, divisible = true;
+    static constexpr bool in_tiles = F::pair == 2 && kTiles, expandable = in_tiles || (F::pair == 2 && !kMultipliesPairs);
     static constexpr Shape shape = F::shape;
-    using Expanded = ExpandedPart<kOfExpanded.vectors>;
+    using Expanded = std::conditional_t<in_tiles, ExpandedToTiles<FloatPart>, ExpandedToFloats>;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
@@ -96,18 +203,23 @@ struct FloatPart {
 
     template <int R, int V, class Fetch>
     __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, Sums sums) const {
-        const char* first = (const char*)rows + row * stride;
         weights.template read<V>(vector, [&](const auto& reader) {
-            float_tile<F, R, V>(Rows<R>(first, stride), reader, steps, fetch, sums);
+            float_tile<F, R, V>(Rows<R>(this->row(row, 0), stride), reader, steps, fetch, sums);
         });
     }
 
-    void expand_rows(int count, int steps, Expanded& to) const {
-        to.take_rows(rows, stride / sizeof(*rows), count, steps);
+    // A row from a step on.
+    const char* row(int row, int step) const { return (const char*)(rows + step * F::pair) + row * stride; }
+
+    // Calls work with a reader of V vectors from a step on.
+    template <int V, class Work>
+    void read(int step, int vector, const Work& work) const {
+        after(step).weights.template read<V>(vector, work);
     }
 
-    void expand_weights(int vector, int steps, Expanded& to) const {
-        weights.template read<kOfExpanded.vectors>(vector, [&](const auto& reader) { to.take_weights(reader, steps); });
+    template <class Work>
+    void each_listed(const Work& work) const {
+        weights.each_listed(work);
     }
 
     // What is left of it after some steps.
@@ -119,7 +231,7 @@ struct FloatPart {
     }
 
     void correct(int first, int last, float* sums) const {
-        weights.correct((const char*)rows + first * stride, stride, last - first, sums + first * kPanel);
+        weights.correct(row(first, 0), stride, last - first, sums + first * kPanel);
     }
 
 private:
@@ -138,7 +250,7 @@ struct FloatPanel {
 
     static Cut cut(const Op& op, const Step& step) {
         const int steps = steps_of(op);
-        return {op, step, steps, part_steps(steps), FloatPart<F, Weights>::shape, Weights::lines};
+        return {op, step, steps, part_steps(steps), Type<FloatPart<F, Weights>>{}};
     }
 
     const char* at(int step) const {
@@ -184,6 +296,9 @@ struct PlainWeights {
     }
 
     void correct(const char*, int64_t, int, float*) const {}
+
+    template <class Work>
+    void each_listed(const Work&) const {}
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ from typing import Final
 from .compiling import (
     PROCESSORS,
     SOURCES,
+    TILES,
     CompilationError,
     Processor,
     compile_kernels,
@@ -30,6 +31,10 @@ from .compiling import (
 log = logging.getLogger(__name__)
 
 _BUILDING: Final = threading.Lock()
+# Of Linux on x86-64.
+_ARCH_PRCTL: Final = 158
+_REQUEST_PERMISSION: Final = 0x1023
+_TILE_DATA: Final = 18
 
 
 class UnavailableError(Exception):
@@ -53,9 +58,19 @@ def library() -> ctypes.CDLL:
 
 
 def processors_here() -> list[Processor]:
-    """Which kernels this processor can run, best first."""
+    """Which kernels this process can run, best first."""
     here = features_here()
+    if here >= TILES and not _may_use_tiles():
+        here -= TILES
     return [processor for processor in PROCESSORS if processor.features <= here]
+
+
+def _may_use_tiles() -> bool:
+    """Ask the system for room for tiles, of which it keeps 8 KiB for each thread; threads to come have it too.
+
+    Linux gives it to whoever asks, from 5.16 on (its documentation of XSTATE); systems that stand in for it may not.
+    """
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 
 
 def begin_building() -> None:

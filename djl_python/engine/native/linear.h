@@ -3,7 +3,8 @@
 // Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
 // several tiles, of a shape that the format and the registers give: with AVX-512, those of floats are half a panel wide and
 // twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and to unpack it
-// costs nothing beside that. Where bf16 is multiplied as fp32, many rows share weights that were expanded for all of them.
+// costs nothing beside that. Where bf16 is multiplied as fp32, or by the processor's own tiles, many rows share weights that
+// were expanded for all of them.
 // Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never waited for.
 
 #pragma once
@@ -11,63 +12,21 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "activations.h"
 #include "ahead.h"
 #include "formats.h"
 #include "pool.h"
 #include "program.h"
 #include "routing.h"
+#include "tiles.h"
 
 namespace djl {
 namespace {
 
 constexpr int kNarrow = kSums / 4;  // rows of a tile of four vectors
-constexpr int kRowsOfLine = 5;  // that are multiplied with a step while the memory gives a line
-constexpr int kBand = 96;       // rows that a panel is multiplied with at a time, at most
-constexpr int kTwice = 96;      // steps whose weights stay in the first cache while they are used more than once
-constexpr int kExpanded = 2 * kOfExpanded.rows;  // rows that are more than these are worth expanding weights for
-
-// As good as F, the format that comes of it.
-template <class F>
-inline Floats activate(Floats x, int activation) {
-    const Floats half = floats(0.5f), one = floats(1.0f);
-    switch (activation) {
-        case kSilu:
-            return x * F::logistic(x);
-        case kQuickGelu:
-            return x * F::logistic(floats(1.702f) * x);
-        case kGeluTanh: {  // (1 + tanh(y)) / 2 is the logistic function of 2y
-            const Floats cube = x * x * x;
-            return x * F::logistic(fma(cube, floats(0.044715f), x) * floats(1.59576912f));
-        }
-        case kGeluErf:
-            return half * x * (one + erf(x * floats(0.70710678f)));
-        case kRelu:
-            return max(x, Floats{});
-        case kReluSquared:
-            x = max(x, Floats{});
-            return x * x;
-        default:
-            return x;
-    }
-}
-
-// The activation that has numbers of its own: x * x times eps above zero, exp(x) - 1 - x times softcap below, and x times
-// scale. It is rare, and products of one row whose code it is among are 3 % slower.
-inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
-    const Floats low = min(x, Floats{}), high = max(x, Floats{});
-    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.softcap);
-    return fma(x, floats(op.scale), fma(high * high, floats(op.eps), curve));
-}
-
-// What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
-template <class F>
-inline Floats gated(Floats gate, Floats x, const Op& op) {
-    if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;
-    const Floats limit = floats(op.softcap), one = floats(1.0f);
-    gate = min(gate, limit);
-    x = max(min(x, limit), -limit);
-    return (x + one) * (gate * F::logistic(gate * floats(op.eps)));
-}
+constexpr int kRowsOfLine = 5;  // that vectors multiply with a step while the memory gives a line
+constexpr int kBand = kTiles ? 256 : 96;  // rows that a panel is multiplied with at a time, at most
+constexpr int kTwice = 96;  // steps whose weights stay in the first cache while they are used more than once
 
 // Panels of columns, of one expert if there are any, or of one of the products that lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
@@ -135,14 +94,24 @@ struct Tiles {
     int runs;                   // through tiles, for all of a panel's vectors
     int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and the memory gives more
 
-    Tiles(int rows, Shape shape, int lines)
+    Tiles(int rows, Shape shape, int lines, int rows_of_line)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
-          runs(count * 4 / shape.vectors), spare(std::min(rows / kRowsOfLine, runs) - lines) {
+          runs(count * 4 / shape.vectors), spare(std::min(rows / rows_of_line, runs) - lines) {
         if (count == 1 || spare < 0) spare = 0;
     }
 
     int height_of(int tile) const { return height + (tile < taller); }
 };
+
+// How many rows are multiplied with a part of a type.
+template <class Part>
+inline Tiles tiles_of(int rows) {
+    if constexpr (Part::expandable) {
+        using Expanded = typename Part::Expanded;
+        if (rows > Expanded::least) return {rows, Expanded::shape, Part::lines, Expanded::rows_of_line};
+    }
+    return {rows, Part::shape, Part::lines, kRowsOfLine};
+}
 
 // How a product without experts is cut: into panels of columns; tall ones into bands of rows too, so that there is work
 // for everybody and a band stays in the cache; each panel into parts along k; a band into tiles.
@@ -155,10 +124,12 @@ struct Cut {
     int steps, part;         // along k; of a part
     int whole_parts, spare;  // runs of a band with each of them that are slots
 
-    Cut(const Op& op, const Step& step, int steps, int part, Shape shape, int lines)
+    // Of weights whose parts are of a type, of so many steps.
+    template <class Part>
+    Cut(const Op& op, const Step& step, int steps, int part, Type<Part>)
         : panels(panels_side_by_side(op)), rows(rows_of(op, step)), bands(std::max(1, (rows + kBand - 1) / kBand)),
           height(std::max(1, (rows + bands - 1) / bands)), steps(steps), part(part), whole_parts(steps / part),
-          spare(Tiles(height, shape, lines).spare) {}
+          spare(tiles_of<Part>(height).spare) {}
 
     Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
@@ -276,24 +247,20 @@ struct Fetches {
     }
 };
 
-// Many rows times a part: some of its steps after the other, each of which are made fp32 for all rows.
+// Many rows times a part: some of its steps after the other, whose weights are expanded for all rows.
 template <class Part>
 void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, Sums sums) {
-    constexpr Shape shape = kOfExpanded;
-    typename Part::Expanded expanded;
-    const int length = evenly(steps, kTwice);
-    for (int from = 0; from < steps; from += length) {
-        const Part some = part.after(from);
-        const int count = std::min(length, steps - from);
+    using Expanded = typename Part::Expanded;
+    Expanded expanded;
+    for (int from = 0, count; from < steps; from += count) {
+        count = Expanded::steps_of(steps - from);
         Fetches each = fetches;
-        some.expand_rows(rows, count, expanded);
-        for (int vector = 0; vector < 4; vector += shape.vectors) {
-            some.expand_weights(vector, count, expanded);
+        expanded.take_rows(part, from, count, rows);
+        for (int vector = 0; vector < 4; vector += Expanded::shape.vectors) {
+            expanded.take_weights(part, from, count, vector);
             for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
                 each.next(from, [&](const auto& fetch) {
-                    with_height<shape.rows / 2 + 1, shape.rows>(tiles.height_of(tile), [&](auto height) {
-                        expanded.template tile<height>(row, count, fetch, sums.tile(row, vector));
-                    });
+                    expanded.multiply(tiles.height_of(tile), row, count, fetch, sums.tile(row, vector));
                 });
         }
         sums.begun = true;
@@ -307,30 +274,31 @@ template <class Part, class Next, class Done>
 void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, Sums sums, Done done) {
     constexpr int lines = Part::lines;
     constexpr Shape shape = Part::shape;
+    auto finished = [&](int first, int last) {
+        part.correct(first, last, sums.at);
+        done(first, last);
+    };
     if (rows <= kNarrow) {
         with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
             part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
         });
-        return done(0, rows);
+        return finished(0, rows);
     }
+    const Tiles tiles = tiles_of<Part>(rows);
+    auto fetches = [&] { return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare}; };
+    if constexpr (Part::expandable)
+        if (rows > Part::Expanded::least) {
+            multiply_expanded(part, rows, steps, fetches(), tiles, sums);
+            return Part::Expanded::corrected ? done(0, rows) : finished(0, rows);
+        }
     if constexpr (shape.rows > kNarrow && Part::divisible)
         if (rows <= shape.rows) {
             with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
             });
-            return done(0, rows);
+            return finished(0, rows);
         }
-    auto fetches = [&](const Tiles& tiles) {
-        return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare};
-    };
-    if constexpr (Part::expandable)
-        if (rows > kExpanded) {
-            const Tiles tiles(rows, kOfExpanded, lines);
-            multiply_expanded(part, rows, steps, fetches(tiles), tiles, sums);
-            return done(0, rows);
-        }
-    const Tiles tiles(rows, shape, lines);
-    Fetches each = fetches(tiles);
+    Fetches each = fetches();
     for (int tile = 0, row = 0, end; tile < tiles.count; ++tile, row = end) {
         end = row + tiles.height_of(tile);
         for (int vector = 0; vector < 4; vector += shape.vectors)
@@ -339,9 +307,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
                     part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums.tile(row, vector));
                 });
             });
-        if (Part::in_registers) done(row, end);
+        if (Part::in_registers) finished(row, end);
     }
-    if (!Part::in_registers) done(0, rows);
+    if (!Part::in_registers) finished(0, rows);
 }
 
 // out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the second
@@ -352,6 +320,11 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
 // tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to their sums, which are
 // in_registers or not meanwhile; correct(first row, last, sums), which adds what tiles leave out; and, if it is divisible,
 // after(steps), what is left of it then.
+//
+// If it is expandable, more rows than the `least` share what it has Expanded: its steps, so many at a time as steps_of(steps
+// left) says, of the rows and of so many vectors as the shape of its tiles has. multiply(height, row, steps, fetch, sums)
+// does what tile does, and if it is corrected nothing is left out. A line comes while rows_of_line are multiplied with a
+// step.
 //
 // `upcoming` tells where the calling thread's part of the next product is, or null.
 template <class Panel, class Upcoming>
@@ -380,7 +353,6 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
             const auto part = panel.part(number, first);
             multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, {sums, number > 0},
                           [&](int row, int end) {
-                              part.correct(row, end, sums);
                               if (from + count == cut.steps)
                                   for (; row < end; ++row) finish(row);
                           });

@@ -16,11 +16,6 @@ void multiply_integers(Run& run, int index);
 
 namespace {
 
-template <class T>
-struct Type {
-    using type = T;
-};
-
 inline bool of_integers(const Op& op) { return op.format == kEight || op.format == kFour || op.format == kEightByGroup; }
 
 // Call work with what knows a weight's format.

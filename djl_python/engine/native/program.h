@@ -111,6 +111,12 @@ inline int evenly(int steps, int most) {
     return (steps + pieces - 1) / pieces;
 }
 
+// A type, as an argument.
+template <class T>
+struct Type {
+    using type = T;
+};
+
 // Calls work with a height that the compiler knows.
 template <int Least, int Most, class Work>
 inline __attribute__((always_inline)) void with_height(int height, const Work& work) {

@@ -14,6 +14,7 @@
 #include "linear.h"
 #include "pool.h"
 #include "program.h"
+#include "tiles.h"
 
 namespace djl {
 namespace {
@@ -71,13 +72,106 @@ inline int64_t panel_bytes(int groups) {
     return (int64_t)groups * kQuads * W::lines * 64;
 }
 
+// What a group's sum of integers begins with: its zero, a number or the group's own, times minus the sum of a row's codes. A
+// sum of codes fits 16 bits, and the zero's upper ones are none.
+template <class W>
+inline Ints without_zero(Ints zero, Ints off) {
+    if constexpr (W::grouped) return multiply_pairs(zero, off);
+    else return shift_left<W::zero_bits>(off);
+}
+
+// What many rows are multiplied with by tiles: some groups of two vectors of a part, as bytes, and the rows as they are.
+template <class Part>
+struct GroupsInTiles {
+    using W = typename Part::Weights;
+    static constexpr Shape shape{kTileRows, 2};
+    static constexpr int least = kNarrow, rows_of_line = 4 * kRowsOfLine;
+    static constexpr bool corrected = true;
+    static_assert(kTileSteps == kQuads);
+
+    static int steps_of(int left) { return evenly(left / kQuads, kMost) * kQuads; }
+
+    void take_rows(const Part& of, int from, int, int) {
+        part = &of;
+        begin = from / kQuads;
+    }
+
+    void take_weights(const Part& of, int from, int steps, int from_vector) {
+        vector = from_vector;
+        const char* quad = of.at + (int64_t)from * W::lines * 64;
+        weights = kAsTheyAre ? quad + vector * 64 : room;
+        if (kAsTheyAre) return;
+        for (char* to = room; to < room + steps * kPitch; to += kPitch, quad += W::lines * 64) {
+            Ints b[2];
+            W::load(quad, vector, b);
+            for (int v = 0; v < 2; ++v) store_ints(to + v * 64, b[v]);
+        }
+    }
+
+    template <class Fetch>
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+        shape_tiles({height, 0, kTileSteps});
+        for (int g = 0; g < steps / kQuads; ++g) {
+            alignas(64) int32_t made[kTileRows * 2 * 16];
+            const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);
+            const int64_t stride = integer_row_bytes(part->groups);
+            const char* w = weights + (int64_t)g * kQuads * kPitch;
+            clear_tile<0>();
+            clear_tile<1>();
+            load_tile<4>(first.codes + (int64_t)(begin + g) * kGroup, stride);
+            load_tile<6>(w, kPitch);
+            multiply_tiles_of_quads<0, 4, 6>();
+            load_tile<7>(w + 64, kPitch);
+            multiply_tiles_of_quads<1, 4, 7>();
+            store_tile<0>(made, 2 * 64);
+            store_tile<1>(made + 16, 2 * 64);
+            add(made, height, begin + g, first, stride, {sums.at, sums.begun || g > 0});
+            for (int i = 0; i < kQuads; ++i) fetch();
+        }
+    }
+
+private:
+    static constexpr int kMost = 16;  // groups whose weights stay in the first cache
+    static constexpr bool kAsTheyAre = W::lines == 4;
+    static constexpr int kPitch = kAsTheyAre ? 4 * 64 : 2 * 64;
+
+    alignas(64) char room[kAsTheyAre ? 1 : kMost * kQuads * kPitch];
+    const char* weights;
+    const Part* part;
+    int begin, vector;
+
+    // A group's products, rows of two vectors of integers, to sums in fp32.
+    void add(const int32_t* made, int height, int group, const IntegerRow& first, int64_t stride, Sums sums) const {
+        const int64_t column = (int64_t)group * kPanel + vector * 16;
+        Ints zero[2] = {};
+        Floats of_group[2] = {};
+        if constexpr (W::grouped)
+            for (int v = 0; v < 2; ++v) {
+                zero[v] = load_bytes(part->zeros + column + v * 16);
+                of_group[v] = load_halves(part->scales + column + v * 16);
+            }
+        auto of_row = [&](auto* numbers, int r) { return *(decltype(numbers))((const char*)(numbers + group) + r * stride); };
+        for (int r = 0; r < height; ++r) {
+            const Ints off = ints(of_row(first.sums, r));
+            const Floats scale = floats(of_row(first.scales, r));
+            for (int v = 0; v < 2; ++v) {
+                const Ints x = add_ints(load_ints(made + r * 32 + v * 16), without_zero<W>(zero[v], off));
+                sums.store(r, v, fma(to_floats(x), W::grouped ? scale * of_group[v] : scale, sums.load(r, v)));
+            }
+        }
+    }
+};
+
 // A part of a weight's panel and the rows that it is multiplied with.
 template <class W>
 struct IntegerPart {
+    using Weights = W;
+    using Expanded = GroupsInTiles<IntegerPart>;
     static constexpr int lines = W::lines;
     static constexpr Shape shape = kOfQuads;
     static constexpr bool in_registers = 2 * shape.rows * shape.vectors <= kSums;
-    static constexpr bool divisible = false, expandable = false;  // its steps are groups'
+    static constexpr bool divisible = false;  // its steps are groups'
+    static constexpr bool expandable = kTiles && sizeof(Code) == 1;
 
     const char* at;
     const uint16_t* scales;  // of groups, where they have them
@@ -109,9 +203,7 @@ struct IntegerPart {
             for (int r = 0; r < R; ++r) {
                 const Ints off = row_sums.spread(r);
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v)  // a group's sum fits 16 bits, and the zero's upper ones are none
-                    if constexpr (W::grouped) part[r][v] = multiply_pairs(zero[v], off);
-                    else part[r][v] = shift_left<W::zero_bits>(off);
+                for (int v = 0; v < V; ++v) part[r][v] = without_zero<W>(zero[v], off);
             }
             for (int q = 0; q < kQuads; ++q, quad += lines * 64) {
                 Ints b[V];
@@ -166,7 +258,7 @@ struct IntegerPanel {
 
     static Cut cut(const Op& op, const Step& step) {
         const int steps = groups_of(op) * kQuads;
-        return {op, step, steps, steps, IntegerPart<W>::shape, W::lines};
+        return {op, step, steps, steps, Type<IntegerPart<W>>{}};
     }
 
     const char* at(int step) const {

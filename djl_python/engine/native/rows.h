@@ -2,10 +2,10 @@
 
 #pragma once
 
+#include "activations.h"
 #include "ahead.h"
 #include "formats.h"
 #include "heads.h"
-#include "linear.h"
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"

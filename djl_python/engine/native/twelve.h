@@ -78,13 +78,21 @@ struct TwelveWeights {
     // The listed weights instead of what is in their place: what their difference rounds off is less than a sum does.
     void correct(const char* rows, int64_t stride, int count, float* sums) const {
         const float stand_in = BF16::to((uint16_t)(table[kStandIn] << 8));
-        for (const uint32_t* one = listed; one < end; ++one) {
-            const int word = (int)(*one >> 16) % kWeights;
-            const float more = BF16::to((uint16_t)*one) - stand_in;
-            const char* x = rows + (2 * step_of(*one) + word % 2) * sizeof(uint16_t);
-            float* sum = sums + word / 2;
+        each_listed([&](int step, int column, int second, uint16_t weight) {
+            const float more = BF16::to(weight) - stand_in;
+            const char* x = rows + (2 * step + second) * sizeof(uint16_t);
+            float* sum = sums + column;
             for (int row = 0; row < count; ++row, x += stride, sum += kPanel)
                 *sum = std::fma(BF16::to(*(const uint16_t*)x), more, *sum);
+        });
+    }
+
+    // work(step, column, which of the pair, weight)
+    template <class Work>
+    void each_listed(const Work& work) const {
+        for (const uint32_t* one = listed; one < end; ++one) {
+            const int place = (int)(*one >> 16), word = place % kWeights;
+            work(place / kWeights, word / 2, word % 2, (uint16_t)*one);
         }
     }
 
@@ -103,15 +111,12 @@ struct TwelveWeights {
             const int high = table[from[128 + i] >> 4 * group & 15];
             out[k] = BF16::to((uint16_t)(high << 8 | from[64 * group + i])) * scale;
         }
-        for (const uint32_t* one = listed; one < end; ++one) {
-            const int word = (int)(*one >> 16) % kWeights;
-            if (word / 2 == column) out[2 * step_of(*one) + word % 2] = BF16::to((uint16_t)*one) * scale;
-        }
+        each_listed([&](int step, int its, int second, uint16_t weight) {
+            if (its == column) out[2 * step + second] = BF16::to(weight) * scale;
+        });
     }
 
 private:
-    static int step_of(uint32_t listed) { return (int)(listed >> 16) / kWeights; }
-
     const uint8_t* table;
     const uint32_t *listed, *end;
 };

@@ -1,6 +1,7 @@
 """Native kernels need a processor and a compiler; without them these tests have nothing to test.
 
-All of them run on the kernels for this machine's processor, and on those for the least that there are any for.
+All of them run on the kernels for this machine's processor, on those for the least that there are any for, and on those
+that multiply tiles: in software, where the processor can't.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from djl_python.engine.native.compiling import PROCESSORS
 from djl_python.engine.native.library import UnavailableError, library, processors_here
 
 
-@pytest.fixture(autouse=True, scope="package", params=["best", "least"])
+@pytest.fixture(autouse=True, scope="package", params=["best", "least", "tiles"])
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     here = processors_here()
-    if request.param == "least" and here[:1] == [PROCESSORS[-1]]:
-        pytest.skip("the kernels for this processor are the least that there are")
+    if request.param == "least":
+        if here[:1] == [PROCESSORS[-1]]:
+            pytest.skip("the kernels for this processor are the least that there are")
+        here = here[-1:]
+    elif request.param == "tiles":
+        if here[:1] == [PROCESSORS[0]]:
+            pytest.skip("the kernels for this processor multiply tiles")
+        here = [one._replace(name="tiles", flags=("-DDJL_TILES_IN_SOFTWARE",)) for one in here[:1]]
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "least":
-            patch.setattr(finding, "processors_here", lambda: here[-1:])
+        patch.setattr(finding, "processors_here", lambda: here)
         try:
             found = library.__wrapped__()
         except UnavailableError as reason:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from djl_python.engine.native import library as finding
-from djl_python.engine.native.compiling import Processor, fingerprint
+from djl_python.engine.native.compiling import PROCESSORS, TILES, Processor, features_here, fingerprint
 from djl_python.engine.native.library import UnavailableError, library, processors_here
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
@@ -90,6 +90,20 @@ def test_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "features_here", lambda: {"avx", "f16c", "sse4_2"})
     with pytest.raises(UnavailableError, match="the processor lacks avx2, fma"):
         library.__wrapped__()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
+    monkeypatch.setattr(finding, "features_here", lambda: set().union(*(one.features for one in PROCESSORS)))
+    monkeypatch.setattr(finding, "_may_use_tiles", lambda: allowed)
+    assert processors_here() == list(PROCESSORS if allowed else PROCESSORS[1:])
+
+
+def test_a_system_without_tiles_does_not_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    if features_here() >= TILES:
+        pytest.skip("this processor has them")
+    monkeypatch.setattr(finding, "features_here", lambda: set(PROCESSORS[0].features))
+    assert processors_here()[0] == PROCESSORS[1]
 
 
 def test_a_compiler_that_does_not_know_this_processor_makes_kernels_for_an_older_one(

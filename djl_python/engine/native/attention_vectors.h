@@ -1,0 +1,96 @@
+// Attention by vectors, some queries at a time.
+
+#pragma once
+
+#include <algorithm>
+
+#include "attention_pieces.h"
+#include "formats.h"
+#include "program.h"
+
+namespace djl {
+namespace {
+
+constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
+
+// Vectors of sums for each of so many pairs: as many as there is room for, of which heads have a multiple.
+constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
+
+// Scores of R (query, head) pairs against G groups of keys. With A, fetches a piece for each of them.
+template <class F, int R, int G, bool A>
+inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
+    Floats sum[R][G];
+    for (auto& one : sum)
+        for (auto& group : one) group = Floats{};
+    for (int p = 0; p < pairs; ++p) {
+        Ints key[G];
+        for (int g = 0; g < G; ++g) {
+            key[g] = load_ints(keys[g] + p * 64);
+            if (A) fetch(fetched[g] + p * 64);
+        }
+        for (int r = 0; r < R; ++r)
+            for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
+    }
+    for (int r = 0; r < R; ++r)
+        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
+}
+
+template <class F, int R, bool A>
+inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces, int groups, float* out) {
+    constexpr int wide = R <= 2 ? sums_of(R) : 2;
+    int g = 0;
+    for (; g + wide <= groups; g += wide)
+        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
+    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
+}
+
+// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs. With A, fetches a piece for
+// each group, some lines with each step.
+template <class F, int R, int V, bool A>
+inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
+    constexpr int steps = kKeys / F::pair;
+    const int lines = dim / 16;  // of a piece, for each step
+    Floats sum[R][V];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
+    for (int g = 0; g < groups; ++g) {
+        const char* base = pieces.at[groups + g] + vector * 64;
+        const char* fetched = *pieces.fetched(groups + g);
+        for (int s = 0; s < steps; ++s) {
+            for (int v = 0; v < V; ++v) {
+                const Ints value = load_ints(base + v * 64);
+                for (int r = 0; r < R; ++r)
+                    sum[r][v] = F::add_products(sum[r][v], value, ints(weights[r * (kChunkKeys / F::pair) + g * steps + s]));
+            }
+            base += dim * 4;
+            if (A)
+                for (int line = 0; line < lines; ++line, fetched += 64) fetch(fetched);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) store_floats(sums + r * dim + (vector + v) * 16, sum[r][v]);
+}
+
+template <class F, int R, bool A>
+inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups, int dim, float* sums) {
+    constexpr int wide = sums_of(R);
+    const int vectors = dim / 16;
+    int v = vectors < wide ? 1 : wide;
+    if (v == wide) mix<F, R, wide, A>(weights, pieces, groups, dim, 0, sums);
+    else mix<F, R, 1, A>(weights, pieces, groups, dim, 0, sums);
+    for (; v + wide <= vectors; v += wide) mix<F, R, wide, false>(weights, pieces, groups, dim, v, sums);
+    for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
+}
+
+// Calls work(first, how many, whether they are the first) with runs of pairs: as many as go together, and what is left.
+template <class Work>
+inline void for_runs(int count, const Work& work) {
+    for (int first = 0; first < count; first += kHigh)
+        with_height<1, kHigh>(std::min(kHigh, count - first), [&](auto height) {
+            if (first) work(first, height, std::false_type{});
+            else work(first, height, std::true_type{});
+        });
+}
+
+}  // namespace
+}  // namespace djl

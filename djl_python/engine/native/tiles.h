@@ -1,0 +1,177 @@
+// Products of tiles, where processors have them (AMX).
+//
+// A tile has up to sixteen rows of 64 bytes. There are eight: sums are 16 rows by 16 columns, in fp32 or integers; what is
+// multiplied has 32 bits of a row for each of its steps along k, and weights have a row for each step, as packed panels
+// have. A register's number is written into the instruction, hence templates. Who multiplies says first how high its tiles
+// are, which empties them all.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "vectors.h"
+
+namespace djl {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTileSteps = 16;
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define DJL_TILES
+#endif
+
+#if defined(DJL_TILES) || defined(DJL_TILES_IN_SOFTWARE)
+constexpr bool kTiles = true;
+#else
+constexpr bool kTiles = false;
+#endif
+
+// Registers of two rows of tiles by two columns, or of one row by two.
+constexpr int sums_register(int row, int column) { return row * 2 + column; }
+constexpr int rows_register(int row) { return 4 + row; }
+constexpr int weights_register(int column) { return 6 + column; }
+
+// What registers hold, as the instruction reads it: palette 1.
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};  // of a row
+    uint8_t rows[16] = {};
+
+    void set(int number, int height, int width) {
+        rows[number] = (uint8_t)height;
+        bytes[number] = (uint16_t)(height ? width : 0);
+    }
+
+    // Of two rows of tiles, `low` and `high` rows of sums each (`high` may be none), that are multiplied in so many steps.
+    TileShapes(int low, int high, int steps) {
+        for (int row = 0; row < 2; ++row) {
+            const int height = row ? high : low;
+            for (int column = 0; column < 2; ++column) set(sums_register(row, column), height, 64);
+            set(rows_register(row), height, 4 * steps);
+        }
+        for (int column = 0; column < 2; ++column) set(weights_register(column), steps, 64);
+    }
+};
+
+#ifdef DJL_TILES
+
+inline void shape_tiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
+
+// After the last product: what tiles hold has to be kept for a thread whenever another gets its core.
+inline void release_tiles() { asm volatile("tilerelease"); }
+
+template <int N>
+inline void clear_tile() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(N));
+}
+
+template <int N>
+inline void load_tile(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(N) : "memory");
+}
+
+template <int N>
+inline void store_tile(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(N) : "memory");
+}
+
+// sums += rows times weights: pairs of bf16, or quads of bytes, signed times unsigned.
+template <int Sums, int Rows, int Weights>
+inline void multiply_tiles_of_pairs() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Rows), "i"(Weights));
+}
+
+template <int Sums, int Rows, int Weights>
+inline void multiply_tiles_of_quads() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Rows), "i"(Weights));
+}
+
+#else
+
+// The same in software, by which kernels that multiply tiles are tested on processors that can't.
+struct SoftwareTiles {
+    TileShapes shapes{0, 0, 0};
+    uint8_t at[8][kTileRows][64];
+
+    template <class Number>
+    Number* row(int tile, int row) {
+        return (Number*)at[tile][row];
+    }
+
+    // sums[m][n] += `product` of 32 bits of row m and of step n's.
+    template <class Sum, class Product>
+    void multiply(int sums, int rows, int weights, Product product) {
+        for (int m = 0; m < shapes.rows[sums]; ++m)
+            for (int step = 0; step < shapes.rows[weights]; ++step)
+                for (int n = 0; n < shapes.bytes[sums] / 4; ++n)
+                    row<Sum>(sums, m)[n] = product(row<Sum>(sums, m)[n], row<uint8_t>(rows, m) + 4 * step,
+                                                   row<uint8_t>(weights, step) + 4 * n);
+    }
+};
+
+inline SoftwareTiles& software_tiles() {
+    thread_local SoftwareTiles tiles;
+    return tiles;
+}
+
+inline void shape_tiles(const TileShapes& shapes) {
+    software_tiles().shapes = shapes;
+    memset(software_tiles().at, 0, sizeof software_tiles().at);
+}
+
+inline void release_tiles() { shape_tiles({0, 0, 0}); }
+
+template <int N>
+inline void clear_tile() {
+    memset(software_tiles().at[N], 0, sizeof software_tiles().at[N]);
+}
+
+template <int N>
+inline void load_tile(const void* from, int64_t stride) {
+    auto& tiles = software_tiles();
+    clear_tile<N>();
+    for (int i = 0; i < tiles.shapes.rows[N]; ++i)
+        memcpy(tiles.at[N][i], (const char*)from + i * stride, tiles.shapes.bytes[N]);
+}
+
+template <int N>
+inline void store_tile(void* to, int64_t stride) {
+    auto& tiles = software_tiles();
+    for (int i = 0; i < tiles.shapes.rows[N]; ++i)
+        memcpy((char*)to + i * stride, tiles.at[N][i], tiles.shapes.bytes[N]);
+}
+
+template <int Sums, int Rows, int Weights>
+inline void multiply_tiles_of_pairs() {
+    auto of = [](const uint8_t* at, int place) {
+        const uint32_t bits = (uint32_t)(at[2 * place] | at[2 * place + 1] << 8) << 16;
+        float x;
+        memcpy(&x, &bits, 4);
+        return x;
+    };
+    software_tiles().multiply<float>(Sums, Rows, Weights, [&](float sum, const uint8_t* x, const uint8_t* w) {
+        return sum + of(x, 0) * of(w, 0) + of(x, 1) * of(w, 1);
+    });
+}
+
+template <int Sums, int Rows, int Weights>
+inline void multiply_tiles_of_quads() {
+    software_tiles().multiply<int32_t>(Sums, Rows, Weights, [](int32_t sum, const uint8_t* x, const uint8_t* w) {
+        for (int i = 0; i < 4; ++i) sum += (int8_t)x[i] * w[i];
+        return sum;
+    });
+}
+
+#endif
+
+// While it lives, its thread may multiply tiles.
+struct Tiling {
+    ~Tiling() {
+        if (kTiles) release_tiles();
+    }
+};
+
+}  // namespace
+}  // namespace djl

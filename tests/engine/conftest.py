@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from djl_python.engine.native.chooser import NativeChooser
-from djl_python.engine.native.library import UnavailableError
 from djl_python.engine.native.pool import Pool
+from tests.kernels import kernels_or_skip
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -21,10 +21,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def native_chooser() -> Iterator[NativeChooser]:
     """Skips where there are no native kernels."""
-    try:
-        pool = Pool(2)
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    pool = kernels_or_skip(lambda: Pool(2))
     chooser = NativeChooser(pool)
     yield chooser
     chooser.close()

@@ -12,13 +12,14 @@ from torch import Tensor
 from djl_python.engine.coded_linear import CodedLinear
 from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
-from djl_python.engine.native.library import UnavailableError, library
+from djl_python.engine.native.library import library
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.kernels import kernels_or_skip
 
 PROMPT = list(range(3, 60))
 GPTQ, AWQ, COMPRESSED = Method("gptq", symmetric=True), Method("gemm"), Method("pack-quantized")
@@ -68,10 +69,7 @@ def generated(path: Path, **settings: str) -> tuple[list[int], str]:
 @pytest.mark.parametrize(("architecture", "method"), CASES, ids=str)
 def test_the_engine_runs_them(tmp_path: Path, architecture: str, method: Method, kernels: str) -> None:
     if kernels == "native":
-        try:
-            library()
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+        kernels_or_skip(library)
     path = coded(tmp_path, architecture, method)
     logits = logits_of(path / "dense")
     asked = {"quantize": method.name} if method.name in ("gptq", "awq") else {}

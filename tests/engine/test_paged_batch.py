@@ -10,20 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from djl_python.engine.native.library import UnavailableError, library
+from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
-
-
-def native_kernels_run_here() -> bool:
-    try:
-        library()
-    except UnavailableError:
-        return False
-    return True
+from tests.kernels import kernels_or_skip
 
 
 def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
@@ -68,10 +61,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, tmp_path: Path
 ) -> None:
-    if kernels == "native" and not native_kernels_run_here():
-        pytest.skip("no native kernels here")
-    if kernels == "native" and architecture not in NATIVE:
-        kernels = "auto"  # for parts of it
+    if kernels == "native":
+        kernels_or_skip(library)
     path = build_checkpoint(tmp_path, architecture)
     batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
@@ -123,8 +114,7 @@ def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path)
 @pytest.mark.parametrize("architecture", HYBRID)
 def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Path) -> None:
     """What was computed of it isn't computed again, and what follows is what follows without that."""
-    if not native_kernels_run_here():
-        pytest.skip("no native kernels here")
+    kernels_or_skip(library)
     path = build_checkpoint(tmp_path, architecture)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     batch = open_batch(path)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from djl_python.engine.attention import How, LayerShape, PagedCache, attention
 from djl_python.engine.native.cache import NativeCache
-from djl_python.engine.native.library import UnavailableError
 from djl_python.engine.native.pool import Pool
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_cache import TorchCache
 from djl_python.types import SamplingParams
+from tests.kernels import kernels_or_skip
 
 BLOCKS, SIZE = 64, 16
 PLAIN = How(0.2, 0, 0.0, None)
@@ -32,10 +32,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         return TorchCache(layers, BLOCKS, SIZE, torch.float32, torch.device("cpu"))
 
     def native_cache(layers: list[LayerShape]) -> PagedCache:
-        try:
-            pools.append(Pool(2))
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+        pools.append(kernels_or_skip(lambda: Pool(2)))
         assert NativeCache.fits(layers, SIZE, torch.float32)
         return NativeCache(layers, BLOCKS, SIZE, torch.float32, pools[-1])
 

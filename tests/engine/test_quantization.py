@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from djl_python.engine.linears import QuantizedLinear, on_torch, replace_linears_
-from djl_python.engine.native.library import UnavailableError, library
+from djl_python.engine.native.library import library
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.quantization import GROUP, Quantize, quantized
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.kernels import kernels_or_skip
 
 
 def a_weight(n: int = 96, k: int = 3 * GROUP) -> Tensor:
@@ -153,10 +154,7 @@ def test_the_engine_runs_rounded_models(
         assert "keeps its experts as they are" in caplog.text
     else:
         assert logits[on_torch[0]] > good_enough
-    try:
-        library()
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    kernels_or_skip(library)
     native, how = generated(path, quantize=quantize, kernels="native")
     assert f"with {quantize} weights on cpu (native kernels, AVX" in how
     assert logits[native[0]] > good_enough

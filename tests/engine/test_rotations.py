@@ -16,14 +16,16 @@ from transformers import (
     PretrainedConfig,
 )
 
+from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.rotations import contexts
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import VOCABULARY
+from tests.kernels import kernels_or_skip
 
-from .test_paged_batch import generate, native_kernels_run_here, open_batch, run_to_end
+from .test_paged_batch import generate, open_batch, run_to_end
 
 NEAR, FAR = 64, 256
 _SHAPE: dict[str, Any] = {
@@ -64,8 +66,8 @@ ASKED = [(prompt(20), 30), (prompt(60), 40), (prompt(NEAR), 20), (prompt(NEAR + 
 @pytest.mark.parametrize("kernels", ["native", "torch"])
 def test_no_text_depends_on_how_long_others_are(kernels: str, tmp_path: Path) -> None:
     """All in one batch, in small pieces, twice, so that the second time prefixes are found."""
-    if kernels == "native" and not native_kernels_run_here():
-        pytest.skip("no native kernels here")
+    if kernels == "native":
+        kernels_or_skip(library)
     path = save(tmp_path, longrope())
     batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()

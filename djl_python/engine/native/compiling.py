@@ -93,13 +93,19 @@ def compile_kernels(processor: Processor, path: Path) -> None:
     flags = (*_flags(processor), f'-DDJL_FINGERPRINT="{fingerprint(processor)}"')
 
     def run(*arguments: str | Path) -> None:
-        done = subprocess.run(
-            [command, *flags, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
+        try:
+            done = subprocess.run(
+                [command, *flags, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as reason:
+            raise CompilationError(f"{command} failed: {reason}") from reason
         if done.returncode:
             raise CompilationError(f"{command} failed: {done.stderr.strip().splitlines()[-1:]}")
 
-    folder = Path(tempfile.mkdtemp(dir=path.parent))
+    try:
+        folder = Path(tempfile.mkdtemp(dir=path.parent))
+    except OSError as reason:
+        raise CompilationError(f"there is no place for the kernels: {reason}") from reason
 
     def compiled(source: Path) -> Path:
         made = folder / f"{source.stem}.o"

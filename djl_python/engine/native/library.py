@@ -70,7 +70,7 @@ def _may_use_tiles() -> bool:
 
     Linux gives it to whoever asks, from 5.16 on (its documentation of XSTATE); systems that stand in for it may not.
     """
-    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def begin_building() -> None:
@@ -102,19 +102,21 @@ def _found(processor: Processor) -> ctypes.CDLL | None:
 
 def _built(processor: Processor) -> ctypes.CDLL:
     """What was built here, now or before."""
-    path = _home() / f"kernels-{processor.name}-{fingerprint(processor)}.so"
+    path = Path.home() / ".cache" / "djl-serving" / f"kernels-{processor.name}-{fingerprint(processor)}.so"
     with _BUILDING:
         if not path.exists():
             log.info("building the CPU kernels for %s (once)", processor.name)
+            path = _writable(path.parent) / path.name
             compile_kernels(processor, path)
     return ctypes.CDLL(str(path))
 
 
-def _home() -> Path:
-    home = Path.home() / ".cache" / "djl-serving"
+def _writable(home: Path) -> Path:
+    """This directory; where a container has none, or one that is read-only, one that the next start won't find."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a container without a home: built again at each start
+        tempfile.TemporaryFile(dir=home).close()
+    except OSError:
         return Path(tempfile.mkdtemp(prefix="djl-serving-"))
     return home
 

@@ -13,7 +13,8 @@ import pytest
 from djl_python.engine.attention import register
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS
-from djl_python.engine.native.library import UnavailableError, library, processors_here
+from djl_python.engine.native.library import library, processors_here
+from tests.kernels import kernels_or_skip
 
 
 @pytest.fixture(autouse=True, scope="package", params=["best", "least", "tiles"])
@@ -29,10 +30,7 @@ def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         here = [one._replace(name="tiles", flags=("-DDJL_TILES_IN_SOFTWARE",)) for one in here[:1]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finding, "processors_here", lambda: here)
-        try:
-            found = library.__wrapped__()
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
+        found = kernels_or_skip(library.__wrapped__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("djl_python.engine.native.pool.library", lambda: found)
         register()

@@ -8,20 +8,26 @@ from pathlib import Path
 import pytest
 
 from djl_python.engine.native import library as finding
-from djl_python.engine.native.compiling import PROCESSORS, TILES, Processor, features_here, fingerprint
+from djl_python.engine.native.compiling import (
+    PROCESSORS,
+    TILES,
+    CompilationError,
+    Processor,
+    compile_kernels,
+    features_here,
+    fingerprint,
+)
 from djl_python.engine.native.library import UnavailableError, library, processors_here
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.kernels import kernels_or_skip
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels() -> None:
     """These tests find kernels of their own."""
-    try:
-        library()
-    except UnavailableError as reason:
-        pytest.skip(str(reason))
+    kernels_or_skip(library)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +83,40 @@ def test_kernels_that_cannot_be_loaded_are_built_instead(
     (package / processor.library).write_bytes(b"\x7fELF for another libc, " + fingerprint(processor).encode())
     assert Path(library.__wrapped__()._name).is_relative_to(home)
     assert "the CPU kernels that came with the package can't be loaded" in caplog.text
+
+
+def test_where_kernels_cannot_be_kept_they_are_built_for_this_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library.__wrapped__()
+    (path,) = kept(home)
+    (tmp_path / ".cache" / "djl-serving").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(finding, "compile_kernels", lambda processor, to: shutil.copy(path, to))
+
+    def cannot(dir: Path) -> None:
+        raise PermissionError(f"read-only file system: {dir}")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", cannot)
+    built = Path(library.__wrapped__()._name)
+    assert built.name == path.name
+    assert not built.is_relative_to(tmp_path / ".cache")
+
+
+def test_a_compiler_that_hangs_or_has_no_place_to_write_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    processor = processors_here()[0]
+    with pytest.raises(CompilationError, match="there is no place for the kernels"):
+        compile_kernels(processor, tmp_path / "nowhere" / processor.library)
+    hanging = tmp_path / "c++"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(hanging))
+    monkeypatch.setattr("djl_python.engine.native.compiling._TIMEOUT_S", 0.1)
+    with pytest.raises(CompilationError, match="timed out after"):
+        compile_kernels(processor, tmp_path / processor.library)
+    assert not (tmp_path / processor.library).exists()
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

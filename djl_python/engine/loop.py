@@ -6,6 +6,7 @@ the worker's death ends this process at once.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -48,11 +49,12 @@ class Inbox:
 
     def _read(self) -> None:
         reader = FrameReader()
-        while data := self._sock.recv(_READ_BYTES):
-            messages = reader.feed(data)
-            with self._arrived:
-                self._messages += messages
-                self._arrived.notify()
+        with contextlib.suppress(ConnectionError):  # from a worker that left without reading all that it was sent
+            while data := self._sock.recv(_READ_BYTES):
+                messages = reader.feed(data)
+                with self._arrived:
+                    self._messages += messages
+                    self._arrived.notify()
         os._exit(0)  # the worker is gone: nobody is left to compute for
 
 

@@ -72,6 +72,8 @@ class JsonParser(SyntaxParser):
             self._among_calls = False
             if self._calls_begun:
                 self._raw = ""
+            else:
+                self._release()
             self._state = self._after_array
             return True
         return self._read(CallReader(), self._item) if self._text[0] == "{" else self._not_a_call()
@@ -106,7 +108,7 @@ class MistralParser(JsonParser):
 
     _START: Final = "[TOOL_CALLS]"
     _NAME: Final = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
-    _NAME_SO_FAR: Final = re.compile(r"[\w.-]+(?:\[[A-Z_]*\]?\w*)*\s*")
+    _NAME_SO_FAR: Final = re.compile(r"[\w.-]+(?:\[(?:[A-Z_]*\])?\w*)*\s*")
     _ID_ALPHABET: Final = string.ascii_letters + string.digits
     markers = (_START, "[ARGS]", "[CALL_ID]")
 

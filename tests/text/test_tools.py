@@ -138,6 +138,8 @@ HEARD = [
     ("mistral", "a list: [1, [TOOL_C", "a list: [1, [TOOL_C", []),
     ("mistral", "[TOOL_CALLS] what now?", "[TOOL_CALLS] what now?", []),
     ("mistral", "[TOOL_CALLS][1, 2]", "[TOOL_CALLS][1, 2]", []),
+    ("mistral", "so [TOOL_CALLS] [] it is", "so [TOOL_CALLS] [] it is", []),
+    ("mistral", "[TOOL_CALLS]a" + "[AAAA" * 500 + "!", "[TOOL_CALLS]a" + "[AAAA" * 500 + "!", []),  # not in 2^500 ways
     ("pythonic", '[weather(city="a]b")]', "", [("weather", '{"city": "a]b"}')]),
     (
         "pythonic",

@@ -1,12 +1,10 @@
 """What setup.cfg can't say: the CPU kernels are compiled, for every kind of processor that they know.
 
-Whoever installs the wheel needs no compiler, and no start waits for one. Where there is no compiler now, or not for
-x86-64, the wheel has no kernels and is one for all platforms. An editable installation gets the kernels for the
-processor that it is made on.
+Whoever installs the wheel needs no compiler, and no start waits for one. Where there is no compiler now, or there are
+no kernels for the machine, the wheel has none and is one for all platforms. An editable installation gets the kernels
+for the processor that it is made on.
 """
 
-import platform
-import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -68,8 +66,7 @@ class WheelForAnyPython(bdist_wheel):
         return "py3", "none", platform_name
 
 
-can_compile = sys.platform == "linux" and platform.machine() == "x86_64" and compiling.compiler() is not None
 setup(
-    ext_modules=[Kernels(processor) for processor in compiling.PROCESSORS] if can_compile else [],
+    ext_modules=[Kernels(processor) for processor in compiling.PROCESSORS] if compiling.compiler() else [],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelForAnyPython},
 )

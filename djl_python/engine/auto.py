@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_taking
-from .native.library import begin_building, missing_features
+from .native.library import begin_building, lacking
 from .rolling_batch import EngineSettings, Progress
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
 def _will_run_natively(settings: EngineSettings) -> bool:
     """As far as can be said without torch."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not _has_gpu())
-    return on_cpu and settings.kernels != "torch" and settings.image_example is None and not missing_features()
+    return on_cpu and settings.kernels != "torch" and settings.image_example is None and not lacking()
 
 
 def _has_gpu() -> bool:

@@ -19,7 +19,7 @@ from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
-from .native.library import missing_features
+from .native.library import lacking
 from .rolling_batch import EngineSettings, Progress, rolling_batch_path
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class EngineClient:
         """
         check_options(config.option)
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
-        environment = engine_environment(config.option.kernels != "torch" and not missing_features())
+        environment = engine_environment(config.option.kernels != "torch" and not lacking())
         self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)

@@ -40,7 +40,7 @@ def repository_files() -> list[str]:
 
 
 #: Of the wheel: kernels for every processor, where there is a compiler for them.
-KERNELS = PROCESSORS if platform.machine() == "x86_64" and compiler() is not None else ()
+KERNELS = PROCESSORS if compiler() is not None else ()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,9 @@ def test_many_systems_have_all_that_the_kernels_need(wheel: zipfile.ZipFile, tmp
     result = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert result.returncode == 0, result.stderr
     (path,) = tmp_path.iterdir()
-    assert re.fullmatch(r"djl_serving-.+-py3-none-(many|musl)linux_\d+_\d+_x86_64(\..+)?\.whl", path.name)
+    assert re.fullmatch(
+        rf"djl_serving-.+-py3-none-(many|musl)linux_\d+_\d+_{platform.machine()}(\..+)?\.whl", path.name
+    )
     with zipfile.ZipFile(path) as named:
         assert {name for name in named.namelist() if not name.endswith("/")} == set(wheel.namelist())
 

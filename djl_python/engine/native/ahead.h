@@ -6,12 +6,11 @@
 
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "processor.h"
 #include "program.h"
 
 namespace djl {
@@ -37,8 +36,8 @@ struct Fetch {
 
     void operator()() {
         for (int line = 0; line < Lines; ++line) {
-            if constexpr (Once) _mm_prefetch(at + line * 64, _MM_HINT_NTA);
-            else _mm_prefetch(at + line * 64, _MM_HINT_T1);
+            if constexpr (Once) fetch_once(at + line * 64);
+            else fetch(at + line * 64);
         }
         at += stride;
     }
@@ -59,8 +58,8 @@ struct FetchBeside {
     int64_t stride;
 
     void operator()() {
-        _mm_prefetch(at, _MM_HINT_T1);
-        _mm_prefetch(other, _MM_HINT_T1);
+        fetch(at);
+        fetch(other);
         at += stride;
         other += stride;
     }

@@ -2,8 +2,7 @@
 
 #pragma once
 
-#include <immintrin.h>
-
+#include "processor.h"
 #include "program.h"
 
 namespace djl {
@@ -23,8 +22,6 @@ struct Pieces {
 
     const char* const* fetched(int piece) const { return at + piece + ahead; }
 };
-
-inline void fetch(const char* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 }  // namespace
 }  // namespace djl

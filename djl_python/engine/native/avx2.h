@@ -21,6 +21,7 @@ struct Ints {
 constexpr const char* kVectors = "AVX2";
 constexpr int kSums = 6;
 constexpr Shape kOfFloats{3, 2}, kOfExpanded{6, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
+constexpr bool kUnpacksOnce = true;
 
 // What `work` makes of both halves.
 template <class Work>
@@ -193,6 +194,11 @@ inline Ints load_longs(const uint16_t* from) {
             _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)(from + 4)))};
 }
 inline __m256i to_shorts(Ints x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), 0xd8); }
+// Of quads the first and third, then the others.
+inline void store_shorts_of_quads(int16_t* to, Ints x) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    _mm256_storeu_si256((__m256i*)to, _mm256_shuffle_epi8(to_shorts(x), order));
+}
 inline void store_bytes(int8_t* to, const Ints (&x)[4]) {
     for (int i = 0; i < 4; ++i) {
         const __m256i all = to_shorts(x[i]);

@@ -16,6 +16,7 @@ constexpr const char* kVectors = "AVX-512";
 constexpr int kSums = 24;
 constexpr Shape kOfFloats{12, 2}, kOfExpanded{12, 2}, kOfPairs{12, 2};
 constexpr Shape kOfQuads{6, 2};  // so that there are registers for integers and sums
+constexpr bool kUnpacksOnce = false;
 
 // The same number everywhere, of 32, 16 or 8 bits.
 inline Floats floats(float x) { return _mm512_set1_ps(x); }
@@ -82,6 +83,11 @@ inline void store_bytes(int8_t* to, const Ints (&x)[4]) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, mixed));
 }
 inline __m256i to_shorts(Ints x) { return _mm512_cvtepi32_epi16(x); }
+// Of quads the first and third, then the others.
+inline void store_shorts_of_quads(int16_t* to, Ints x) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    _mm256_storeu_si256((__m256i*)to, _mm256_shuffle_epi8(to_shorts(x), order));
+}
 
 // Every sixteenth number from an address on.
 inline Floats load_column(const float* from) {

@@ -9,6 +9,7 @@ import hashlib
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,13 +33,15 @@ class Processor(NamedTuple):
     """Processors that run the same machine code.
 
     Attributes:
+        machine: their family, as `platform.machine` calls it.
         features: what they have, as /proc/cpuinfo calls it.
-        flags: what else the compiler is told.
+        flags: what the compiler is told.
     """
 
     name: str
+    machine: str
     features: frozenset[str]
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...]
 
     @property
     def library(self) -> str:
@@ -46,23 +49,30 @@ class Processor(NamedTuple):
         return f"kernels-{self.name}.so"
 
 
-#: Which the kernels tell apart (vectors.h), best first.
-PROCESSORS: Final = (
-    Processor("amx", _AVX512_BF16 | TILES),
-    Processor("avx512-bf16", _AVX512_BF16),
-    Processor("avx512-vnni", _AVX512 | {"avx512_vnni"}),
-    Processor("avx512", _AVX512),
-    Processor("avx2-vnni", _AVX2 | {"avx_vnni"}),
-    Processor("avx2", _AVX2),
+def _x86(name: str, features: frozenset[str]) -> Processor:
+    names = (feature.replace("_", "-" if feature in TILES else "") for feature in sorted(features))
+    return Processor(name, "x86_64", features, tuple(f"-m{name}" for name in names))
+
+
+_ALL: Final = (
+    _x86("amx", _AVX512_BF16 | TILES),
+    _x86("avx512-bf16", _AVX512_BF16),
+    _x86("avx512-vnni", _AVX512 | {"avx512_vnni"}),
+    _x86("avx512", _AVX512),
+    _x86("avx2-vnni", _AVX2 | {"avx_vnni"}),
+    _x86("avx2", _AVX2),
+    Processor("neon-bf16", "aarch64", frozenset({"asimd", "bf16", "i8mm"}), ("-march=armv8.2-a+bf16+i8mm",)),
+    Processor("neon", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
 )
+#: Which the kernels tell apart (vectors.h) on machines of this family, best first; none, if they know none of them.
+PROCESSORS: Final = tuple(one for one in _ALL if sys.platform == "linux" and one.machine == platform.machine())
 
 
 def features_here() -> set[str]:
-    """What this machine's processor has, as /proc/cpuinfo calls it; nothing, where it is of another family."""
-    if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists():
-        return set()
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return set(next((line for line in lines if line.startswith("flags")), "").split())
+    """What this machine's processor has, as /proc/cpuinfo calls it; nothing, where that isn't told."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def compiler() -> str | None:
@@ -123,5 +133,4 @@ def compile_kernels(processor: Processor, path: Path) -> None:
 
 
 def _flags(processor: Processor) -> tuple[str, ...]:
-    features = (feature.replace("_", "-" if feature in TILES else "") for feature in sorted(processor.features))
-    return (*_FLAGS, *(f"-m{feature}" for feature in features), *processor.flags)
+    return (*_FLAGS, *processor.flags)

@@ -37,6 +37,34 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
         for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
 }
 
+// Weights that are read where they lie.
+struct PlainWeights {
+    static constexpr int lines = 4;  // of 64 bytes that hold a step
+    const char* at;
+
+    PlainWeights(const Op&, int, int, int, const char* at) : at(at) {}
+
+    template <int V>
+    struct Reader {
+        const char* from;
+
+        void read(Ints (&b)[V]) {
+            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 64);
+            from += lines * 64;
+        }
+    };
+
+    template <int V, class Work>
+    void read(int vector, const Work& work) const {
+        work(Reader<V>{at + vector * 64});
+    }
+
+    void correct(const char*, int64_t, int, float*) const {}
+
+    template <class Work>
+    void each_listed(const Work&) const {}
+};
+
 // What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, and the rows, all
 // expanded once.
 struct ExpandedToFloats {
@@ -99,10 +127,67 @@ private:
     }
 };
 
-// What many rows are multiplied with by tiles: some steps of two vectors of a part as pairs, with nothing left out, and the
-// rows as they are.
-template <class Part>
-struct ExpandedToTiles {
+// Some steps of V vectors of a part as pairs, and rows as they are.
+template <int V, int Most>
+struct ExpandedPairs {
+    template <class Part>
+    void take_rows(const Part& part, int from, int, int) {
+        rows = part.row(0, from);
+        stride = part.row(1, from) - rows;
+    }
+
+    template <class Part>
+    void take_weights(const Part& part, int from, int steps, int vector) {
+        part.template read<V>(from, vector, [&](auto reader) {
+            for (char* to = weights; to < weights + steps * kBytes; to += kBytes) {
+                Ints b[V];
+                reader.read(b);
+                for (int v = 0; v < V; ++v) store_ints(to + v * 64, b[v]);
+            }
+        });
+    }
+
+protected:
+    static constexpr int kBytes = V * 64;  // of a step
+
+    alignas(64) char weights[Most * kBytes];
+    const char* rows;
+    int64_t stride;  // bytes
+};
+
+// What many rows are multiplied with where to unpack weights costs as much as to multiply them: pairs.
+struct ExpandedToPairs : ExpandedPairs<kOfExpanded.vectors, kTwice> {
+    static constexpr Shape shape = kOfExpanded;
+    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+    static constexpr bool corrected = false;
+
+    static int steps_of(int left) { return evenly(left, kTwice); }
+
+    template <class Fetch>
+    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
+    }
+
+private:
+    struct Reader {
+        const char* from;
+
+        void read(Ints (&b)[shape.vectors]) {
+            for (int v = 0; v < shape.vectors; ++v) b[v] = load_ints(from + v * 64);
+            from += kBytes;
+        }
+    };
+
+    template <int R, class Fetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
+        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
+    }
+};
+
+constexpr int kTilesTogether = 16;  // along k: their weights stay in the first cache
+
+// What many rows are multiplied with by tiles: pairs, with nothing left out.
+struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     static constexpr Shape shape{2 * kTileRows, 2};
     static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
     static constexpr bool corrected = true;
@@ -110,23 +195,12 @@ struct ExpandedToTiles {
     // Whole tiles, and at the end what is less than one.
     static int steps_of(int left) {
         if (left < kTileSteps) return left;
-        const int tiles = left / kTileSteps;
-        return evenly(tiles, kMost) * kTileSteps;
+        return evenly(left / kTileSteps, kTilesTogether) * kTileSteps;
     }
 
-    void take_rows(const Part& part, int from, int, int) {
-        rows = part.row(0, from);
-        stride = part.row(1, from) - rows;
-    }
-
+    template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
-        part.template read<2>(from, vector, [&](auto reader) {
-            for (char* to = weights; to < weights + steps * kBytes; to += kBytes) {
-                Ints b[2];
-                reader.read(b);
-                for (int v = 0; v < 2; ++v) store_ints(to + v * 64, b[v]);
-            }
-        });
+        ExpandedPairs::take_weights(part, from, steps, vector);
         part.each_listed([&](int step, int column, int second, uint16_t weight) {
             if (step < from || step >= from + steps || column / 32 * 2 != vector) return;
             memcpy(weights + (step - from) * kBytes + column % 32 * 4 + second * 2, &weight, sizeof weight);
@@ -140,13 +214,7 @@ struct ExpandedToTiles {
     }
 
 private:
-    static constexpr int kMost = 16;         // tiles along k: their weights stay in the first cache
-    static constexpr int kBytes = 2 * 64;    // of a step
     static constexpr int64_t kPitch = kPanel * sizeof(float);  // of sums
-
-    alignas(64) char weights[kMost * kTileSteps * kBytes];
-    const char* rows;
-    int64_t stride;  // bytes
 
     // The first `low` rows and, with a second row of tiles, `high` more.
     template <int RowTiles, class Fetch>
@@ -193,9 +261,11 @@ template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
     static constexpr bool in_registers = true, divisible = true;
-    static constexpr bool in_tiles = F::pair == 2 && kTiles, expandable = in_tiles || (F::pair == 2 && !kMultipliesPairs);
+    static constexpr bool unpacked_once = kUnpacksOnce && lines < PlainWeights::lines;
+    static constexpr bool expandable = F::pair == 2 && (kTiles || !kMultipliesPairs || unpacked_once);
     static constexpr Shape shape = F::shape;
-    using Expanded = std::conditional_t<in_tiles, ExpandedToTiles<FloatPart>, ExpandedToFloats>;
+    using ExpandedToVectors = std::conditional_t<kMultipliesPairs, ExpandedToPairs, ExpandedToFloats>;
+    using Expanded = std::conditional_t<kTiles, ExpandedToTiles, ExpandedToVectors>;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
@@ -271,34 +341,6 @@ private:
 
     const Op& op;
     const int steps, length, parts, panel;
-};
-
-// Weights that are read where they lie.
-struct PlainWeights {
-    static constexpr int lines = 4;  // of 64 bytes that hold a step
-    const char* at;
-
-    PlainWeights(const Op&, int, int, int, const char* at) : at(at) {}
-
-    template <int V>
-    struct Reader {
-        const char* from;
-
-        void read(Ints (&b)[V]) {
-            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 64);
-            from += lines * 64;
-        }
-    };
-
-    template <int V, class Work>
-    void read(int vector, const Work& work) const {
-        work(Reader<V>{at + vector * 64});
-    }
-
-    void correct(const char*, int64_t, int, float*) const {}
-
-    template <class Work>
-    void each_listed(const Work&) const {}
 };
 
 }  // namespace

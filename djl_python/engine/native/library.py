@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import functools
 import logging
+import platform
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -54,7 +56,7 @@ def library() -> ctypes.CDLL:
             return _declared(_found(processor) or _built(processor))
         except CompilationError as reason:  # an old compiler may not know this processor, but the next
             reasons.append(str(reason))
-    raise UnavailableError(reasons[0] if reasons else f"the processor lacks {', '.join(sorted(missing_features()))}")
+    raise UnavailableError(reasons[0] if reasons else lacking())
 
 
 def processors_here() -> list[Processor]:
@@ -83,9 +85,12 @@ def begin_building() -> None:
     threading.Thread(target=build, name="kernels", daemon=True).start()
 
 
-def missing_features() -> set[str]:
-    """What the kernels need and this processor doesn't have."""
-    return set(PROCESSORS[-1].features - features_here())
+def lacking() -> str:
+    """Why there can't be kernels on this machine; empty if there can."""
+    if not PROCESSORS:
+        return f"there are none for {sys.platform} on {platform.machine()}"
+    missing = PROCESSORS[-1].features - features_here()
+    return f"the processor lacks {', '.join(sorted(missing))}" if missing else ""
 
 
 def _found(processor: Processor) -> ctypes.CDLL | None:

@@ -7,7 +7,6 @@
 
 #pragma once
 
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "ahead.h"
+#include "processor.h"
 #include "program.h"
 
 namespace djl {
@@ -154,7 +154,7 @@ private:
             if (sleeping.load(std::memory_order_seq_cst)) wake_all(passed);
         }
         for (int spins = 0; !has_passed(op); ++spins) {
-            _mm_pause();
+            pause();
             if (spins < kPatience) continue;
             sleeping.fetch_add(1, std::memory_order_seq_cst);
             const uint32_t now = passed.load(std::memory_order_seq_cst);
@@ -201,7 +201,7 @@ struct Pool {
         while (true) {
             uint32_t now;
             for (int spins = 0; (now = generation.load(std::memory_order_acquire)) == seen || now % 2; ++spins) {
-                if (spins < follow_spins) _mm_pause();
+                if (spins < follow_spins) pause();
                 else {
                     sleeping.fetch_add(1, std::memory_order_seq_cst);
                     sleep_while(generation, now);

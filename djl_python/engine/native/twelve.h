@@ -14,6 +14,7 @@
 
 #include "formats.h"
 #include "pool.h"
+#include "processor.h"
 #include "program.h"
 
 namespace djl {
@@ -103,8 +104,8 @@ struct TwelveWeights {
             auto from = (const uint8_t*)at + (int64_t)(k / 2) * kStepBytes;
             if (k % 2 == 0) {  // each step is a line or two that nobody has read lately
                 auto soon = (const char*)from + kColumnAhead * kStepBytes + column % 16 / 4 * 16;
-                _mm_prefetch(soon + 64 * group, _MM_HINT_T0);
-                _mm_prefetch(soon + 128, _MM_HINT_T0);
+                fetch_first(soon + 64 * group);
+                fetch_first(soon + 128);
             }
             const int word = column % 16 * 2 + k % 2;
             const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;

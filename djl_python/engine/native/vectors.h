@@ -2,8 +2,9 @@
 //
 // A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are taken for integers of any size, a `Lanes` a bit for
 // each of sixteen numbers. Processors with AVX-512 have them as they are (avx512.h); others with AVX2 as pairs of half the
-// size (avx2.h). Both files define the same functions, how many vectors of sums stay in registers (kSums), and the tiles of
-// sums that do together with what they are made of. `+ - * /` are those of numbers in fp32, `& |` those of bits.
+// size (avx2.h), ARM's as four quarters (neon.h). All define the same functions, how many vectors of sums stay in registers
+// (kSums), the tiles of sums that do together with what they are made of, and whether many rows had better share weights
+// that are unpacked once (kUnpacksOnce). `+ - * /` are those of numbers in fp32, `& |` those of bits.
 
 #pragma once
 
@@ -27,8 +28,10 @@ struct Shape {
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "avx512.h"
-#else
+#elif defined(__AVX2__)
 #include "avx2.h"
+#else
+#include "neon.h"
 #endif
 
 namespace djl {
@@ -38,7 +41,7 @@ namespace {
 inline Floats first_of_pairs(Ints x) { return as_floats(shift_left<16>(x)); }
 inline Floats second_of_pairs(Ints x) { return as_floats(x & ints((int32_t)0xffff0000)); }
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 constexpr bool kMultipliesPairs = true;
 #else
 constexpr bool kMultipliesPairs = false;
@@ -51,14 +54,13 @@ inline Floats add_pairs(Floats sum, Ints b, Ints a) {
 
 // Four activations of a row of integers: a vector of quads of bytes; or, where these aren't multiplied at once, of pairs
 // of shorts, the first and third and then the others, as the bytes of weights are two sorts of shorts.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
 using Code = int8_t;
 inline void store_codes(Code* to, const Ints (&x)[4]) { store_bytes(to, x); }
 #else
 using Code = int16_t;
 inline void store_codes(Code* to, const Ints (&x)[4]) {
-    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-    for (int i = 0; i < 4; ++i) _mm256_storeu_si256((__m256i*)to + i, _mm256_shuffle_epi8(to_shorts(x[i]), order));
+    for (int i = 0; i < 4; ++i) store_shorts_of_quads(to + 16 * i, x[i]);
 }
 inline void add_quads(Ints& sum, Ints b, Ints first, Ints second) {
     const Ints even = multiply_pairs(b & shorts(255), first), odd = multiply_pairs(shift_shorts_right<8>(b), second);

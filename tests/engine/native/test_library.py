@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from pathlib import Path
 
@@ -127,11 +128,22 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "features_here", lambda: {"avx", "f16c", "sse4_2"})
-    with pytest.raises(UnavailableError, match="the processor lacks avx2, fma"):
+    monkeypatch.setattr(finding, "features_here", lambda: {"f16c", "sse4_2"})
+    lacks = ", ".join(sorted(PROCESSORS[-1].features - {"f16c"}))
+    with pytest.raises(UnavailableError, match=f"the processor lacks {lacks}"):
         library.__wrapped__()
 
 
+def test_a_machine_of_another_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "PROCESSORS", ())
+    with pytest.raises(UnavailableError, match=f"there are none for linux on {platform.machine()}"):
+        library.__wrapped__()
+
+
+has_tiles = pytest.mark.skipif(platform.machine() != "x86_64", reason="no such processors have tiles")
+
+
+@has_tiles
 @pytest.mark.parametrize("allowed", [True, False])
 def test_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
     monkeypatch.setattr(finding, "features_here", lambda: set().union(*(one.features for one in PROCESSORS)))
@@ -139,6 +151,7 @@ def test_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> 
     assert processors_here() == list(PROCESSORS if allowed else PROCESSORS[1:])
 
 
+@has_tiles
 def test_a_system_without_tiles_does_not_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
     if features_here() >= TILES:
         pytest.skip("this processor has them")
@@ -151,7 +164,7 @@ def test_a_compiler_that_does_not_know_this_processor_makes_kernels_for_an_older
 ) -> None:
     library.__wrapped__()
     (path,) = kept(home)
-    newest = Processor("newest", frozenset({"avx4096"}))
+    newest = Processor("newest", platform.machine(), frozenset(), ("-mavx4096",))
     monkeypatch.setattr(finding, "processors_here", lambda: [newest, *processors_here()])
     assert library.__wrapped__()._name == str(path)
     assert kept(home) == [path]  # what failed has left nothing behind

@@ -1,0 +1,26 @@
+// What is a processor's own beside its vectors: hints for its caches, and for a thread that waits.
+
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace djl {
+
+#if defined(__x86_64__)
+// Begin to take a line: to the first cache, to the second, or to leave nothing in the larger ones.
+inline void fetch_first(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }
+inline void fetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T1); }
+inline void fetch_once(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_NTA); }
+
+inline void pause() { _mm_pause(); }
+#else
+inline void fetch_first(const void* at) { __builtin_prefetch(at, 0, 3); }
+inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
+inline void fetch_once(const void* at) { __builtin_prefetch(at, 0, 0); }
+
+inline void pause() { asm volatile("yield"); }
+#endif
+
+}  // namespace djl

@@ -84,7 +84,11 @@ class LoadedModel(Protocol):
     capacity: int  # calls that its worker takes at once
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """The tokens of a text, special ones included (with an empty span)."""
+        """The tokens of a text, special ones included (with an empty span).
+
+        Raises:
+            ContextLengthError: they are too many to be listed.
+        """
         ...
 
     def render(self, chat: Chat) -> str:

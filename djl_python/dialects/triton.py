@@ -157,5 +157,5 @@ class TritonDialect(Dialect):
 def _message(error: ServingError) -> str:
     """In Triton's names."""
     if isinstance(error, ContextLengthError):
-        return ContextLengthError(error.prompt_tokens, error.max_new_tokens, error.limit, TEXT_INPUT).message
+        return TEXT_INPUT + error.message.removeprefix(error.field or "")
     return error.message

@@ -13,6 +13,7 @@ from typing import Final
 from . import registry
 from .config import ModelConfig
 from .handlers.checks import check
+from .sources import shown_url
 from .user_module import put_on_path, user_file
 from .user_source import UserSource
 from .worker.entry_point import DEFAULT_FUNCTION, Place, locate, no_attribute, no_function, no_module
@@ -40,7 +41,8 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
     if file and not config.option.python_executable:
         UserSource(Path(config.path, file))  # imported for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}{formatters}"
+    checkpoint = shown_url(config.option.model_id) or config.path
+    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}"
 
 
 def _of_file(config: ModelConfig, place: Place) -> str:

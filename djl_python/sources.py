@@ -7,7 +7,9 @@ downloaded or unpacked appears in the cache directory whole or not at all, also 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import importlib
+import re
 import shutil
 import tarfile
 import tempfile
@@ -24,6 +26,9 @@ from .registry import load_object, path_of
 
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
 DOWNLOAD_TIMEOUT_S: Final = 60
+
+#: A URL's user and password, which may have a / that should have been escaped.
+LOGIN: Final = re.compile(r"(?<=://)(?:[^\s,/?#]*|[^\s,/?#@:]+:(?!\d+[/?#])[^\s,?#]*)@")
 
 #: What a checkpoint needs of a hub repository. A second copy of the weights is left there.
 _HUB_FILES: Final = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
@@ -103,7 +108,14 @@ def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> 
 
 
 def _source_of(url: str) -> str:
-    return path_of(SOURCES, scheme_of(url) or "file", f"model {url}: scheme")
+    if scheme_of(url) and LOGIN.search(url):
+        raise ConfigError(f"{shown_url(url)}: expected no user and password in the URL: nobody would send them")
+    return path_of(SOURCES, scheme_of(url) or "file", f"model {shown_url(url)}: scheme")
+
+
+def shown_url(url: str) -> str:
+    """A model's URL as it may be shown: without user, password and query (a signature, perhaps). A path stays."""
+    return re.split("[?#]", LOGIN.sub("", url))[0] if scheme_of(url) else url
 
 
 def scheme_of(url: str) -> str:
@@ -148,7 +160,7 @@ class HttpSource:
         self._cache_dir = cache_dir
 
     def fetch(self, uri: str, revision: str = "") -> Path:
-        shown = uri.partition("?")[0]  # a query may be a signature
+        shown = shown_url(uri)
         with tempfile.NamedTemporaryFile(prefix="djl-download-") as file:
             digest = hashlib.sha256()
             try:
@@ -161,6 +173,8 @@ class HttpSource:
                 raise ConfigError(f"{shown}: the server answered {exc.code} {exc.reason}") from None
             except (OSError, ValueError) as exc:
                 raise ConfigError(f"{shown}: can't be downloaded: {_one_line(exc)}") from exc
+            except http.client.HTTPException as exc:  # which may quote the URL
+                raise ConfigError(f"{shown}: can't be downloaded ({type(exc).__name__})") from exc
             file.flush()
             name = PurePosixPath(urlsplit(uri).path).name or "download"
             return _cached(self._cache_dir, name, digest.hexdigest(), lambda to: _unpack(Path(file.name), to, shown))
@@ -183,7 +197,7 @@ class S3Source:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             objects = self._objects(prefix, [item for page in pages for item in page.get("Contents", ())])
             if not objects:
-                raise ConfigError(f"{uri}: there is nothing")
+                raise ConfigError(f"{shown_url(uri)}: there is nothing")
 
             def fill(staging: Path) -> None:
                 for key, relative, _ in objects:
@@ -194,7 +208,7 @@ class S3Source:
             version = "\n".join(f"{key} {tag}" for key, _, tag in objects)
             directory = _cached(self._cache_dir, PurePosixPath(prefix).name or bucket, f"{uri}\n{version}", fill)
         except (exceptions.BotoCoreError, exceptions.ClientError, download_errors.Boto3Error, OSError) as exc:
-            raise ConfigError(f"{uri}: {_one_line(exc)}") from exc
+            raise ConfigError(f"{shown_url(uri)}: {_one_line(exc)}") from exc
         archive = directory / PurePosixPath(prefix).name
         if archive.name.lower().endswith(ARCHIVE_SUFFIXES) and archive.is_file():
             return LocalSource(self._cache_dir).fetch(str(archive))
@@ -319,7 +333,9 @@ def _extra(module: str, extra: str, uri: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"{uri}: needs {exc.name}; install it with: pip install 'djl-serving[{extra}]'") from exc
+        raise ConfigError(
+            f"{shown_url(uri)}: needs {exc.name}; install it with: pip install 'djl-serving[{extra}]'"
+        ) from exc
 
 
 def _one_line(error: BaseException) -> str:

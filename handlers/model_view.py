@@ -10,6 +10,7 @@ from djl_python.config import ModelConfig
 from djl_python.dialects.base import TokenSpan
 from djl_python.errors import ContextLengthError
 from djl_python.protocol import Opened
+from djl_python.sources import shown_url
 from djl_python.text.long_texts import is_long, least_tokens
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import Chat
@@ -40,7 +41,7 @@ class ModelView:
         capacity: int,
     ) -> None:
         self.config = config
-        self.model_id = config.option.model_id or config.name
+        self.model_id = shown_url(config.option.model_id) or config.name
         self.dtype = limits.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
         self.max_model_len = limits.max_model_len
         self.capacity = capacity

@@ -12,7 +12,7 @@ from typing import Final
 
 from . import registry
 from .config import ModelConfig
-from .handlers.checks import check
+from .handlers.checks import check, without_effect
 from .sources import shown_url
 from .user_module import put_on_path, user_file
 from .user_source import UserSource
@@ -22,7 +22,7 @@ BUILT_IN_HANDLER: Final = "text-generation"
 
 
 def handler_of(config: ModelConfig) -> str:
-    """Which handler the worker will load, in words.
+    """Which handler the worker will load, in words; a line follows for each setting that the built-in one ignores.
 
     Raises:
         ModelLoadError, ConfigError: none, or it would not load.
@@ -42,7 +42,8 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
         UserSource(Path(config.path, file))  # imported for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
     checkpoint = shown_url(config.option.model_id) or config.path
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}"
+    remarks = "".join(f"\n  warning: {remark}" for remark in without_effect(config))
+    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
 
 
 def _of_file(config: ModelConfig, place: Place) -> str:

@@ -26,6 +26,7 @@ from .registry import load_object, path_of
 
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
 DOWNLOAD_TIMEOUT_S: Final = 60
+INSTALL_S3: Final = "pip install 'djl-serving[s3]'"
 
 #: A URL's user and password, which may have a / that should have been escaped.
 LOGIN: Final = re.compile(r"(?<=://)(?:[^\s,/?#]*|[^\s,/?#@:]+:(?!\d+[/?#])[^\s,?#]*)@")
@@ -189,8 +190,8 @@ class S3Source:
         self._cache_dir = cache_dir
 
     def fetch(self, uri: str, revision: str = "") -> Path:
-        boto3, exceptions = _extra("boto3", "s3", uri), _extra("botocore.exceptions", "s3", uri)
-        download_errors = _extra("boto3.exceptions", "s3", uri)
+        boto3, exceptions = _import("boto3", uri), _import("botocore.exceptions", uri)
+        download_errors = _import("boto3.exceptions", uri)
         bucket, prefix = urlsplit(uri).netloc, urlsplit(uri).path.strip("/")
         try:
             client = boto3.client("s3")
@@ -329,13 +330,11 @@ def _stem(name: str) -> str:
     return name.removesuffix(name[len(name) - len(suffix) :]) or "model"
 
 
-def _extra(module: str, extra: str, uri: str) -> Any:
+def _import(module: str, uri: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"{shown_url(uri)}: needs {exc.name}; install it with: pip install 'djl-serving[{extra}]'"
-        ) from exc
+        raise ConfigError(f"{shown_url(uri)}: needs {exc.name}; install it with: {INSTALL_S3}") from exc
 
 
 def _one_line(error: BaseException) -> str:

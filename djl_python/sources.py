@@ -310,7 +310,7 @@ def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
                 zipped.extractall(staging)
         elif tarfile.is_tarfile(archive):
             with tarfile.open(archive) as tar:
-                tar.extractall(staging, filter="data")
+                tar.extractall(staging, filter="data")  # new in Python 3.11.4
         else:
             raise ConfigError(f"{shown}: neither a zip nor a tar archive")
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as exc:

@@ -34,6 +34,17 @@ def test_extras_that_are_named_exist() -> None:
     assert {"images", "s3"} <= named <= set(setup["options.extras_require"])
 
 
+def test_everybody_needs_the_same_python() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    least = setup["options"]["python_requires"].removeprefix(">=")
+    assert tuple(map(int, least.split("."))) >= (3, 11, 4), "tarfile's filters"
+    assert f"Python {least} or newer" in TEXT
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert makefile.count(f"Python {least} or newer") == 2
+    assert f"sys.version_info >= ({least.replace('.', ', ')})" in makefile
+
+
 def test_decisions_are_numbered_and_short() -> None:
     text = (ROOT / "djl_python" / "DECISIONS.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]

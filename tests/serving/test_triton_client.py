@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
-
-triton = pytest.importorskip("tritonclient.http")
-from tritonclient.utils import InferenceServerException  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ Progress = Callable[[str, int, int], None]
 ROLLING_BATCHES: Final = {
     "auto": "djl_python.engine.auto:open_batch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
-    "fake": "djl_python.testing:FakeRollingBatch",
 }
 
 

@@ -292,7 +292,6 @@ async def test_the_engine_is_measured(served: Served) -> None:
         "waiting_requests": 1,
         "kv_cache_blocks_used": 5,
         "kv_cache_blocks_total": 20,
-        "kv_cache_usage_ratio": 0.25,
     }
     assert served.metrics.observations["engine_step_seconds"] == [0.01] * 4
 

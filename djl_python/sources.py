@@ -39,8 +39,6 @@ _HUB_DUPLICATES: Final = ["original/*", "consolidated*.safetensors", "onnx/*"]
 class ModelSource(Protocol):
     """One kind of place. A class is made with the cache directory, and named in SOURCES by the schemes it serves."""
 
-    scheme: str
-
     def fetch(self, uri: str, revision: str) -> Path:
         """The local directory with what `uri` names; downloaded if need be. `revision` is "" for the default.
 
@@ -130,8 +128,6 @@ def scheme_of(url: str) -> str:
 class LocalSource:
     """A directory as it stands; an archive, unpacked."""
 
-    scheme = "file"
-
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
 
@@ -154,8 +150,6 @@ class LocalSource:
 
 class HttpSource:
     """An archive behind http or https. It is downloaded at every start, and unpacked when it has changed."""
-
-    scheme = "http"
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -183,8 +177,6 @@ class HttpSource:
 
 class S3Source:
     """Everything under s3://bucket/prefix. Downloaded again when an object has changed."""
-
-    scheme = "s3"
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -234,8 +226,6 @@ class S3Source:
 
 class HubSource:
     """A repository of the Hugging Face Hub, in the hub client's own cache."""
-
-    scheme = "hf"
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir

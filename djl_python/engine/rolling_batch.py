@@ -31,7 +31,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model_path: str
-    model_dir: str = ""
     trust_remote_code: bool = False
     dtype: str = "auto"
     device: str = "auto"

@@ -40,8 +40,12 @@ LIBRARIES = {
     "tornado": {"server"},
     "prometheus_client": {"server"},
 }
-#: The three boundaries, where any error becomes an answer: worker service, engine loop, supervisor.
-BOUNDARIES = ("djl_python/worker/service", "djl_python/engine/loop", "djl_python/server/supervisor")
+#: The three boundaries, where any error becomes an answer: worker service, engine loop, supervisor. And where Pillow
+#: reads clients' images.
+BOUNDARIES = (
+    *("djl_python/worker/service", "djl_python/engine/loop", "djl_python/server/supervisor"),
+    "handlers/image_sources",
+)
 
 
 @dataclass(frozen=True)

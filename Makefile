@@ -1,4 +1,4 @@
-# serve, test, check, bench, wheel, docs, clean. Needs Python 3.11 or newer with venv; everything else goes into .venv.
+# serve, test, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything else goes into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
 #   make serve TORCH=torch                             another torch (see README, "Another torch"); first run only
@@ -52,7 +52,7 @@ clean:
 # --- What has been installed, as stamp files in the environment it was installed into.
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; try make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11, 4) or sys.exit("Python 3.11.4 or newer is needed; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 # torch goes first, alone: its newest release would bring gigabytes of CUDA libraries, and whoever chooses another

@@ -12,7 +12,8 @@ from typing import Final
 
 from . import registry
 from .config import ModelConfig
-from .handlers.checks import check
+from .handlers.checks import check, without_effect
+from .sources import shown_url
 from .user_module import put_on_path, user_file
 from .user_source import UserSource
 from .worker.entry_point import DEFAULT_FUNCTION, Place, locate, no_attribute, no_function, no_module
@@ -21,7 +22,7 @@ BUILT_IN_HANDLER: Final = "text-generation"
 
 
 def handler_of(config: ModelConfig) -> str:
-    """Which handler the worker will load, in words.
+    """Which handler the worker will load, in words; a line follows for each setting that the built-in one ignores.
 
     Raises:
         ModelLoadError, ConfigError: none, or it would not load.
@@ -40,7 +41,9 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
     if file and not config.option.python_executable:
         UserSource(Path(config.path, file))  # imported for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {config.option.model_id or config.path}{formatters}"
+    checkpoint = shown_url(config.option.model_id) or config.path
+    remarks = "".join(f"\n  warning: {remark}" for remark in without_effect(config))
+    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
 
 
 def _of_file(config: ModelConfig, place: Place) -> str:

@@ -67,16 +67,25 @@ class ContextLengthError(ParameterError):
     Attributes:
         prompt_tokens, max_new_tokens: of the request; `max_new_tokens` is None where the prompt alone is too long.
         limit: the model's context, in tokens; for a prompt alone, one more than it may have.
+        given: `prompt_tokens` in words, which are "at least ..." where nobody counted on.
     """
 
     kind = "context_length"
 
     def __init__(
-        self, prompt_tokens: int, max_new_tokens: int | None, limit: int, field: str = "inputs", reason: str = ""
+        self,
+        prompt_tokens: int,
+        max_new_tokens: int | None,
+        limit: int,
+        field: str = "inputs",
+        reason: str = "",
+        *,
+        at_least: bool = False,
     ) -> None:
+        self.given = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
         if max_new_tokens is None:
             reason = reason or f"the model's context is {limit} tokens, and one is for the answer"
-            what = f"{prompt_tokens} tokens, expected at most {limit - 1} ({reason}); "
+            what = f"{self.given} tokens, expected at most {limit - 1} ({reason}); "
             what += "parameters.truncate shortens a prompt"
         else:
             what = f"{prompt_tokens} tokens and {max_new_tokens} to generate, expected at most {limit} together"

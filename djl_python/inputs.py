@@ -263,7 +263,7 @@ class Input:
         """A content entry in DJL's NDList, .npy or .npz format, as a list of numpy arrays.
 
         Raises:
-            PayloadError: none of these formats.
+            PayloadError: none of these formats, or an archive of more than 256 MiB when unpacked.
         """
         from .np_util import from_nd_list
 
@@ -273,7 +273,7 @@ class Input:
         """A content entry in .npz format, as a list of numpy arrays.
 
         Raises:
-            PayloadError: not that format.
+            PayloadError: not that format, or more than 256 MiB when unpacked.
         """
         from .np_util import from_npz
 

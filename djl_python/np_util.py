@@ -25,6 +25,10 @@ _VERSION: Final = 3
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
 
+#: Of an archive's arrays together: four times as much as a body may have by default. What is compressed well can hold a
+#: thousand times what was sent.
+MAX_NPZ_BYTES: Final = 256 * 2**20
+
 #: What numpy, and the libraries it reads with, raise for bytes that are no array, or say that they are a huge one.
 _MALFORMED: Final = (
     *(ValueError, TypeError, AttributeError, KeyError, SyntaxError, RecursionError),  # a header's text
@@ -84,10 +88,14 @@ def from_npz(data: bytes) -> list[Array]:
     """.npz -> its arrays, in order. Object arrays (pickles) are refused.
 
     Raises:
-        PayloadError: not that format.
+        PayloadError: not that format, or unpacked larger than MAX_NPZ_BYTES.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            # By name, as they are read: of entries with the same name the last one is, each time.
+            size = sum(archive.zip.getinfo(name).file_size for name in archive.zip.namelist())
+            if size > MAX_NPZ_BYTES:
+                raise PayloadError(f"an .npz archive of {size} bytes, expected at most {MAX_NPZ_BYTES} when unpacked")
             return [archive[name] for name in archive.files]
     except _MALFORMED as exc:
         raise PayloadError(f"not an .npz archive: {exc}") from exc

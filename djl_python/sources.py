@@ -7,7 +7,9 @@ downloaded or unpacked appears in the cache directory whole or not at all, also 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import importlib
+import re
 import shutil
 import tarfile
 import tempfile
@@ -24,6 +26,10 @@ from .registry import load_object, path_of
 
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
 DOWNLOAD_TIMEOUT_S: Final = 60
+INSTALL_S3: Final = "pip install 'djl-serving[s3]'"
+
+#: A URL's user and password, which may have a / that should have been escaped.
+LOGIN: Final = re.compile(r"(?<=://)(?:[^\s,/?#]*|[^\s,/?#@:]+:(?!\d+[/?#])[^\s,?#]*)@")
 
 #: What a checkpoint needs of a hub repository. A second copy of the weights is left there.
 _HUB_FILES: Final = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
@@ -32,8 +38,6 @@ _HUB_DUPLICATES: Final = ["original/*", "consolidated*.safetensors", "onnx/*"]
 
 class ModelSource(Protocol):
     """One kind of place. A class is made with the cache directory, and named in SOURCES by the schemes it serves."""
-
-    scheme: str
 
     def fetch(self, uri: str, revision: str) -> Path:
         """The local directory with what `uri` names; downloaded if need be. `revision` is "" for the default.
@@ -103,7 +107,14 @@ def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> 
 
 
 def _source_of(url: str) -> str:
-    return path_of(SOURCES, scheme_of(url) or "file", f"model {url}: scheme")
+    if scheme_of(url) and LOGIN.search(url):
+        raise ConfigError(f"{shown_url(url)}: expected no user and password in the URL: nobody would send them")
+    return path_of(SOURCES, scheme_of(url) or "file", f"model {shown_url(url)}: scheme")
+
+
+def shown_url(url: str) -> str:
+    """A model's URL as it may be shown: without user, password and query (a signature, perhaps). A path stays."""
+    return re.split("[?#]", LOGIN.sub("", url))[0] if scheme_of(url) else url
 
 
 def scheme_of(url: str) -> str:
@@ -116,8 +127,6 @@ def scheme_of(url: str) -> str:
 
 class LocalSource:
     """A directory as it stands; an archive, unpacked."""
-
-    scheme = "file"
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -142,13 +151,11 @@ class LocalSource:
 class HttpSource:
     """An archive behind http or https. It is downloaded at every start, and unpacked when it has changed."""
 
-    scheme = "http"
-
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
 
     def fetch(self, uri: str, revision: str = "") -> Path:
-        shown = uri.partition("?")[0]  # a query may be a signature
+        shown = shown_url(uri)
         with tempfile.NamedTemporaryFile(prefix="djl-download-") as file:
             digest = hashlib.sha256()
             try:
@@ -161,6 +168,8 @@ class HttpSource:
                 raise ConfigError(f"{shown}: the server answered {exc.code} {exc.reason}") from None
             except (OSError, ValueError) as exc:
                 raise ConfigError(f"{shown}: can't be downloaded: {_one_line(exc)}") from exc
+            except http.client.HTTPException as exc:  # which may quote the URL
+                raise ConfigError(f"{shown}: can't be downloaded ({type(exc).__name__})") from exc
             file.flush()
             name = PurePosixPath(urlsplit(uri).path).name or "download"
             return _cached(self._cache_dir, name, digest.hexdigest(), lambda to: _unpack(Path(file.name), to, shown))
@@ -169,21 +178,19 @@ class HttpSource:
 class S3Source:
     """Everything under s3://bucket/prefix. Downloaded again when an object has changed."""
 
-    scheme = "s3"
-
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
 
     def fetch(self, uri: str, revision: str = "") -> Path:
-        boto3, exceptions = _extra("boto3", "s3", uri), _extra("botocore.exceptions", "s3", uri)
-        download_errors = _extra("boto3.exceptions", "s3", uri)
+        boto3, exceptions = _import("boto3", uri), _import("botocore.exceptions", uri)
+        download_errors = _import("boto3.exceptions", uri)
         bucket, prefix = urlsplit(uri).netloc, urlsplit(uri).path.strip("/")
         try:
             client = boto3.client("s3")
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             objects = self._objects(prefix, [item for page in pages for item in page.get("Contents", ())])
             if not objects:
-                raise ConfigError(f"{uri}: there is nothing")
+                raise ConfigError(f"{shown_url(uri)}: there is nothing")
 
             def fill(staging: Path) -> None:
                 for key, relative, _ in objects:
@@ -194,7 +201,7 @@ class S3Source:
             version = "\n".join(f"{key} {tag}" for key, _, tag in objects)
             directory = _cached(self._cache_dir, PurePosixPath(prefix).name or bucket, f"{uri}\n{version}", fill)
         except (exceptions.BotoCoreError, exceptions.ClientError, download_errors.Boto3Error, OSError) as exc:
-            raise ConfigError(f"{uri}: {_one_line(exc)}") from exc
+            raise ConfigError(f"{shown_url(uri)}: {_one_line(exc)}") from exc
         archive = directory / PurePosixPath(prefix).name
         if archive.name.lower().endswith(ARCHIVE_SUFFIXES) and archive.is_file():
             return LocalSource(self._cache_dir).fetch(str(archive))
@@ -219,8 +226,6 @@ class S3Source:
 
 class HubSource:
     """A repository of the Hugging Face Hub, in the hub client's own cache."""
-
-    scheme = "hf"
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -295,7 +300,7 @@ def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
                 zipped.extractall(staging)
         elif tarfile.is_tarfile(archive):
             with tarfile.open(archive) as tar:
-                tar.extractall(staging, filter="data")
+                tar.extractall(staging, filter="data")  # new in Python 3.11.4
         else:
             raise ConfigError(f"{shown}: neither a zip nor a tar archive")
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as exc:
@@ -315,11 +320,11 @@ def _stem(name: str) -> str:
     return name.removesuffix(name[len(name) - len(suffix) :]) or "model"
 
 
-def _extra(module: str, extra: str, uri: str) -> Any:
+def _import(module: str, uri: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"{uri}: needs {exc.name}; install it with: pip install 'djl-serving[{extra}]'") from exc
+        raise ConfigError(f"{shown_url(uri)}: needs {exc.name}; install it with: {INSTALL_S3}") from exc
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """A kit for testing handlers, engines and clients without a model: a byte tokenizer, a scripted engine, a server.
 
 Runs in tests. Everything real stays real: `running_server` is the command line in a process of its own, and
-`FakeRollingBatch` runs in a spawned engine process like any other engine (`option.rolling_batch=fake`).
+`FakeRollingBatch` runs in a spawned engine process like any other engine (`option.rolling_batch` is FAKE_ENGINE).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from .engine.echo import EchoRollingBatch
 from .engine.rolling_batch import EngineSettings, Progress
@@ -27,6 +28,7 @@ from .engine.sequence import Sequence
 from .types import TokenEvent
 
 EOS = "<|end|>"
+FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"
 
 
 class FakeRollingBatch(EchoRollingBatch):

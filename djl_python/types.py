@@ -276,4 +276,3 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     kv_blocks_total: int = 0
     preemptions: int = 0
     step_s: float = 0.0
-    step_tokens: int = 0

@@ -38,6 +38,8 @@ def without_effect(config: ModelConfig) -> list[str]:
     """Sentences about settings that mean something to DJL or to other handlers, and nothing to this one as it is."""
     option, batch_size = config.option, config.serving.batch_size
     remarks = []
+    if option.tensor_parallel_degree == "max":
+        remarks.append("option.tensor_parallel_degree=max has no effect: a model runs on one device")
     if option.task not in ("", TASK):
         remarks.append(f"option.task={option.task} has no effect: the built-in handler generates text")
     if option.rolling_batch != "disable":

@@ -90,8 +90,9 @@ class ImageProcessor:
         Raises:
             PayloadError: an image can't be had, or is none; names its field.
         """
-        files = await self._sources.fetch(sources)
-        return await asyncio.wrap_future(self._thread.submit(self._prepare, text, sources, files))
+        async with self._sources.room(sources):
+            files = await self._sources.fetch(sources)
+            return await asyncio.wrap_future(self._thread.submit(self._prepare, text, sources, files))
 
     async def close(self) -> None:
         """End the thread and the connections."""

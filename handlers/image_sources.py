@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import io
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -20,11 +21,13 @@ from urllib.parse import unquote_to_bytes
 from djl_python.errors import ModelLoadError, PayloadError
 from djl_python.types import ImageSource
 
-#: Formats that Pillow decodes by itself; some others are programs.
-FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+#: Formats that Pillow decodes by itself; some others are programs. TIFF's library writes lines without end to stderr.
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 #: Of one file, and of a prompt's images together: decoded, a pixel takes three bytes.
 MAX_BYTES: Final = 20 * 2**20
 MAX_PIXELS: Final = 100_000_000
+#: Of all chats together, or as many as one may have: each file may be of MAX_BYTES.
+FILES_AT_ONCE: Final = 16
 FETCH_TIMEOUT_S: Final = 10.0
 _MAX_REDIRECTS: Final = 3
 _REMOTE: Final = ("http://", "https://")
@@ -53,6 +56,26 @@ class ImageSources:
     def __init__(self, *, remote: bool, max_images: int) -> None:
         self._max_images = max_images
         self._fetcher = Fetcher() if remote else None
+        self._places = asyncio.Semaphore(max(max_images, FILES_AT_ONCE))
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def room(self, sources: Sequence[ImageSource]) -> AsyncIterator[None]:
+        """Wait until there is room for the files of these, and keep it until they are decoded.
+
+        First come, first served, so that a chat with many images has its turn too.
+        """
+        remote = sum(source.url.lower().startswith(_REMOTE) for source in sources)
+        taken = 0
+        try:
+            async with self._turn:
+                while taken < min(remote, self._max_images):
+                    await self._places.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._places.release()
 
     async def fetch(self, sources: Sequence[ImageSource]) -> list[bytes | None]:
         """The files of the remote ones, in order; None for those that are in the URL itself.
@@ -181,18 +204,12 @@ def _inline(source: ImageSource) -> bytes:
 
 def _opened(source: ImageSource, data: bytes) -> Any:
     """The image, of which only the head is read."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if len(data) > MAX_BYTES:
         raise _refused(source, f"expected at most {MAX_BYTES // 2**20} MiB")
-    try:
+    with _reading(source):
         return Image.open(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError as exc:
-        raise _refused(source, f"not an image in one of the formats {', '.join(FORMATS)}") from exc
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
-        raise _refused(source, f"expected at most {MAX_PIXELS // 10**6} megapixels") from exc
-    except (OSError, SyntaxError, ValueError, EOFError) as exc:  # what the formats' readers raise
-        raise _refused(source, f"the image is broken: {exc}") from exc
 
 
 def _upright(source: ImageSource, image: Any) -> Any:
@@ -203,7 +220,7 @@ def _upright(source: ImageSource, image: Any) -> Any:
     from PIL import ExifTags, Image
 
     turns = Image.Transpose
-    try:
+    with _reading(source):
         image.load()
         turn = {
             2: turns.FLIP_LEFT_RIGHT,
@@ -215,8 +232,25 @@ def _upright(source: ImageSource, image: Any) -> Any:
             8: turns.ROTATE_90,
         }.get(image.getexif().get(ExifTags.Base.Orientation))
         return (image if turn is None else image.transpose(turn)).convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError) as exc:
-        raise _refused(source, f"the image is broken: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _reading(source: ImageSource) -> Iterator[None]:
+    """Whatever Pillow raises is about the client's image: its readers raise anything where one is broken.
+
+    Raises:
+        PayloadError: it did.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        yield
+    except UnidentifiedImageError as exc:
+        raise _refused(source, f"not an image in one of the formats {', '.join(FORMATS)}") from exc
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+        raise _refused(source, f"expected at most {MAX_PIXELS // 10**6} megapixels") from exc
+    except Exception as exc:
+        raise _refused(source, f"the image is broken: {str(exc) or type(exc).__name__}") from exc
 
 
 async def may_lead(host: str, target: str) -> bool:

@@ -8,12 +8,18 @@ from typing import Final
 
 from djl_python.config import ModelConfig
 from djl_python.dialects.base import TokenSpan
+from djl_python.errors import ContextLengthError
 from djl_python.protocol import Opened
+from djl_python.sources import shown_url
+from djl_python.text.long_texts import is_long, least_tokens
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import Chat
 
 from .preparation import Preparation
 
+#: Tokens of a text that are listed, where the model's context has no more: texts to be counted may be longer than
+#: those to be generated for.
+MOST_LISTED: Final = 100_000
 _DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -35,7 +41,7 @@ class ModelView:
         capacity: int,
     ) -> None:
         self.config = config
-        self.model_id = config.option.model_id or config.name
+        self.model_id = shown_url(config.option.model_id) or config.name
         self.dtype = limits.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
         self.max_model_len = limits.max_model_len
         self.capacity = capacity
@@ -43,8 +49,17 @@ class ModelView:
         self._preparation = preparation
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """The tokens of a text, special ones included (with an empty span)."""
+        """The tokens of a text, special ones included (with an empty span).
+
+        Raises:
+            ContextLengthError: they are more than the model's context, and more than MOST_LISTED.
+        """
+        limit = max(self.max_model_len, MOST_LISTED)
+        if is_long(text, limit) and (least := least_tokens(self._tokenizer, text, limit)) > limit:
+            raise ContextLengthError(least, None, limit + 1, reason="of which a list is given", at_least=True)
         spans = self._tokenizer.spans(text, add_special_tokens)
+        if len(spans) > limit:
+            raise ContextLengthError(len(spans), None, limit + 1, reason="of which a list is given")
         return [TokenSpan(token_id, text[start:stop], start, stop) for token_id, start, stop in spans]
 
     def render(self, chat: Chat) -> str:

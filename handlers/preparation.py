@@ -18,6 +18,7 @@ import msgspec
 from djl_python.config import Options
 from djl_python.errors import ContextLengthError, ParameterError, PayloadError
 from djl_python.text.chat import ChatTemplates
+from djl_python.text.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.tool_json import ForcedParser
 from djl_python.text.tools import ToolParser, forced_calls, syntax_of, tool_parser_class
@@ -73,6 +74,7 @@ class Preparation:
         self._refuses_unknown = option.unknown_parameters == "error"
         self._context = max_model_len
         self._max_input = option.max_input_tokens
+        self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # tokens of a prompt
 
     def render(self, chat: Chat) -> str:
         """A chat as the model's template writes it.
@@ -91,6 +93,7 @@ class Preparation:
         """
         prompt, field = request.prompt, "inputs"
         images: Images | None = None
+        text: str | None
         if isinstance(prompt, Chat):
             field = "messages"
             if _chars(prompt) > LONG_PROMPT_CHARS:
@@ -102,15 +105,17 @@ class Preparation:
             if prompt.images:
                 ids, images = await self._with_images(request, prompt, text)
             else:
-                ids = await self._encode(text, add_special_tokens=False)
+                ids = await self._encode(text, field, add_special_tokens=False, truncate=request.truncate)
         elif isinstance(prompt, str):
             text = prompt
-            ids = await self._encode(text, request.add_special_tokens)
+            ids = await self._encode(text, field, request.add_special_tokens, request.truncate)
         else:
-            ids = self._checked(prompt)
-            text = self._tokenizer.decode(ids)
+            ids, text = list(prompt), None
         if images is None and request.truncate is not None and len(ids) > request.truncate:
-            ids = ids[-request.truncate :]
+            ids, text = ids[-request.truncate :], None
+        self._check_length(len(ids), field)
+        if text is None:
+            self._check_ids(ids, field)  # a client's: decoding one that does not exist would fail
             text = self._tokenizer.decode(ids)
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
@@ -130,6 +135,8 @@ class Preparation:
         if self._images is None:
             field = chat.images[0].field
             raise PayloadError(f"{field}: this model does not take images", field)
+        if is_long(text, self._longest):
+            await asyncio.to_thread(self._refuse_excess, text, "messages")
         made = await self._images.prepare(text, chat.images)
         if request.truncate is not None and len(made.ids) > request.truncate:
             field = chat.images[0].field
@@ -140,15 +147,22 @@ class Preparation:
             )
         return made.ids, made.images
 
-    async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    async def _encode(self, text: str, field: str, add_special_tokens: bool, truncate: int | None) -> list[int]:
+        """The ids of a text, or of its end where it is to be cut."""
         if len(text) > LONG_PROMPT_CHARS:
-            return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens)
+            return await asyncio.to_thread(self._encode_long, text, field, add_special_tokens, truncate)
         return self._tokenizer.encode(text, add_special_tokens)
 
-    def _checked(self, prompt: tuple[int, ...]) -> list[int]:
-        """Ids that a client sent: decoding one that does not exist would fail."""
-        self._check_ids(prompt, "inputs")
-        return list(prompt)
+    def _encode_long(self, text: str, field: str, add_special_tokens: bool, truncate: int | None) -> list[int]:
+        if truncate is not None and truncate <= self._longest:
+            return last_tokens(self._tokenizer, text, truncate, add_special_tokens)
+        if is_long(text, self._longest):
+            self._refuse_excess(text, field)
+        return self._tokenizer.encode(text, add_special_tokens)
+
+    def _refuse_excess(self, text: str, field: str) -> None:
+        """A text that can't fit is refused before it is tokenized: its tokens could take gigabytes."""
+        self._check_length(least_tokens(self._tokenizer, text, self._longest), field, at_least=True)
 
     def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
         wrong = next((token_id for token_id in token_ids if not 0 <= token_id < self._tokenizer.vocab_size), None)
@@ -156,15 +170,18 @@ class Preparation:
             last = self._tokenizer.vocab_size - 1
             raise ParameterError(f"{field}: token id {wrong}, expected 0 to {last} (the vocabulary)", field)
 
+    def _check_length(self, prompt_tokens: int, field: str, *, at_least: bool = False) -> None:
+        if prompt_tokens >= self._context:
+            raise ContextLengthError(prompt_tokens, None, self._context, field, at_least=at_least)
+        if self._max_input is not None and prompt_tokens > self._max_input:
+            limit, reason = self._max_input + 1, "option.max_input_tokens"
+            raise ContextLengthError(prompt_tokens, None, limit, field, reason, at_least=at_least)
+
     def _fitted(self, request: GenerateRequest, prompt_tokens: int, field: str) -> SamplingParams:
         """The sampling parameters as far as the context has room; the finish reason tells where it ended a text."""
         sampling = request.sampling
         self._check_ids(sampling.logit_bias, "logit_bias")
         self._check_ids(sampling.stop_token_ids, "stop_token_ids")
-        if prompt_tokens >= self._context:
-            raise ContextLengthError(prompt_tokens, None, self._context, field)
-        if self._max_input is not None and prompt_tokens > self._max_input:
-            raise ContextLengthError(prompt_tokens, None, self._max_input + 1, field, "option.max_input_tokens")
         if request.must_fit and prompt_tokens + sampling.max_new_tokens > self._context:
             raise ContextLengthError(prompt_tokens, sampling.max_new_tokens, self._context, field)
         room = min(sampling.max_new_tokens, self._context - prompt_tokens)

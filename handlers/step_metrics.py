@@ -37,10 +37,9 @@ class StepMetrics:
             self._tokens, self._gaps_s = 0, []
         metrics.gauge("running_requests", stats.running)
         metrics.gauge("waiting_requests", stats.waiting)
+        # Of these two the front end makes kv_cache_usage_ratio, whoever's engine they are.
         metrics.gauge("kv_cache_blocks_used", stats.kv_blocks_used)
         metrics.gauge("kv_cache_blocks_total", stats.kv_blocks_total)
-        if stats.kv_blocks_total:
-            metrics.gauge("kv_cache_usage_ratio", stats.kv_blocks_used / stats.kv_blocks_total)
         if stats.step_s:
             metrics.observe("engine_step_seconds", stats.step_s)
             metrics.observe("batch_size", stats.running)

@@ -6,7 +6,6 @@ its time; the output formatter in the event loop, once for each token.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ import msgspec
 from djl_python.config import ModelConfig
 from djl_python.dialects.base import Dialect, Formatter, Parsed
 from djl_python.dialects.custom import CustomFormatter, Shape
-from djl_python.dialects.triton_tensors import JSON_LENGTH, split_body
 from djl_python.errors import PayloadError
 from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
-from djl_python.output_formatter import JSON, adapt_output_formatter, encode_json, find_decorated
-from djl_python.pair_list import PairList
+from djl_python.output_formatter import adapt_output_formatter, find_decorated
 from djl_python.request_io import RequestInput, TextInput
 from djl_python.user_module import load_user_module, user_file
 
@@ -69,9 +66,9 @@ class UserFormatters:
             return self._shaped(parsed, inputs, self._shape, None)
         made = await self._run((inputs,), self._read, inputs, api.payload, **self._attributes)
         if isinstance(made, dict):
-            inputs = _with_body(inputs, made)
+            inputs = api.with_payload(inputs, made)
             return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)
-        inputs = _with_body(inputs, _payload(made, inputs))
+        inputs = api.with_payload(inputs, _payload(made, inputs))
         parsed = api.parse(inputs, self._config)
         if isinstance(made, TextInput) and made.input_ids:
             first = msgspec.structs.replace(parsed.requests[0], prompt=tuple(made.input_ids))
@@ -91,22 +88,6 @@ class UserFormatters:
             source=made,
         )
         return Parsed(parsed.requests, formatter)
-
-
-def _with_body(inputs: Input, payload: dict[str, Any]) -> Input:
-    """The same call with another body; what followed its JSON (KServe's binary data) follows this too."""
-    _, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
-    made = copy.copy(inputs)
-    data = encode_json(payload)
-    made.body = data + binary
-    made.content = PairList()
-    made.content.add("data", data)
-    made.properties = {**inputs.properties, "content-type": JSON, "content-length": str(len(made.body))}
-    if binary:
-        made.properties[JSON_LENGTH] = str(len(data))
-    else:
-        made.properties.pop(JSON_LENGTH, None)
-    return made
 
 
 def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:

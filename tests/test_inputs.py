@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -137,8 +137,8 @@ def test_csv() -> None:
     assert inputs(b"a,b\n1,2\n").get_as_csv() == [{"a": "1", "b": "2"}]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("PIL") is not None, reason="Pillow is installed")
-def test_image_without_pillow_says_what_to_install() -> None:
+def test_image_without_pillow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match="pip install pillow"):
         inputs(b"x", "image/png").get_data()
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -62,6 +63,34 @@ def test_pickles_are_refused() -> None:
     archive = io.BytesIO()
     np.savez(archive, np.array([{"a": 1}], dtype=object))
     with pytest.raises(PayloadError):
+        from_npz(archive.getvalue())
+
+
+def test_what_would_be_huge_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = io.BytesIO()
+    np.savez_compressed(archive, a=np.zeros(2**20), b=np.ones(1))
+    assert len(archive.getvalue()) < 2**14
+    assert len(from_npz(archive.getvalue())) == 2
+    monkeypatch.setattr("djl_python.np_util.MAX_NPZ_BYTES", 2**20)
+    for unpack in (from_npz, from_nd_list):
+        with pytest.raises(PayloadError, match=r"an \.npz archive of 8388\d+ bytes, expected at most 1048576"):
+            unpack(archive.getvalue())
+    monkeypatch.setattr("djl_python.np_util.MAX_NPZ_BYTES", 2 * (128 + 800))
+    (first, second) = from_npz(to_npz([np.ones(100), np.ones(100)]))
+    assert len(first) + len(second) == 200
+    with pytest.raises(PayloadError, match=r"an \.npz archive of 1864 bytes"):
+        from_npz(to_npz([np.ones(100), np.ones(101)]))
+
+
+def test_an_entry_counts_as_often_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.np_util.MAX_NPZ_BYTES", 2_000)
+    large = io.BytesIO()
+    np.save(large, np.ones(100))
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as zipped, pytest.warns(UserWarning, match="Duplicate name"):
+        for entry in (b"", b"", large.getvalue()):
+            zipped.writestr("a.npy", entry)
+    with pytest.raises(PayloadError, match=r"an \.npz archive of 2784 bytes"):
         from_npz(archive.getvalue())
 
 

@@ -23,7 +23,7 @@ from huggingface_hub import errors
 
 from djl_python import sources
 from djl_python.errors import ConfigError
-from djl_python.sources import fetch_model, local_path, scheme_of
+from djl_python.sources import fetch_model, local_path, path_here, scheme_of, shown_url
 
 
 @pytest.fixture
@@ -94,6 +94,31 @@ class TestScheme:
     def test_unknown(self, cache: Path) -> None:
         with pytest.raises(ConfigError, match="scheme 'djl' is not known; expected one of file, hf, http, https, s3"):
             fetch_model("djl://x/y", cache)
+
+
+class TestShownUrl:
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("https://user:pass@host:1/m.zip?X-Amz-Signature=abc#x", "https://host:1/m.zip"),
+            ("https://token@host/a@b", "https://host/a@b"),
+            ("https://host:8080/a@b?c@d", "https://host:8080/a@b"),
+            ("s3://key:sec/ret@bucket/p", "s3://bucket/p"),
+            ("hf://owner/name", "hf://owner/name"),
+            ("/models/a?application=nlp/x", "/models/a?application=nlp/x"),
+            ("", ""),
+        ],
+    )
+    def test_shown(self, url: str, shown: str) -> None:
+        assert shown_url(url) == shown
+
+    @pytest.mark.parametrize("url", ["https://u:hidden@host/m.zip", "s3://u:hid/den@bucket/p", "hf://hidden@host/x"])
+    def test_a_login_is_refused_and_not_shown(self, tmp_path: Path, url: str) -> None:
+        with pytest.raises(ConfigError, match="expected no user and password in the URL") as caught:
+            fetch_model(url)
+        assert "hid" not in caught.value.message
+        with pytest.raises(ConfigError, match="expected no user and password in the URL"):
+            path_here(url, tmp_path)
 
 
 class TestLocalSource:
@@ -215,6 +240,9 @@ class TestHttpSource:
             fetch_model(f"{server}/page.html", cache)
         with pytest.raises(ConfigError, match="can't be downloaded"):
             fetch_model("http://127.0.0.1:1/m.zip", cache)
+        with pytest.raises(ConfigError, match=r"can't be downloaded \(InvalidURL\)") as caught:
+            fetch_model(f"{server}/m.zip?a secret", cache)
+        assert "secret" not in caught.value.message
 
 
 class TestHubSource:
@@ -346,10 +374,10 @@ class TestS3Source:
             fetch_model("s3://bucket/x", cache)
 
 
-def test_every_source_serves_its_scheme() -> None:
-    for scheme, path in sources.SOURCES.items():
-        source: sources.ModelSource = getattr(sources, path.partition(":")[2])()
-        assert scheme in (source.scheme, f"{source.scheme}s")
+def test_every_source_is_there(cache: Path) -> None:
+    for path in sources.SOURCES.values():
+        source: sources.ModelSource = getattr(sources, path.partition(":")[2])(cache)
+        assert callable(source.fetch)
 
 
 def hub_error(kind: Any, status: int) -> Exception:

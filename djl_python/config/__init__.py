@@ -12,7 +12,7 @@ from .model import Checkpoint, ModelConfig
 from .server import Address, ServerConfig, load_server_config
 from .settings import NO_EFFECT, Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
-from .table import settings_table
+from .table import environment_table, settings_table
 
 __all__ = [
     "NO_EFFECT",
@@ -25,6 +25,7 @@ __all__ = [
     "ServingSettings",
     "describe",
     "engine_environment",
+    "environment_table",
     "find_models",
     "load_model_config",
     "load_server_config",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..sources import shown_url
 from .binding import settings_of
 from .masking import masked
 from .model import ModelConfig
@@ -20,7 +21,7 @@ _Row = tuple[str, str, str]
 def describe(config: ModelConfig) -> str:
     """Aligned lines `key  value  source`, grouped; secrets are masked, warnings come last."""
     model = [("name", config.name, ""), ("version", config.version, "")]
-    model += [("path", config.path, ""), ("url", config.url if config.url != config.path else "", "")]
+    model += [("path", config.path, ""), ("url", shown_url(config.url) if config.url != config.path else "", "")]
     model += [("engine", config.engine, ""), ("devices", config.devices, "")]
     settings = list(_settings(config))
     extra = list(_passed_on(config, {key for key, _, _ in settings}))

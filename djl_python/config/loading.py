@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..sources import fetch_model
+from ..sources import fetch_model, shown_url
 from .binding import bind, did_you_mean, is_utf8, settings_of
 from .environment import cache_directory, environment_entries
 from .model import ModelConfig
@@ -59,7 +59,7 @@ def load_model_config(
     cache_dir = cache_directory(environ)
     directory = _directory(spec.url, cache_dir)
     if not is_utf8(f"{spec.name} {spec.version} {spec.url} {directory}"):
-        raise ConfigError(f"model {spec.url}: expected a name and a path in UTF-8")
+        raise ConfigError(f"model {shown_url(spec.url)}: expected a name and a path in UTF-8")
     findings = _Findings()
     entries = _gather(spec, directory, environ, overrides or {}, findings)
     serving = bind(ServingSettings, entries, "", findings.problems)

@@ -90,7 +90,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_degree: Annotated[
         Degree | None,
         Meta(
-            description="Devices that share each layer, or max for all there are; unset: 1.",
+            description="Devices that share each layer: 1, or max, which is 1 too: a model runs on one device.",
             extra={"environment": "TENSOR_PARALLEL_DEGREE", "expected": "an integer >= 1, or max"},
         ),
     ] = None
@@ -98,7 +98,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Groups of layers on devices of their own.",
+            description="Groups of layers on devices of their own: 1, as a model runs on one device.",
             extra={"environment": "PIPELINE_PARALLEL_DEGREE"},
         ),
     ] = 1

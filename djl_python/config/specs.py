@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from ..errors import ConfigError
-from ..sources import ARCHIVE_SUFFIXES
+from ..sources import ARCHIVE_SUFFIXES, shown_url
 from .server import ServerConfig
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
 
@@ -109,7 +109,9 @@ def find_models(
         other = seen.setdefault((spec.name, spec.version), spec)
         if other is not spec:
             version = f" version {spec.version}" if spec.version else ""
-            raise ConfigError(f"two models are called {spec.name}{version}: {other.url} and {spec.url}")
+            raise ConfigError(
+                f"two models are called {spec.name}{version}: {shown_url(other.url)} and {shown_url(spec.url)}"
+            )
     return found
 
 

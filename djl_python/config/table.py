@@ -1,10 +1,13 @@
-"""The settings as the README shows them. Runs where documentation is made, and in its test."""
+"""The settings, and what else the environment says, as the README shows them. Runs where documentation is made."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from .binding import Setting, settings_of
+from .environment import CONTAINER_MAPS
 from .server import ServerConfig
 from .settings import Options, ServingSettings
 
@@ -14,6 +17,21 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
     ("config.properties", ServerConfig, ""),
 )
 
+_VARIABLES: Final = {
+    "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
+    "OPTION_MODEL_ID": "The same, where no model is named otherwise; else `option.model_id` of models that set none.",
+    "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
+    "MAX_CONCURRENT_REQUESTS": "`job_queue_size` of config.properties, where nothing else sets it.",
+    "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
+    "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
+    "DJL_CACHE_DIR": "The same, if `SERVING_DOWNLOAD_DIR` is unset.",
+    "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`).",
+}
+_NOTES: Final = {
+    "SM_NUM_GPUS": "; 0 counts as unset",
+    "ENABLE_CUDA_GRAPHS": " (the opposite), and has no effect",
+}
+
 
 def settings_table() -> str:
     """Markdown: a heading and a table for each file's settings, made from their declarations."""
@@ -22,6 +40,14 @@ def settings_table() -> str:
         rows = [_row(setting, struct) for setting in settings_of(struct, prefix)]
         parts.append("\n".join([f"### {title}", "", *_HEADER, *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def environment_table() -> str:
+    """Markdown: a table of the variables that are no setting's own."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in _VARIABLES.items()]
+    for name, (key, _) in CONTAINER_MAPS.items():
+        rows.append(f"| `{name}` | `{key}`, where nothing else sets it{_NOTES.get(name, '')}. |")
+    return "\n".join(["| variable | meaning |", "| --- | --- |", *rows]) + "\n"
 
 
 _HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- | --- | --- | --- |")

@@ -21,8 +21,9 @@ from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
 from ..forms import media_type
 from ..inputs import Input
-from ..output_formatter import JSON, JSONLINES, SSE
+from ..output_formatter import JSON, JSONLINES, SSE, encode_json
 from ..types import Chat, Delta, GenerateRequest
+from .request_body import with_json
 
 #: Streams of objects, each of which may be an error.
 _LINES: Final = (SSE, JSONLINES, JSON, "application/x-ndjson", "application/jsonl", "")
@@ -84,7 +85,11 @@ class LoadedModel(Protocol):
     capacity: int  # calls that its worker takes at once
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """The tokens of a text, special ones included (with an empty span)."""
+        """The tokens of a text, special ones included (with an empty span).
+
+        Raises:
+            ContextLengthError: they are too many to be listed.
+        """
         ...
 
     def render(self, chat: Chat) -> str:
@@ -255,6 +260,10 @@ class Dialect(abc.ABC):
             PayloadError: the body is not what its content-type says.
         """
         return decode(inputs, inputs.get_property("content-type"))
+
+    def with_payload(self, inputs: Input, payload: Any) -> Input:
+        """The same call, whose payload is another, as JSON."""
+        return with_json(inputs, encode_json(payload))
 
     def query(self, inputs: Input, model: LoadedModel) -> Answer:
         """Answer a QUERY route in the worker.

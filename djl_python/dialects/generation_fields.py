@@ -6,6 +6,7 @@ OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -27,6 +28,13 @@ MAX_ALTERNATIVES: Final = 20
 UNBOUNDED: Final = 2**31 - 1
 #: Sampling rules that only a draw obeys, with the values that switch each off.
 _DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+#: What nothing here obeys, with the values that ask for what there is.
+_NEVER: Final[Mapping[str, tuple[str, ...]]] = {
+    "service_tier": ("auto", "default"),
+    "prompt_cache_key": (),
+    "prompt_cache_retention": (),
+    "prediction": (),
+}
 
 Flag = bool | None
 OneOrMore = Annotated[int, Meta(ge=1)]
@@ -116,12 +124,14 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
 
-    # Bookkeeping of OpenAI's service: nothing about an answer depends on them.
+    # Labels for whoever keeps books of requests: they ask for nothing.
     user: Any = None
     metadata: Any = None
     store: Any = None
-    service_tier: Any = None
     safety_identifier: Any = None
+
+    # How soon OpenAI's service is to answer: without effect here.
+    service_tier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
     prediction: Any = None
@@ -230,13 +240,14 @@ def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | N
 
 
 def without_effect(fields: GenerationFields, model: ModelConfig) -> list[str]:
-    """Fields that were given and change nothing: what steers a draw, where there is none."""
+    """Fields that were given and change nothing: some never do, and what steers a draw where there is none."""
+    never = [name for name, neutral in _NEVER.items() if getattr(fields, name) not in (None, *neutral)]
     if samples(fields, model):
-        return []
+        return never
     names = [name for name, neutral in _DRAW_ONLY.items() if getattr(fields, name) not in (None, *neutral)]
     if fields.top_p == 0:
         names.remove("top_p")  # it is why there is no draw
-    return names + (["seed"] if fields.seed is not None else [])
+    return never + names + (["seed"] if fields.seed is not None else [])
 
 
 def text_options(fields: GenerationFields) -> TextOptions:

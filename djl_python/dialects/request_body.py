@@ -5,6 +5,7 @@ Runs in the worker, and in the front end where the body names the model.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from ..errors import MediaTypeError, PayloadError
 from ..forms import media_type
 from ..inputs import Input
 from ..output_formatter import JSON
+from ..pair_list import PairList
 
 IGNORED_HEADER: Final = "x-ignored-parameters"
 #: Proxies refuse long headers.
@@ -43,6 +45,16 @@ def object_of(body: bytes) -> dict[str, Any]:
     inputs = Input()
     inputs.content.add("data", body)
     return _checked(inputs.get_as_json())
+
+
+def with_json(inputs: Input, data: bytes, behind: bytes = b"") -> Input:
+    """The same call with another body: JSON, and what lies behind it."""
+    made = copy.copy(inputs)
+    made.body = data + behind
+    made.content = PairList()
+    made.content.add("data", data)
+    made.properties = {**inputs.properties, "content-type": JSON, "content-length": str(len(made.body))}
+    return made
 
 
 def _checked(body: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..errors import ContextLengthError, GenerationError, HandlerError, ServingE
 from ..inputs import Input
 from ..output_formatter import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
+from .request_body import with_json
 from .triton_generate import EVENTS, json_object, parse_generate
 from .triton_infer import BINARY, parse_infer
 from .triton_pages import PAGES
@@ -131,6 +132,17 @@ class TritonDialect(Dialect):
         """The JSON, whatever the content-type says, without the binary data that may follow it."""
         return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0])
 
+    def with_payload(self, inputs: Input, payload: Any) -> Input:
+        """With the binary data that followed the JSON, if any."""
+        _, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
+        data = encode_json(payload)
+        made = with_json(inputs, data, binary)
+        if binary:
+            made.properties[JSON_LENGTH] = str(len(data))
+        else:
+            made.properties.pop(JSON_LENGTH, None)
+        return made
+
     def page(
         self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes
     ) -> Answer | Awaitable[Answer]:
@@ -157,5 +169,5 @@ class TritonDialect(Dialect):
 def _message(error: ServingError) -> str:
     """In Triton's names."""
     if isinstance(error, ContextLengthError):
-        return ContextLengthError(error.prompt_tokens, error.max_new_tokens, error.limit, TEXT_INPUT).message
+        return TEXT_INPUT + error.message.removeprefix(error.field or "")
     return error.message

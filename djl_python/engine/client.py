@@ -40,7 +40,6 @@ def engine_settings(
     option = config.option
     return EngineSettings(
         model_path=str(model_path),
-        model_dir=config.path,
         trust_remote_code=option.trust_remote_code,
         dtype=option.dtype,
         device=option.device,

@@ -62,7 +62,7 @@ class EchoRollingBatch(RollingBatch):
 
     @property
     def stats(self) -> EngineStats:
-        return EngineStats(running=len(self._running), waiting=len(self._waiting), step_tokens=len(self._running))
+        return EngineStats(running=len(self._running), waiting=len(self._waiting))
 
     def _advance(self, sequence: Sequence) -> TokenEvent:
         token = sequence.tokens[len(sequence.tokens) - sequence.prompt_length]

@@ -149,7 +149,6 @@ class PagedRollingBatch(RollingBatch):
             kv_blocks_total=scheduler.blocks.total,
             preemptions=scheduler.preemptions,
             step_s=self._step_s,
-            step_tokens=sum(chunk.length for chunk in self._chunks),
         )
 
     def close(self) -> None:

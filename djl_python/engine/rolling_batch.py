@@ -19,7 +19,6 @@ Progress = Callable[[str, int, int], None]
 ROLLING_BATCHES: Final = {
     "auto": "djl_python.engine.auto:open_batch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
-    "fake": "djl_python.testing:FakeRollingBatch",
 }
 
 
@@ -32,7 +31,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model_path: str
-    model_dir: str = ""
     trust_remote_code: bool = False
     dtype: str = "auto"
     device: str = "auto"

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from ..config import Address, ModelConfig
 from ..protocol import Status
+from ..sources import shown_url
 
 _BAR_CELLS: Final = 24
 _PLAIN_EVERY_S: Final = 5.0
@@ -38,7 +39,7 @@ class Announcer:
         """The models that will be loaded, and what is odd about them."""
         for config in models:
             version = f" version {config.version}" if config.version else ""
-            self._line(f"model {config.name}{version}: {config.path or config.url}")
+            self._line(f"model {config.name}{version}: {config.path or shown_url(config.url)}")
             for warning in config.warnings:
                 self._line(f"  warning: {warning}")
 
@@ -65,7 +66,10 @@ class Announcer:
 
     def failed(self, config: ModelConfig, detail: str) -> None:
         """A model will not load: one block."""
-        lines = [f"model {config.name} failed to load ({config.path or config.url}):", *detail.strip().splitlines()]
+        lines = [
+            f"model {config.name} failed to load ({config.path or shown_url(config.url)}):",
+            *detail.strip().splitlines(),
+        ]
         self._line("\n" + "\n  ".join(lines) + "\n")
 
     def serving(self, address: Address, models: Sequence[ModelConfig], *, only: bool) -> None:

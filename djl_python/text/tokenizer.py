@@ -9,6 +9,7 @@ which costs the import of torch. Everything is immutable once loaded and may be 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 import unicodedata
@@ -54,6 +55,9 @@ class Backend(Protocol):
     def special_ids(self) -> frozenset[int]: ...
 
     @property
+    def takes_spaces(self) -> bool: ...
+
+    @property
     def decoder(self) -> Any:
         """The `tokenizers` decoder, or None."""
         ...
@@ -65,6 +69,7 @@ class Tokenizer:
     Attributes:
         vocab_size: tokens, added ones included. The model's output may be longer (padded).
         special_ids: ids that `skip_special_tokens` leaves out.
+        takes_spaces: whether a token may stand for all the space beside it too, however much there is.
         eos_ids: ids that end a generation, from generation_config.json, config.json or the tokenizer.
         special_tokens: `bos_token`, `eos_token` … by name, as chat templates see them.
         chat_templates: templates by name; the usual one is "default".
@@ -85,6 +90,7 @@ class Tokenizer:
         self.chat_templates = dict(chat_templates or {})
         self.vocab_size = backend.vocab_size
         self.special_ids = backend.special_ids
+        self.takes_spaces = backend.takes_spaces
         self.eos_ids = frozenset(eos_ids)
         self.token_bytes: TokenBytes | None = token_bytes(backend.decoder, backend.id_to_token)
 
@@ -113,6 +119,12 @@ class Tokenizer:
             chat_templates=files.chat_templates,
             eos_ids=files.eos_ids or _ids(backend.token_to_id(special.get("eos_token", ""))),
         )
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """Bytes of the vocabulary's longest entry: as many tokens, at most, are its parts."""
+        entries = (self.id_to_token(token_id) or "" for token_id in range(self.vocab_size))
+        return max(len(entry.encode()) for entry in entries)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`, with what the tokenizer puts around a text (e.g. a BOS token) if `add_special_tokens`."""
@@ -184,7 +196,9 @@ class FastBackend:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         self.vocab_size = int(backend.get_vocab_size(with_added_tokens=True))
-        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.takes_spaces = any(token.lstrip or token.rstrip for token in added.values())
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # Without the characters that each token covers, which nobody asked for: a fifth less time.
@@ -226,6 +240,7 @@ class SlowBackend:
         self._slow = slow
         self.vocab_size = len(slow)
         self.special_ids = frozenset(slow.all_special_ids)
+        self.takes_spaces = True
         self.decoder = None
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:

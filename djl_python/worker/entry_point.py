@@ -20,6 +20,7 @@ from ..errors import ModelLoadError
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..registry import load_object
+from ..sources import shown_url
 from ..user_module import default_file, existing_file, load_user_module, put_on_path
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _named(entry_point: str, directory: Path | None) -> Place:
         return Place()
     if entry_point.startswith(("http://", "https://")):
         raise ModelLoadError(
-            f"option.entryPoint={entry_point}: put the file into the model directory, and name it here"
+            f"option.entryPoint={shown_url(entry_point)}: put the file into the model directory, and name it here"
         )
     name, _, attribute = entry_point.partition(":")
     if name.endswith(".py"):

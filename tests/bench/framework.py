@@ -18,7 +18,7 @@ from djl_python.bench.dialects import Generation
 from djl_python.bench.http import Read
 from djl_python.bench.load import Load, run
 from djl_python.bench.report import medians
-from djl_python.testing import RunningServer, free_port, running_server, write_byte_tokenizer
+from djl_python.testing import FAKE_ENGINE, RunningServer, free_port, running_server, write_byte_tokenizer
 
 from .peers import Peer
 from .process import started
@@ -30,7 +30,7 @@ STEP_MS: Final = 3
 #: name -> settings of a model whose engine repeats its prompt: as fast as it goes, and a step at a time.
 ENGINES: Final[Mapping[str, str]] = {
     "echo": "option.rolling_batch=echo\n",
-    f"echo, a step every {STEP_MS} ms": f"option.rolling_batch=fake\noption.fake_step_ms={STEP_MS}\n",
+    f"echo, a step every {STEP_MS} ms": f"option.rolling_batch={FAKE_ENGINE}\noption.fake_step_ms={STEP_MS}\n",
 }
 HANDLER: Final = """\
 from djl_python import Input, Output

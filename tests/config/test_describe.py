@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djl_python.config import ServerConfig, describe, load_model_config, parse_model_spec
+from djl_python.config import ModelConfig, ServerConfig, describe, load_model_config, parse_model_spec
 
 
 def test_describe(tmp_path: Path) -> None:
@@ -32,6 +32,8 @@ def test_describe(tmp_path: Path) -> None:
     ):
         assert expected in lines
     assert "secret" not in text
+    remote = describe(ModelConfig(name="m", url="https://h/m.zip?secret"))
+    assert remote.split()[:5] == ["model", "name", "m", "url", "https://h/m.zip"]
     assert [line for line in text.splitlines() if line and not line.startswith(" ")] == [
         "model",
         "settings",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from djl_python.config import settings_table
+import ast
+from pathlib import Path
+
+import djl_python
+from djl_python.config import environment_table, server, settings_table
+from djl_python.config.environment import CONTAINER_MAPS
+from djl_python.config.settings import NO_EFFECT
 
 
 def test_settings_table() -> None:
@@ -21,3 +27,24 @@ def test_settings_table() -> None:
         "| `drain_timeout` | number | `30` | `SERVING_DRAIN_TIMEOUT` |",
     ):
         assert any(row.startswith(beginning) for row in rows), beginning
+
+
+def test_every_variable_that_is_read_is_in_a_table() -> None:
+    tables = environment_table() + settings_table()
+    read = {*CONTAINER_MAPS, *server._ENVIRONMENT_MAPS}
+    for path in Path(djl_python.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(ast.Name("environ"), "get"), args=[ast.Constant(str(name)), *_]
+                ) | ast.Subscript(ast.Name("environ"), ast.Constant(str(name))):
+                    read.add(name)
+    assert {"HF_MODEL_ID", "DJL_OFFLINE", "MODEL_SERVER_HOME", "SERVING_DOWNLOAD_DIR"} <= read
+    assert [name for name in sorted(read) if f"`{name}`" not in tables] == []
+
+
+def test_what_is_said_of_the_containers_variables() -> None:
+    rows = environment_table().splitlines()
+    assert "| `HF_REVISION` | `option.revision`, where nothing else sets it. |" in rows
+    idle = {name for name, (key, _) in CONTAINER_MAPS.items() if key.removeprefix("option.") in NO_EFFECT}
+    assert {row.split("`")[1] for row in rows if "has no effect" in row} == idle

@@ -9,11 +9,12 @@ import pytest
 
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
 from djl_python.errors import ParameterError
+from djl_python.testing import FAKE_ENGINE
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
 
 Opener = Callable[..., RollingBatch]
-BACKENDS = ["echo", "fake", "auto (paged)", "auto (transformers' cache)"]
+BACKENDS = ["echo", FAKE_ENGINE, "auto (paged)", "auto (transformers' cache)"]
 _ARCHITECTURE = {"auto (paged)": "llama", "auto (transformers' cache)": "bloom"}
 
 

@@ -285,6 +285,15 @@ def test_unknown_fields() -> None:
     assert read({"user": "me"}, model(unknown_parameters="error")).ignored == ()
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_what_openais_service_would_obey(temperature: float) -> None:
+    """Labels ask for nothing, so that nothing is missed."""
+    labels = {"user": "me", "metadata": {"a": "b"}, "store": True, "safety_identifier": "x"}
+    wishes = {"service_tier": "flex", "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prediction": {}}
+    assert read({**labels, **wishes, "temperature": temperature}).ignored == tuple(sorted(wishes))
+    assert read({"service_tier": "auto", "prediction": None, "temperature": temperature}).ignored == ()
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

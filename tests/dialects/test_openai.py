@@ -294,6 +294,9 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     )
     alone = json.loads(OPENAI.error(errors.ContextLengthError(8, None, 8), operation="completion").body)["error"]
     assert "you requested 9 tokens (8 tokens in the prompt, at least 1 in the completion)" in alone["message"]
+    least = errors.ContextLengthError(70, None, 8, at_least=True)
+    counted = json.loads(OPENAI.error(least, operation="chat").body)["error"]
+    assert "requested at least 71 tokens (at least 70 tokens in the messages, at least 1 in" in counted["message"]
     completion_error = json.loads(OPENAI.error(error, operation="completion").body)["error"]
     assert completion_error["param"] == "prompt"
     ours = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")

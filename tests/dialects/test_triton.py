@@ -323,6 +323,9 @@ def test_errors_before_the_first_response(error: ServingError, status: int) -> N
 def test_a_prompt_that_is_too_long_is_told_of_the_field_it_was_in() -> None:
     body = json.loads(TRITON.error(errors.ContextLengthError(9, None, 8), MODEL).body)
     assert body["error"].startswith("text_input: 9 tokens, expected at most 7")
+    of_the_model = errors.ContextLengthError(9, None, 6, reason="option.max_input_tokens", at_least=True)
+    body = json.loads(TRITON.error(of_the_model, MODEL).body)
+    assert body["error"].startswith("text_input: at least 9 tokens, expected at most 5 (option.max_input_tokens)")
 
 
 # ------------------------------------------------------------------------------------------------ infer

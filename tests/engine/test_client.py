@@ -176,7 +176,10 @@ async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"rolling_batch": "nonsense"}, "option.rolling_batch 'nonsense' is not known; expected one of auto, echo"),
+        (
+            {"rolling_batch": "nonsense"},
+            "option.rolling_batch 'nonsense' is not known; expected one of auto, echo, or module:Class",
+        ),
         ({"rolling_batch": "broken_engine:Engine"}, "ZeroDivisionError: division by zero"),
         ({"tensor_parallel_degree": 2}, "option.tensor_parallel_degree=2: this engine runs a model on one device"),
         ({"max_model_len": 4096}, "option.max_model_len=4096 is more than the checkpoint's context of 256"),

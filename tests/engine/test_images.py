@@ -20,6 +20,7 @@ from djl_python.errors import ModelLoadError
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources
 from djl_python.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
+from tests.engine.test_paged_batch import step_tokens
 from tests.vision_checkpoints import VISION_ARCHITECTURES, build_vision_checkpoint, data_url, picture
 
 PAGED = ("llava", "idefics3", "qwen2_vl")
@@ -183,7 +184,7 @@ def test_blocks_are_shared_by_what_is_seen(name: str, open_vision: Open) -> None
         prompt = vision.prompt("This is the first of them: ", *parts)
         add(batch, 1, prompt, max_new_tokens=8, ignore_eos=True)
         events = batch.step()
-        found = len(prompt.ids) - batch.stats.step_tokens
+        found = len(prompt.ids) - step_tokens(batch)
         return prompt, found, [event.token_id for event in events] + run_to_end(batch)[1]
 
     first, second, question = picture(1), picture(2), " What is to be seen in it?"

@@ -9,7 +9,7 @@ import pytest
 from djl_python.engine.pacing import LEAST_TOKENS, PrefillPacer
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch
+from tests.engine.test_paged_batch import open_batch, step_tokens
 
 
 def test_with_nobody_to_wait_as_much_as_fits() -> None:
@@ -127,4 +127,4 @@ def test_a_long_prompt_is_read_beside_a_sequence_that_goes_on(tmp_path: Path) ->
         advanced.append([event.request_id for event in batch.step()])
     assert len(advanced) > 1
     assert all(0 in ids for ids in advanced)
-    assert batch.stats.step_tokens <= 102
+    assert step_tokens(batch) <= 102

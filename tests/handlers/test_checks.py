@@ -16,6 +16,8 @@ from djl_python.handlers.checks import without_effect
         ({"task": "text-generation"}, 1, []),
         ({"task": "text-classification"}, 1, ["option.task=text-classification"]),
         ({}, 4, ["batch_size=4"]),
+        ({"tensor_parallel_degree": "max"}, 1, ["option.tensor_parallel_degree=max"]),
+        ({"tensor_parallel_degree": 1}, 1, []),
         ({"enable_streaming": True}, 1, ["option.enable_streaming"]),
         ({"rolling_batch": "disable", "enable_streaming": True}, 4, []),
     ],

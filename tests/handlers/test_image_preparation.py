@@ -59,6 +59,8 @@ async def test_limits(llava: Path) -> None:
     served = await serve(llava)
     with pytest.raises(ContextLengthError, match=r"^messages: 73 tokens"):
         await served.plain(seeing("x" * 40))
+    with pytest.raises(ContextLengthError, match=r"^messages: at least 99[0-9]{3} tokens"):
+        await served.plain(seeing("many " * 100_000))
     with pytest.raises(
         PayloadError, match=r": a prompt with images can't be cut to 33 tokens, and this one has 34"
     ) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from pathlib import Path
@@ -90,6 +91,16 @@ async def test_a_bad_image_names_its_field(processor: ImageProcessor) -> None:
     with pytest.raises(PayloadError, match=r"^there: not an image") as caught:
         await processor.prepare("<image>", [ImageSource("data:,x", "there")])
     assert caught.value.field == "there"
+
+
+async def test_a_chat_waits_for_room_for_its_files(processor: ImageProcessor) -> None:
+    remote = ImageSource("http://127.0.0.1:9/", "there")
+    async with processor._sources.room([remote] * 16):
+        waiting = asyncio.ensure_future(processor.prepare("<image>", [remote]))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+    with pytest.raises(PayloadError, match=r"^there: expected a data: URL"):
+        await waiting
 
 
 def test_the_example_has_an_image_and_text_after_it(processor: ImageProcessor) -> None:

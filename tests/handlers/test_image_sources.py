@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -106,6 +107,39 @@ def test_what_is_no_image() -> None:
     assert refused(inline(b"<html>")).startswith("not an image in one of the formats")
     assert refused(inline(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")).startswith("not an image in one of")
     assert refused(inline(whole[: len(whole) // 2])).startswith("the image is broken")
+
+
+@pytest.mark.parametrize("place", ["PIL.Image.open", "PIL.PngImagePlugin.PngImageFile.load"])
+@pytest.mark.parametrize("raised", [TypeError("no sense"), IndexError(), AssertionError(), RecursionError("deep")])
+def test_what_readers_raise_is_about_the_image(monkeypatch: pytest.MonkeyPatch, place: str, raised: Exception) -> None:
+    """They raise whatever they come upon, at the head of a file or in the middle of it."""
+    some = inline(png(picture(1)))
+
+    def broken(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(place, broken)
+    assert refused(some) == f"the image is broken: {str(raised) or type(raised).__name__}"
+
+
+@pytest.mark.parametrize("kind", image_sources.FORMATS)
+def test_damaged_images_are_pictures_or_refused(kind: str) -> None:
+    file = io.BytesIO()
+    picture(1).save(file, kind)
+    generator = np.random.default_rng(3)
+    for _ in range(150):
+        data = bytearray(file.getvalue())
+        for place in generator.integers(0, min(len(data), 200), 4):
+            data[place] = generator.integers(0, 256)
+        with contextlib.suppress(PayloadError):
+            decoded(inline(bytes(data)))
+
+
+def test_formats_whose_libraries_talk_are_not_read(capfd: pytest.CaptureFixture[str]) -> None:
+    file = io.BytesIO()
+    picture(1).save(file, "TIFF", compression="tiff_lzw")
+    assert refused(inline(file.getvalue()[:-40], "image/tiff")).startswith("not an image in one of the formats")
+    assert capfd.readouterr().err == ""
 
 
 def test_large_images_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +251,38 @@ async def test_a_slow_site_does_not_hold_a_request(
 ) -> None:
     monkeypatch.setattr(image_sources, "FETCH_TIMEOUT_S", 0.1)
     assert (await refuses(site("/slow"))).startswith("no answer within")
+
+
+async def test_files_of_many_chats_are_not_held_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_sources, "FILES_AT_ONCE", 2)
+    opened = ImageSources(remote=True, max_images=3)
+    held = most = 0
+    done: list[int] = []
+
+    async def chat(number: int, *urls: str) -> None:
+        nonlocal held, most
+        given = [source(url) for url in urls]
+        async with opened.room(given):
+            files = await opened.fetch(given)
+            held += len(files)
+            most = max(most, held)
+            await asyncio.sleep(0.01)
+            held -= len(files)
+        done.append(number)
+
+    remote = site("/image.png")
+    await asyncio.gather(*(chat(number, *[remote] * (1 + number % 3)) for number in range(9)))
+    assert most == 3
+    assert sorted(done) == list(range(9))
+    async with opened.room([source(remote)] * 3):
+        waiting = asyncio.ensure_future(chat(9, remote))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        async with asyncio.timeout(5), opened.room([source(data_url(picture(1)))]):
+            pass  # takes none of it
+    async with asyncio.timeout(5), opened.room([source(remote)] * 3):
+        pass  # who was cancelled holds nothing
+    await opened.close()
 
 
 async def test_a_redirect_does_not_lead_inside() -> None:

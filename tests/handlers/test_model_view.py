@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djl_python.errors import PayloadError
+from djl_python.dialects.typed_errors import typed_error
+from djl_python.errors import ContextLengthError, PayloadError
 
 from .harness import LIMITS, Served
 
@@ -23,6 +24,18 @@ async def test_tokens_have_exact_characters(served: Served) -> None:
 
 async def test_a_long_text_is_tokenized_off_the_loop(served: Served) -> None:
     assert len(json.loads((await served.query("tokenize", b"long " * 10_000)).body)) == 50_000
+
+
+async def test_more_tokens_than_can_be_listed(served: Served) -> None:
+    for text, said in (("x" * 100_001, "100001"), ("many " * 1_000_000, "at least 1[0-9]{5}")):
+        with pytest.raises(ContextLengthError, match=f"^inputs: {said} tokens, expected at most 100000"):
+            await served.query("tokenize", text.encode())
+    task, _ = served.call("tgi", "tokenize", {"inputs": "x" * 600_000})
+    with pytest.raises(ContextLengthError, match=r"^inputs: at least"):
+        await task
+    status, body = typed_error(ContextLengthError(100_005, None, 100_001, at_least=True))
+    assert (status, body.error_type) == (422, "validation")
+    assert body.error.endswith("`inputs` must have less than 100001 tokens. Given: at least 100005")
 
 
 async def test_a_chat_is_rendered(model_dir: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import normalizers
 
 from djl_python.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
+from djl_python.text.tokenizer import FastBackend
 from djl_python.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 
 from .harness import BYTES, EOS, Served, ids
@@ -19,6 +21,7 @@ TEMPLATE = (
     "{% endif %}{% for message in messages %}{% if message.role == 'bad' %}{{ raise_exception('no bad roles') }}"
     "{% endif %}{{ message.role[0] }}={{ message.content }};{% endfor %}{% if add_generation_prompt %}a={% endif %}"
 )
+LONG = "xxxx " * 100_000
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("now", "who"))
 
 
@@ -97,6 +100,80 @@ async def test_max_input_tokens(model_dir: Path) -> None:
     await served.plain(request("x" * 5))
     with pytest.raises(ContextLengthError, match=r"6 tokens, expected at most 5 \(option\.max_input_tokens\)"):
         await served.plain(request("x" * 6))
+
+
+@pytest.fixture
+def longest_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Characters of each text that is tokenized, or tokens of those that are decoded."""
+    found = [0]
+
+    def watched(name: str) -> None:
+        original = getattr(FastBackend, name)
+
+        def watch(self: FastBackend, first: Any, *rest: Any) -> Any:
+            found.append(len(first))
+            return original(self, first, *rest)
+
+        monkeypatch.setattr(FastBackend, name, watch)
+
+    for name in ("encode", "spans", "decode"):
+        watched(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dialect", "operation", "body", "said"),
+    [
+        ("lmi", "predict", {"inputs": LONG}, "inputs: at least 99[0-9]{3} tokens, expected at most 63 "),
+        ("tgi", "generate", {"inputs": LONG}, "^inputs: at least 99[0-9]{3} tokens"),
+        ("openai", "completion", {"prompt": LONG}, "^inputs: at least 99[0-9]{3} tokens"),
+        (
+            "plain",
+            "generate",
+            {"requests": [GenerateRequest(prompt=(1,) * 300_000, sampling=SamplingParams(max_new_tokens=1))]},
+            "^inputs: 300000 tokens",
+        ),
+        (
+            "plain",
+            "generate",
+            {"requests": [GenerateRequest(prompt=(9_999,) * 70, sampling=SamplingParams(max_new_tokens=1))]},
+            "^inputs: 70 tokens",
+        ),
+        # The tokens to keep are more than the context has.
+        ("tgi", "generate", {"inputs": LONG, "parameters": {"truncate": 64}}, "^inputs: at least 99[0-9]{3} tokens"),
+    ],
+)
+async def test_what_can_not_fit_is_not_tokenized(
+    served: Served, longest_encoded: list[int], dialect: str, operation: str, body: Any, said: str
+) -> None:
+    longest_encoded.clear()
+    with pytest.raises(ContextLengthError, match=said):
+        await served.ended(*served.call(dialect, operation, body))
+    assert max(longest_encoded, default=0) <= 100_000
+
+
+async def test_of_a_chat_that_can_not_fit_a_piece_is_tokenized(chatting: Served, longest_encoded: list[int]) -> None:
+    with pytest.raises(ContextLengthError, match=r"^messages: at least 99[0-9]{3} tokens"):
+        await chatting.plain(request(chat(LONG)))
+    assert max(longest_encoded) <= 100_000
+
+
+async def test_what_is_cut_off_is_not_tokenized(served: Served, longest_encoded: list[int]) -> None:
+    await served.plain(request(LONG + "the end", truncate=10))
+    assert prompt_of(served) == "xx the end"
+    assert max(longest_encoded) <= 100_000
+    await served.plain(request(tuple(ids("a" * 300_000 + "the end")), truncate=10))
+    assert prompt_of(served, 2) == "aaathe end"
+
+
+async def test_a_long_text_of_few_tokens_fits(model_dir: Path) -> None:
+    """Whoever counts says what is sure: a tokenizer may leave out characters."""
+    tokenizer = type(BYTES).from_str(BYTES.to_str())
+    tokenizer.normalizer = normalizers.Replace("-", "")
+    tokenizer.save(str(model_dir / "tokenizer.json"))
+    served = await Served(model_dir).load()
+    await served.plain(request("a" + "-" * 300_000 + "z"))
+    assert prompt_of(served) == "az"
 
 
 # ------------------------------------------------------------------------------------------------ tools

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from djl_python.config import settings_table
+from djl_python.config import environment_table, settings_table
 from djl_python.server.metrics import SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,8 @@ def metrics_table() -> str:
 
 def with_tables(markdown: str) -> str:
     """The text with each generated part, between its markers, brought up to date."""
-    for name, table in (("settings", settings_table()), ("metrics", metrics_table())):
+    tables = {"settings": settings_table(), "environment": environment_table(), "metrics": metrics_table()}
+    for name, table in tables.items():
         begin, end = f"<!-- {name}: written by make docs -->", f"<!-- end of {name} -->"
         before, found, rest = markdown.partition(begin)
         _, closed, after = rest.partition(end)

@@ -47,6 +47,12 @@ def test_copied_paths_exist() -> None:
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
+def test_another_index_is_pips_own_variable_and_named_by_whoever_builds() -> None:
+    before, argument, after = DOCKERFILE.partition('\nARG PIP_EXTRA_INDEX_URL=""\n')
+    assert argument and "install --no-cache-dir torch" in after and "pip install" not in before
+    assert "://" not in DOCKERFILE
+
+
 def test_image_has_make_serves_torch_and_no_root() -> None:
     (torch,) = re.findall(r"^torch==.+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert f"pip install --no-cache-dir {torch}\n" in DOCKERFILE

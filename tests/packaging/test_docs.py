@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 from pathlib import Path
 
@@ -23,6 +24,25 @@ def test_tables_are_what_the_code_declares() -> None:
 def test_changelog_has_unreleased_first() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
+
+
+def test_extras_that_are_named_exist() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    texts = {path: path.read_text(encoding="utf-8") for path in [*SOURCES, *MARKDOWN, ROOT / "docker" / "Dockerfile"]}
+    named = {extra for text in texts.values() for extra in re.findall(r"djl-serving\[([^\]]*)\]", text)}
+    assert {"images", "s3"} <= named <= set(setup["options.extras_require"])
+
+
+def test_everybody_needs_the_same_python() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    least = setup["options"]["python_requires"].removeprefix(">=")
+    assert tuple(map(int, least.split("."))) >= (3, 11, 4), "tarfile's filters"
+    assert f"Python {least} or newer" in TEXT
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert makefile.count(f"Python {least} or newer") == 2
+    assert f"sys.version_info >= ({least.replace('.', ', ')})" in makefile
 
 
 def test_decisions_are_numbered_and_short() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from djl_python.dialects import DIALECTS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Every module and package of ours, lowest layer first. "" is djl_python/__init__.py. Imports point down, or sideways
@@ -38,8 +40,12 @@ LIBRARIES = {
     "tornado": {"server"},
     "prometheus_client": {"server"},
 }
-#: The three boundaries, where any error becomes an answer: worker service, engine loop, supervisor.
-BOUNDARIES = ("djl_python/worker/service", "djl_python/engine/loop", "djl_python/server/supervisor")
+#: The three boundaries, where any error becomes an answer: worker service, engine loop, supervisor. And where Pillow
+#: reads clients' images.
+BOUNDARIES = (
+    *("djl_python/worker/service", "djl_python/engine/loop", "djl_python/server/supervisor"),
+    "handlers/image_sources",
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,20 @@ def test_neighbours_that_are_strangers() -> None:
             target = unit_of(name) if name.startswith("djl_python.") else module.unit
             if target != module.unit and any({module.unit, target} <= group for group in APART):
                 wrong.append(f"{where(module, line)}: {module.name} imports {name}")
+    assert wrong == []
+
+
+def test_handlers_know_no_dialect() -> None:
+    """What all of them are, yes; what one of them alone has is asked of it (decision 11)."""
+    of_one = tuple(f"djl_python.dialects.{name}" for name in DIALECTS)
+    handlers = [module for module in MODULES if module.unit == "handlers"]
+    assert handlers
+    wrong = [
+        f"{where(module, line)}: {name}"
+        for module in handlers
+        for line, name in module.imports()
+        if name.startswith(of_one)
+    ]
     assert wrong == []
 
 

@@ -54,6 +54,15 @@ def test_a_failure_is_one_block() -> None:
     assert err.getvalue() == "\nmodel m failed to load (/models/m):\n  model.py:3: in handle\n  KeyError: 'a'\n\n"
 
 
+def test_urls_are_shown_without_what_may_be_secret() -> None:
+    err = io.StringIO()
+    announcer = Announcer(io.StringIO(), err)
+    config = ModelConfig(name="m", url="https://u:hidden@h/m.zip?hidden")
+    announcer.found([config])
+    announcer.failed(config, "why")
+    assert err.getvalue() == "model m: https://h/m.zip\n\nmodel m failed to load (https://h/m.zip):\n  why\n\n"
+
+
 def test_what_was_found_comes_with_its_warnings() -> None:
     err = io.StringIO()
     config = ModelConfig(name="m", version="2", path="/models/m", warnings=("serving.properties:1: odd",))

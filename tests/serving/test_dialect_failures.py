@@ -12,7 +12,7 @@ import aiohttp
 import psutil
 import pytest
 
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 from tests.serving.client import Answer, ask, metrics, until_quiet
 
 MESSAGES = [{"role": "user", "content": "abc"}]
@@ -26,7 +26,7 @@ def model(path: Path, **properties: object) -> str:
     """Repeats its prompt, a token every 20 ms."""
     write_byte_tokenizer(path)
     (path / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    settings = {"option.model_id": path, "option.rolling_batch": "fake", "option.fake_step_ms": 20, **properties}
+    settings = {"option.model_id": path, "option.rolling_batch": FAKE_ENGINE, "option.fake_step_ms": 20, **properties}
     (path / "serving.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return f"{path.name}={path}"
 

@@ -12,7 +12,7 @@ import aiohttp
 import psutil
 import pytest
 
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 from tests.serving.client import ask, metrics, until_quiet
 
 LONG = {"inputs": "Count to twenty.", "parameters": {"max_new_tokens": 1900, "ignore_eos_token": True}}
@@ -69,7 +69,7 @@ def fake_model(path: Path, **properties: Any) -> Path:
     """A model directory whose engine needs no checkpoint."""
     write_byte_tokenizer(path)
     (path / "config.json").write_text("{}")
-    settings = {"option.rolling_batch": "fake", "option.entryPoint": "djl_python.huggingface", **properties}
+    settings = {"option.rolling_batch": FAKE_ENGINE, "option.entryPoint": "djl_python.huggingface", **properties}
     (path / "serving.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return path
 

@@ -11,7 +11,7 @@ import openai
 import psutil
 import pytest
 
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 from tests.serving.client import until_quiet
 
 CURSED = "!"
@@ -20,7 +20,7 @@ CURSED = "!"
 def fake_model(path: Path, **properties: object) -> str:
     write_byte_tokenizer(path)
     (path / "config.json").write_text("{}")
-    settings = {"option.rolling_batch": "fake", "option.entryPoint": "djl_python.huggingface", **properties}
+    settings = {"option.rolling_batch": FAKE_ENGINE, "option.entryPoint": "djl_python.huggingface", **properties}
     (path / "serving.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     return str(path)
 

@@ -8,22 +8,21 @@ from typing import Any
 
 import httpx
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from djl_python.dialects import all_dialects
 from djl_python.dialects.base import Route
 from djl_python.server.app import OWN_PAGES
 from djl_python.server.routes import RouteTable
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
-
-schemathesis = pytest.importorskip("schemathesis")
-from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
-from schemathesis import GenerationMode  # noqa: E402
-from schemathesis.checks import not_a_server_error  # noqa: E402
-from schemathesis.specs.openapi.checks import (  # noqa: E402
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -38,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "echo")
     (path / "chat_template.jinja").write_text(TEMPLATE)
     (path / "serving.properties").write_text(
-        f"option.model_id={path}\noption.rolling_batch=fake\noption.max_model_len=96\n"
+        f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\noption.max_model_len=96\n"
     )
     with running_server("-m", f"echo={path}") as running:
         yield running

@@ -1,6 +1,6 @@
 """TGI's own Python client against a running server.
 
-It asks for huggingface_hub < 1, and works with later ones: `pip install --no-deps text-generation`.
+It asks for huggingface_hub < 1, and works with later ones: the Makefile installs it without what it asks for.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import text_generation
+from text_generation import errors as client_errors
+from text_generation import types
 
 from djl_python.testing import RunningServer
-
-text_generation = pytest.importorskip("text_generation", reason="pip install --no-deps text-generation")
-client_errors = pytest.importorskip("text_generation.errors")
-types = pytest.importorskip("text_generation.types")
 
 #: The client's own age.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 
 #: Hermes' syntax, in a template that writes the last message and nothing else.
 TEMPLATE = "{# tools are called with <tool_call> #}{% if tools %}{% endif %}{{ messages[-1].content }}"
@@ -33,7 +33,7 @@ NOW: Any = {"type": "function", "function": {"name": "now"}}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "echo")
     (path / "chat_template.jinja").write_text(TEMPLATE)
-    (path / "serving.properties").write_text(f"option.model_id={path}\noption.rolling_batch=fake\n")
+    (path / "serving.properties").write_text(f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\n")
     with running_server("-m", f"echo={path}") as running:
         yield running
 

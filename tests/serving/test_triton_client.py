@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
-from djl_python.testing import RunningServer, running_server, write_byte_tokenizer
-
-triton = pytest.importorskip("tritonclient.http")
-from tritonclient.utils import InferenceServerException  # noqa: E402
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     specs = []
     for name, version in (("echo", ""), ("mymodel", "3")):
         path = write_byte_tokenizer(folder / name)
-        (path / "serving.properties").write_text(f"option.model_id={path}\noption.rolling_batch=fake\n")
+        (path / "serving.properties").write_text(f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\n")
         specs += ["-m", f"{name}:{version}={path}"]
     with running_server(*specs) as running:
         yield running

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,17 +39,30 @@ def send(server: RunningServer, curl: Curl) -> httpx.Response:
     return httpx.request(curl.method, url, headers=curl.headers, content=curl.body, timeout=30)
 
 
-def lines(text: str) -> list[object]:
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
-
-
 @pytest.mark.parametrize("template", SERVED)
 def test_readme_is_true(server: RunningServer, template: str) -> None:
     found = curls(readme(template))
     assert found
     for curl in found:
         response = send(server, curl)
-        assert (response.status_code, lines(response.text)) == (200, lines(curl.prints))
+        assert (response.status_code, response.text.strip()) == (200, curl.prints.strip())
+
+
+def test_the_hub_s_template_serves_what_it_names(tmp_path: Path) -> None:
+    """A copy, for which the checkpoint is here already."""
+    copy = tmp_path / "huggingface_hub"
+    shutil.copytree(TEMPLATES / "huggingface_hub", copy)
+    properties = (copy / "serving.properties").read_text(encoding="utf-8")
+    here, replaced = re.subn(r"(?m)^option\.model_id=.*$", f"option.model_id={TEMPLATES / 'demo'}", properties)
+    assert replaced == 1
+    (copy / "serving.properties").write_text(here, encoding="utf-8")
+    found = curls(readme("huggingface_hub"))
+    assert found
+    with running_server("-m", f"smollm={copy}") as running:
+        for curl in found:
+            response = send(running, curl)
+            assert response.status_code == 200
+            assert response.json()["generated_text"]
 
 
 @pytest.mark.parametrize("template", [name for name in ALL if name != "demo"])

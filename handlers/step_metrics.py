@@ -37,7 +37,7 @@ class StepMetrics:
             self._tokens, self._gaps_s = 0, []
         metrics.gauge("running_requests", stats.running)
         metrics.gauge("waiting_requests", stats.waiting)
-        # Of these two the front end makes kv_cache_usage_ratio, whoever's engine they are.
+        # Of these two the front end makes kv_cache_usage_ratio, whosever engine they are of.
         metrics.gauge("kv_cache_blocks_used", stats.kv_blocks_used)
         metrics.gauge("kv_cache_blocks_total", stats.kv_blocks_total)
         if stats.step_s:

@@ -1,7 +1,7 @@
 """An asyncio channel of protocol messages over a connected Unix socket.
 
 Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Everything that is
-sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame.
+sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame; long ones before that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Channel(asyncio.BufferedProtocol):
             return
         begins = not self._outgoing
         self._outgoing.add(message)
-        if begins:
+        if self._outgoing.full:
+            self._send_frame()
+        elif begins:
             self._loop.call_soon(self.flush)
             _unsent.append(self)
 
@@ -70,13 +72,19 @@ class Channel(asyncio.BufferedProtocol):
         """Send what is queued now."""
         if not self._outgoing:
             return
-        _unsent.remove(self)
         try:
             self.before_frame()
         finally:
-            frame = self._outgoing.take()
-            if self._transport is not None and not self.closed:
-                self._transport.write(frame)
+            self._send_frame()
+
+    def _send_frame(self) -> None:
+        if not self._outgoing:
+            return
+        if self in _unsent:
+            _unsent.remove(self)
+        frame = self._outgoing.take()
+        if self._transport is not None and not self.closed:
+            self._transport.write(frame)
 
     async def drain(self) -> None:
         """Flush, then wait until the kernel has everything (before a deliberate exit)."""

@@ -165,13 +165,17 @@ class EngineClient:
     def submit(
         self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None
     ) -> int:
-        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it."""
+        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it.
+
+        Raises:
+            OverflowError, TypeError, ValueError: it can't be sent; nobody else is touched by that.
+        """
         request_id = next(self._ids)
         if self._channel.closed:
             asyncio.get_running_loop().call_soon(on_event, _death_event(request_id))
             return request_id
-        self._sinks[request_id] = on_event
         self._channel.send(Add(request_id, prompt_ids, sampling, images))
+        self._sinks[request_id] = on_event
         self._expect()
         return request_id
 

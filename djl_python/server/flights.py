@@ -41,7 +41,13 @@ class Worker(Protocol):
     capacity: int  # calls that it takes at once
     queries: int  # queries that it takes besides; 0: they are calls like others
 
-    def send(self, message: AnyMessage) -> None: ...
+    def send(self, message: AnyMessage) -> None:
+        """Queue a message for it.
+
+        Raises:
+            ValueError: it is more than can be sent.
+        """
+        ...
 
     def flush(self) -> None:
         """Let what was sent leave now."""

@@ -203,6 +203,18 @@ async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
         assert b"max_request_size" in await reader.read()
 
 
+async def test_a_request_that_no_frame_takes_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(model_config(properties={"capacity": "1"})) as site:
+        monkeypatch.setattr("djl_python.protocol.MAX_FRAME_BYTES", 10_000)
+        others = [asyncio.create_task(site.post(do="echo", sleep_s=0.1)) for _ in range(2)]
+        await until(lambda: site.model.pool.busy == 2)
+        for _ in range(2):  # one that waits, and one that goes to the worker at once
+            answer = await site.post(do="echo", pad="x" * 20_000)
+            assert answer.status_code == 413 and "are more than can be passed on" in answer.text
+        assert [(await other).status_code for other in others] == [200, 200]
+        assert site.model.pool.busy == 0
+
+
 async def test_a_path_may_come_with_its_host() -> None:
     async with running() as site, site.connect() as (reader, writer):
         body = b'{"do": "echo"}'

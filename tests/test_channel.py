@@ -2,6 +2,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -149,3 +150,29 @@ def test_the_end_is_heard_once_and_nothing_is_sent_after_it(run: Run) -> None:
         assert not one.heard
 
     run(scene())
+
+
+def test_what_a_read_has_others_send_leaves_with_it_and_no_other_loop_has_to_do_with_it(run: Run) -> None:
+    """Each loop has channels of its own: another thread's are none of its business."""
+
+    async def scene() -> None:
+        one, other = await pair()
+        third, fourth = await pair()
+        written: list[str] = []
+
+        def pass_on(messages: list[AnyMessage]) -> None:
+            third.channel.send(Cancel(7))
+            asyncio.get_running_loop().call_soon(lambda: written.append("a turn later"))
+
+        other.channel._on_messages = pass_on
+        third.channel.before_frame = lambda: written.append("sent")
+        one.channel.send(Cancel(1))
+        await asyncio.wait_for(fourth.came.wait(), 5)
+        assert fourth.heard == [Cancel(7)] and written == ["sent", "a turn later"]
+        for end in (one, other, third, fourth):
+            end.channel.close()
+        await asyncio.wait_for(asyncio.gather(other.closed.wait(), fourth.closed.wait()), 5)
+
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(run, scene()) for _ in range(8)]:
+            done.result()

@@ -94,6 +94,16 @@ class FrontEnd(routing.Router):
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
 
+    @property
+    def doing(self) -> int:
+        """How many pages are still being made."""
+        return len(self._doing)
+
+    async def wait_done(self) -> None:
+        """Wait until every page that is being made has been answered."""
+        if self._doing:
+            await asyncio.wait(self._doing)
+
     def sending(self, sent: asyncio.Future[None]) -> None:
         """An answer is complete and not yet with the kernel; `sent` tells when it is."""
         self._unsent.add(sent)

@@ -40,7 +40,8 @@ examples:
   djl-serving check /models/llama-3               say what would be served, and what is wrong, without serving
   djl-serving bench /models/llama-3               how fast is it? (or any endpoint: djl-serving bench --help)
 
-Settings come from the model's serving.properties, OPTION_* and SERVING_* variables, and config.properties (-f).
+Settings come from these options, the model's serving.properties, OPTION_* and SERVING_* variables, and
+config.properties (-f), the first of them that says something.
 """
 
 

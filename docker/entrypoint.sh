@@ -1,11 +1,15 @@
 #!/bin/sh
-# No arguments (or SageMaker's one, "serve"): djl-serving on every interface, which without -m or -s serves what is
+# No arguments (or SageMaker's one, "serve"): djl-serving on every interface (or SERVING_INFERENCE_ADDRESS), which without -m or -s serves what is
 # mounted at /opt/ml/model. Options are added to that. Anything else is a command to run instead.
 set -eu
 
 [ "${1-}" != serve ] || shift
 
 case "${1-}" in
-    "" | -*) exec djl-serving --host 0.0.0.0 "$@" ;;
+    "" | -*)
+        # An option would win over the variable.
+        [ -n "${SERVING_INFERENCE_ADDRESS-}" ] || set -- --host 0.0.0.0 "$@"
+        exec djl-serving "$@"
+        ;;
     *) exec "$@" ;;
 esac

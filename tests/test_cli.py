@@ -77,6 +77,20 @@ def test_models_are_positional_or_options_and_the_port_is_the_command_lines(mode
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
+def test_what_the_command_line_says_wins_over_the_environment(
+    model: Path, served: list[Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVING_INFERENCE_ADDRESS", "http://127.0.0.3:9461")
+    monkeypatch.setenv("SERVING_LOAD_MODELS", "NONE")
+    monkeypatch.setenv("SERVING_MODEL_STORE", "/no/such/store")
+    assert cli.main(["-m", str(model), "-p", "9460"]) == 0
+    assert cli.main(["-s", str(model.parent), "-m", f"named={model}"]) == 0
+    (config, models, _), (_, stored, _) = served
+    assert str(config.inference_address) == "http://127.0.0.3:9460"
+    assert [one.name for one in models] == ["echo"]
+    assert sorted(one.name for one in stored) == ["echo", "named"]
+
+
 def test_a_model_store_is_added_to_named_models(model: Path, tmp_path: Path, served: list[Served]) -> None:
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
     ((_, models, _),) = served

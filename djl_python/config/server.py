@@ -1,6 +1,6 @@
 """The server's own configuration: config.properties, the command line and SERVING_*.
 
-Runs in the front end. Weakest first: built-in, config.properties, command line, environment (as DJL has it).
+Runs in the front end. Weakest first: built-in, config.properties, environment, command line.
 """
 
 from __future__ import annotations
@@ -150,7 +150,6 @@ def load_server_config(
     path = config_file or _default_file(environ)
     entries, warnings = read_properties(path) if path else ({}, [])
     problems: list[str] = []
-    _override(entries, overrides, problems)
     known = {setting.key for setting in settings_of(ServerConfig)}
     for name, key in _ENVIRONMENT_MAPS.items():
         if environ.get(name, "").strip():
@@ -159,6 +158,7 @@ def load_server_config(
         key = name.removeprefix("SERVING_").lower()
         if name.startswith("SERVING_") and value.strip():
             entries[key] = Entry(value, f"environment {name}")
+    _override(entries, overrides, problems)
     values = bind(ServerConfig, entries, "", problems)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -181,7 +181,7 @@ def _default_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _override(entries: dict[str, Entry], overrides: Mapping[str, str], problems: list[str]) -> None:
-    """Lay the command line over the file; `host` and `port` go into the address that is there."""
+    """Lay the command line over all else; `host` and `port` go into the address that is there."""
     source = "command line"
     rest = {key: value for key, value in overrides.items() if key not in ("host", "port")}
     entries.update((key, Entry(value, source)) for key, value in rest.items())

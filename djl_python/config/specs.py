@@ -1,6 +1,6 @@
 """Which models to serve: DJL's `name:version:engine:devices=url`, and the search of a model store.
 
-Runs in the front end, at start-up and for management requests.
+Runs in the front end, at start-up.
 """
 
 from __future__ import annotations
@@ -84,16 +84,14 @@ def find_models(
 ) -> list[ModelSpec]:
     """The models that the server should load, in order.
 
-    `specs` are those of the command line; without any, and where SERVING_LOAD_MODELS is set, `server.load_models`
-    says. ALL among them stands for what is in the model store, NONE for nothing; HF_MODEL_ID adds one.
+    `specs` are those of the command line; without any, `server.load_models` says. ALL among them stands for what is in
+    the model store, NONE for nothing; HF_MODEL_ID adds one.
 
     Raises:
         ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version.
     """
-    if not specs or server.provenance.get("load_models", "").startswith("environment"):
-        specs = [server.load_models]
     items: list[str | ModelSpec] = []
-    for spec in specs:
+    for spec in specs or [server.load_models]:
         items += [spec] if isinstance(spec, ModelSpec) else split_model_specs(spec)
     found: list[ModelSpec] = []
     for item in items:

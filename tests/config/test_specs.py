@@ -133,9 +133,10 @@ def test_a_container_without_model_files(tmp_path: Path) -> None:
     assert found(store(tmp_path, "a/model.py"), OPTION_MODEL_ID="owner/name") == [("a", "a")]
 
 
-def test_serving_load_models_is_stronger_than_the_command_line() -> None:
+def test_models_of_the_command_line_are_stronger_than_load_models() -> None:
     server = load_server_config(None, {}, {"SERVING_LOAD_MODELS": "m=/env"})
-    assert found(server, "m=/command") == [("m", "/env")]
+    assert found(server, "m=/command") == [("m", "/command")]
+    assert found(server) == [("m", "/env")]
     assert found(load_server_config(None, {"load_models": "m=/config"}, {})) == [("m", "/config")]
 
 

@@ -105,7 +105,7 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=logs.LEVELS,
         default="info",
-        help="what goes to stderr (default info; warning leaves out the line for each request)",
+        help="what goes to stderr, of workers and engines too (default info; warning leaves out requests' lines)",
     )
 
 

@@ -40,6 +40,8 @@ MAX_UNSENT_BYTES: Final = 8 << 20
 TAKEN_EVERY_BYTES: Final = 256 << 10
 #: A body that is too large is read to its end, so that the client sees the refusal; beyond this, not even that.
 MAX_DISCARDED_BYTES: Final = 1 << 30
+#: What a page's body has at most: it is read in the front end's loop, where all else waits meanwhile.
+MAX_PAGE_BYTES: Final = 1 << 20
 #: What the log and the metrics say of a client that left before its answer began.
 CLIENT_CLOSED: Final = 499
 #: The front end's own business, whatever a handler says.
@@ -298,6 +300,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         limit = self._front_end.config.max_request_size
         if length > limit:
             raise TooLargeError(f"the body is larger than max_request_size, which is {limit} bytes")
+        if length > MAX_PAGE_BYTES and self._match is not None and self._match.is_page:
+            raise TooLargeError(f"the body is larger than {MAX_PAGE_BYTES} bytes, which is the most at this path")
 
     def _send_head(self, data: bytes, last: bool) -> None:
         headers = self._front_end.base_headers()

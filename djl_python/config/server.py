@@ -92,6 +92,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "*"
     max_request_size: Annotated[int, Meta(ge=1, description="Bytes a request's body may have.")] = 64 << 20
+    max_bodies_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Bytes of bodies that are held together, of requests that no worker has yet; what comes beyond "
+            "that is answered as by a full queue.",
+        ),
+    ] = 1 << 30
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, description="Seconds that a request's whole body may take to come in.")
+    ] = field(default=600.0, name="body_timeout")
+    idle_timeout_s: Annotated[
+        float, Meta(gt=0, description="Seconds that an open connection may wait for its next request.")
+    ] = field(default=900.0, name="idle_timeout")
     drain_timeout_s: Annotated[
         float, Meta(ge=0, description="Seconds that running requests get to finish at shutdown.")
     ] = field(default=30.0, name="drain_timeout")

@@ -24,6 +24,7 @@ from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
 from ..protocol import Call
 from .answers import error_answer, reason
+from .bodies import Body
 from .flights import Flight, next_id
 from .routes import Match
 from .served_model import ServedModel
@@ -69,8 +70,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body = Body(front_end.bodies)
         self._refusal: ServingError | None = None  # found before the body was read
         self._status = 0  # of the answer, once it is known
         self._headers: dict[str, str] = {}
@@ -106,14 +106,14 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> None:
         """Keep the body, or let it pass where it won't be used."""
-        self._body_bytes += len(chunk)
+        self._body.size += len(chunk)
         if self._refusal is None:
             try:
-                self._check_length(self._body_bytes)
-                self._body.append(chunk)
-            except TooLargeError as refusal:
+                self._check_length(self._body.size)
+                self._body.keep(chunk)
+            except ServingError as refusal:
                 self._refusal = refusal
-                self._body.clear()
+                self._body.let_go()
 
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
@@ -136,6 +136,10 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._abandon("disconnect")
 
     # ------------------------------------------------------------------------------------ pool.Client
+
+    def sent(self) -> None:
+        """A worker has the body now."""
+        self._body.let_go()
 
     def start(self, status: int, headers: dict[str, str]) -> None:
         """Status and headers wait for the first of the body, which tells whether it is all."""
@@ -244,7 +248,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if match.dialect is None:
             self._send(front_end.own_page(match.operation))
             return
-        answer = match.dialect.page(match.operation, front_end.view, match.values, self._take_body())
+        answer = match.dialect.page(match.operation, front_end.view, match.values, self._body.whole())
         if isinstance(answer, Answer):
             self._send(answer)
         else:
@@ -257,11 +261,6 @@ class Exchange(httputil.HTTPMessageDelegate):
         except ServingError as error:
             self.fail(error)
 
-    def _take_body(self) -> bytes:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        return body
-
     def _send(self, answer: Answer) -> None:
         self.start(answer.status, dict(answer.headers))
         self.body(answer.body, last=True)
@@ -272,7 +271,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         named = dict(query)
         headers = {name.lower(): value for name, value in request.headers.items()}
         headers["x-request-id"] = self._request_id
-        body = self._take_body()
+        body = self._body.whole()
         dialect = match.dialect
         assert dialect is not None  # the front end's own routes are pages
         name = match.model
@@ -361,6 +360,7 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def _end(self) -> None:
         self._ended = True
+        self._body.let_go()
         duration_s = time.monotonic() - self._received_at
         status = self._status if self._head_sent else CLIENT_CLOSED
         config, dialect = None, self._dialect

@@ -17,6 +17,10 @@ from ..protocol import AnyMessage, Call
 class Client(Protocol):
     """Where a call came from: told what to write. None of these raises."""
 
+    def sent(self) -> None:
+        """The call is with a worker, or on its way there; nothing need be held for it any more."""
+        ...
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         """The answer's status and headers; once, before `body`."""
         ...

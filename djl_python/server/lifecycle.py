@@ -26,7 +26,6 @@ from ..errors import ConfigError
 from ..protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
-from .exchange import MAX_DISCARDED_BYTES
 from .listening import allow_descriptors, bind, bound_address, listen
 from .metrics import Metrics
 from .models import Models
@@ -81,7 +80,7 @@ class Server:
         allow_descriptors()
         sockets = bind(self._config.inference_address)
         self._catch_signals()
-        http = HTTPServer(self._front_end, max_body_size=MAX_DISCARDED_BYTES)
+        http = self._front_end.http_server()
         opened = False
 
         def open_port() -> None:

@@ -225,6 +225,7 @@ class Pool:
         except ValueError as exc:
             flight.client.fail(TooLargeError(f"this request can't be passed on to its model: {exc}"))
             return
+        flight.client.sent()
         place.enter(flight)
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
         if not flight.query:

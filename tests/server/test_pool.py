@@ -16,6 +16,8 @@ class Recorder:
         self.got: list[object] = []
         self.error: ServingError | None = None
 
+    def sent(self) -> None: ...
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         self.got.append(status)
 

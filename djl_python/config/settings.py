@@ -53,7 +53,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=DEVICES_PATTERN,
-            description="Devices that get workers: * or a list separated by semicolons (cpu, gpu0, 0).",
+            description="Devices that get minWorkers workers each: a list separated by semicolons (cpu, gpu0, 0); "
+            "*: the one of option.device alone.",
             extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, field
 
 from ..errors import ConfigError
+from ..http_rules import TOKEN
 from .binding import bind, did_you_mean, settings_of
 from .properties_file import Entry, read_properties
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HttpErrorCode
@@ -124,7 +125,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_id_header_key: Annotated[
         str,
         Meta(
-            pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
+            pattern=f"^{TOKEN}$",
             description="Header that carries a request's id, in and out.",
             extra={"expected": "a header name"},
         ),

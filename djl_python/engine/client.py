@@ -29,8 +29,6 @@ _CLOSE_TIMEOUT_S = 5.0
 #: Whatever is asked of an engine, a step tells that it was heard. A longer option.predict_timeout counts instead.
 _SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
-# `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with another schema.
-_BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 
 
 def engine_settings(
@@ -82,7 +80,8 @@ def check_options(option: Options) -> None:
 
 
 def _engine_name(option: Options) -> str:
-    return _BUILT_IN_NAMES.get(option.rolling_batch, option.rolling_batch)
+    """`disable` is the built-in engine with another schema."""
+    return "auto" if option.rolling_batch == "disable" else option.rolling_batch
 
 
 class EngineClient:

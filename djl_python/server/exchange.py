@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import uuid
 from collections.abc import Awaitable
@@ -22,6 +21,7 @@ from tornado.iostream import StreamBufferFullError
 
 from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
+from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from ..protocol import Call
 from .answers import error_answer, reason
 from .bodies import Body
@@ -45,11 +45,6 @@ MAX_DISCARDED_BYTES: Final = 1 << 30
 MAX_PAGE_BYTES: Final = 1 << 20
 #: What the log and the metrics say of a client that left before its answer began.
 CLIENT_CLOSED: Final = 499
-#: The front end's own business, whatever a handler says.
-_NOT_THE_HANDLERS: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_BODILESS: Final = frozenset({204, 304})
 _LENGTH_DIGITS: Final = 18  # as many are too many bytes already
 
 
@@ -305,11 +300,11 @@ class Exchange(httputil.HTTPMessageDelegate):
     def _send_head(self, data: bytes, last: bool) -> None:
         headers = self._front_end.base_headers()
         for name, value in self._headers.items():
-            if name.lower() not in _NOT_THE_HANDLERS:
+            if name.lower() not in SERVERS_OWN:
                 self._add_header(headers, name, value)
         headers[self._front_end.config.request_id_header_key] = self._request_id
-        self._bodiless = self._request.method == "HEAD" or self._status in _BODILESS
-        if last and self._status not in _BODILESS:
+        self._bodiless = self._request.method == "HEAD" or self._status in BODILESS
+        if last and self._status not in BODILESS:
             headers["Content-Length"] = str(len(data))
         elif not last:
             self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
@@ -345,7 +340,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             stream.write(framed[sent:])
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
-        if _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value):
+        if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):
             headers[name] = value
         else:
             log.warning("the response header %r can't be sent with its value: left out", name, extra=self._log_extra)

@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Every module and package of ours, lowest layer first. "" is djl_python/__init__.py. Imports point down, or sideways
 #: within a layer except where APART says no.
 LAYERS = (
-    {"errors", "types", "protocol", "config", "sources", "registry", "logs"} | {"channel", "event_loop", "processes"},
-    {"", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
+    {"errors", "types", "protocol", "config", "sources", "registry", "logs"}
+    | {"channel", "event_loop", "http_rules", "processes"},
+    {"", "batch_keys", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
     | {"forms", "json_schema", "np_util", "pair_list", "user_errors", "user_module", "user_source"},
     {"handler", "batching", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},

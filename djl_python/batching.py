@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from .batch_keys import batch_key, item_of
 from .errors import HandlerError
 from .inputs import BATCH_SIZE, Input
-from .outputs import Output, batch_key
+from .outputs import Output
 from .user_errors import contained, one_line
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
-
-_BATCH_KEY = re.compile(r"batch_(\d+)[._](.*)", re.DOTALL)
 
 
 @dataclass(eq=False)
@@ -167,7 +165,7 @@ def join(inputs: Sequence[Input]) -> Input:
 
 def is_split(output: Output) -> bool:
     """Whether the output's entries say which item of a batch they answer."""
-    return any(_BATCH_KEY.fullmatch(key or "") for key, _ in output.content)
+    return any(item_of(key) for key, _ in output.content)
 
 
 def split(output: Output, size: int) -> list[Output]:
@@ -190,29 +188,21 @@ def split(output: Output, size: int) -> list[Output]:
         )
     answers = [Output(output.code, output.message) for _ in range(size)]
     for position, (key, value) in enumerate(output.content):
-        index, own_key = _item_of(key, position, size)
+        index, own_key = item_of(key) or (position, key)
+        if index >= size:
+            raise HandlerError(f"Unexpected batch output key: {key}, the batch has {size} items")
         if not answers[index].content.is_empty():
             raise HandlerError(f"Batch output size mismatch: two entries for item {index} of a batch of {size}")
         answers[index].content.add(own_key, value)
         answers[index].content_type = output.item_content_types.get(index, output.content_type)
     for key, value in output.properties.items():
-        if found := _BATCH_KEY.fullmatch(key):
-            if int(found[1]) < size:
-                _set_property(answers[int(found[1])], found[2].lower(), value)
+        if found := item_of(key):
+            if found[0] < size:
+                _set_property(answers[found[0]], found[1].lower(), value)
         else:
             for answer in answers:
                 answer.properties.setdefault(key.lower(), value)
     return answers
-
-
-def _item_of(key: str | None, position: int, size: int) -> tuple[int, str | None]:
-    found = _BATCH_KEY.fullmatch(key or "")
-    if found is None:
-        return position, key
-    index = int(found[1])
-    if index >= size:
-        raise HandlerError(f"Unexpected batch output key: {key}, the batch has {size} items")
-    return index, found[2]
 
 
 def _set_property(answer: Output, key: str, value: str) -> None:

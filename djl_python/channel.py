@@ -1,23 +1,24 @@
 """An asyncio channel of protocol messages over a connected Unix socket.
 
 Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Everything that is
-sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame.
+sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame; long ones before that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Final, cast
+from weakref import WeakKeyDictionary
 
 from .protocol import AnyMessage, FrameReader, FrameWriter
 
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 # asyncio's own buffer for a read is larger than malloc keeps: each read would map memory and give it back.
 _READ_BYTES: Final = 1 << 16
-# Channels that have something to send, of all event loops.
-_unsent: Final[list[Channel]] = []
+# Of each event loop the channels that have something to send, in the order in which they got it.
+_unsent: Final[MutableMapping[asyncio.AbstractEventLoop, dict[Channel, None]]] = WeakKeyDictionary()
 
 
 def _nothing() -> None:
@@ -42,6 +43,7 @@ class Channel(asyncio.BufferedProtocol):
         self._outgoing = FrameWriter()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._unsent = _unsent.setdefault(self._loop, {})  # shared with the loop's other channels
         self.closed = False
         self.before_frame: Callable[[], None] = _nothing
 
@@ -62,21 +64,28 @@ class Channel(asyncio.BufferedProtocol):
             return
         begins = not self._outgoing
         self._outgoing.add(message)
-        if begins:
+        if self._outgoing.full:
+            self._send_frame()
+        elif begins:
             self._loop.call_soon(self.flush)
-            _unsent.append(self)
+            self._unsent[self] = None
 
     def flush(self) -> None:
         """Send what is queued now."""
         if not self._outgoing:
             return
-        _unsent.remove(self)
         try:
             self.before_frame()
         finally:
-            frame = self._outgoing.take()
-            if self._transport is not None and not self.closed:
-                self._transport.write(frame)
+            self._send_frame()
+
+    def _send_frame(self) -> None:
+        if not self._outgoing:
+            return
+        self._unsent.pop(self, None)
+        frame = self._outgoing.take()
+        if self._transport is not None and not self.closed:
+            self._transport.write(frame)
 
     async def drain(self) -> None:
         """Flush, then wait until the kernel has everything (before a deliberate exit)."""
@@ -100,7 +109,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._on_messages(self._reader.feed(self._read[:nbytes]))
-        for channel in [each for each in _unsent if each._loop is self._loop]:
+        for channel in tuple(self._unsent):
             channel.flush()  # not a turn of the loop later
 
     def connection_lost(self, exc: Exception | None) -> None:

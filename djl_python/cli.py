@@ -40,7 +40,8 @@ examples:
   djl-serving check /models/llama-3               say what would be served, and what is wrong, without serving
   djl-serving bench /models/llama-3               how fast is it? (or any endpoint: djl-serving bench --help)
 
-Settings come from the model's serving.properties, OPTION_* and SERVING_* variables, and config.properties (-f).
+Settings come from the model's serving.properties, OPTION_* and SERVING_* variables, these options, and
+config.properties (-f), the first of them that says something.
 """
 
 
@@ -104,7 +105,7 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=logs.LEVELS,
         default="info",
-        help="what goes to stderr (default info; warning leaves out the line for each request)",
+        help="what goes to stderr, of workers and engines too (default info; warning leaves out requests' lines)",
     )
 
 

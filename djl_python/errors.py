@@ -124,7 +124,7 @@ class MethodError(ServingError):
 
 
 class TooLargeError(ServingError):
-    """The body is longer than max_request_size."""
+    """The body is longer than max_request_size, or than what may be sent to this path."""
 
     status = 413
     kind = "too_large"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .batch_keys import item_of
 from .errors import PayloadError
 from .forms import MULTIPART, URLENCODED, media_type, parse_form
 from .pair_list import PairList
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .protocol import Call
 
 BATCH_SIZE = "batch_size"
-#: "batch_000.data" or "batch_000_data": the item's index, the key within the item.
-_BATCH_KEY = re.compile(r"batch_(\d{3,})[._](.*)", re.DOTALL)
 
 
 class Input:
@@ -129,16 +127,16 @@ class Input:
             item.model_name, item.model_version = self.model_name, self.model_version
         own: dict[str, str] = {}
         for key, value in self.properties.items():
-            if found := _BATCH_KEY.fullmatch(key):
-                self._item(items, int(found[1])).properties[found[2]] = value
+            if found := item_of(key):
+                self._item(items, found[0]).properties[found[1]] = value
             elif key != BATCH_SIZE:
                 own[key] = value
         for item in items:
             item.properties.update(own)
             item.request_id = item.properties.get("x-request-id", "")
         for content_key, data in self.content:
-            if found := _BATCH_KEY.fullmatch(content_key or ""):
-                self._item(items, int(found[1])).content.add(found[2], data)
+            if found := item_of(content_key):
+                self._item(items, found[0]).content.add(found[1], data)
         return items
 
     @staticmethod

@@ -34,3 +34,9 @@ def configure(level: str, stream: TextIO | None = None, model: str = "-") -> Non
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("asyncio", "tornado"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def level() -> str:
+    """The one of `LEVELS` that this process logs from."""
+    name = logging.getLevelName(logging.getLogger().level).lower()
+    return name if name in LEVELS else "info"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Final, Self
 
+from .batch_keys import batch_key
 from .output_formatter import JSON, JSONLINES, encode_json, encode_jsonlines
 from .pair_list import PairList
 
@@ -172,11 +173,6 @@ class Output:
     def has_finalizer(self) -> bool:
         """Whether `execute_finalize` has something to do."""
         return self._finalizer is not None
-
-
-def batch_key(key: str, index: int) -> str:
-    """DJL's name for `key` of item `index` of a dynamic batch."""
-    return f"batch_{index:03d}.{key}"
 
 
 def concatenate(values: Sequence[bytes]) -> bytes:

@@ -1,12 +1,14 @@
 """Spawning a child process of ours with a socket to it, and what such a child does first.
 
 Runs in the front end (spawns workers), the worker (spawns its engine) and in both kinds of child. Children are
-spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair. Whoever dies, the other
-side sees the socket close; the kernel's parent-death signal is a second rope for a child that does not look.
+spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair, and log from the level
+that their parent logs from. Whoever dies, the other side sees the socket close; the kernel's parent-death signal is a
+second rope for a child that does not look.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ctypes
 import os
@@ -39,6 +41,8 @@ async def spawn(
                 module,
                 "--fd",
                 str(theirs.fileno()),
+                "--log-level",
+                logs.level(),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=cwd,
@@ -51,12 +55,24 @@ async def spawn(
     return process, ours
 
 
-def configure_child(log_name: str) -> None:
-    """First thing in a child: die with the parent, leave Ctrl-C to the front end, log lines to stderr."""
+def begin_child(name: str, description: str | None) -> socket.socket:
+    """First thing in a child: die with the parent, leave Ctrl-C to the front end, log lines to stderr.
+
+    Args:
+        name: the package that `spawn` started, without "djl_python.".
+
+    Returns:
+        Its end of the socket pair.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
+    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
+    parser.add_argument("--log-level", choices=logs.LEVELS, default="info", help="what goes to stderr")
+    arguments = parser.parse_args()
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died in between
             os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure("info", model=log_name)
+    logs.configure(arguments.log_level, model=name)
+    return socket.socket(fileno=arguments.fd)

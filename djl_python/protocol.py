@@ -1,8 +1,9 @@
 """What crosses a process: the messages, and how they are framed.
 
 Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages: one frame up per
-engine step or loop tick, whatever the batch size; no polling, and of acknowledgements only `Taken`, which streams of
-the user's wait for. Both hops (front end to worker, worker to engine) speak this file and nothing else.
+engine step or loop tick, whatever the batch size, unless there is more in it than one should hold (`FrameWriter.full`);
+no polling, and of acknowledgements only `Taken`, which streams of the user's wait for. Both hops (front end to worker,
+worker to engine) speak this file and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import msgspec
 
 from .types import EngineStats, Images, SamplingParams, TokenEvent
 
+#: A reader takes a longer frame for something that is none.
 MAX_FRAME_BYTES: Final = 1 << 30
+#: A frame with as much in it takes no more messages. They stay whole: one alone may be longer.
+FULL_FRAME_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("<I")
 _ARRAY: Final = struct.Struct(">BI")
 _ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1, whatever it has
@@ -173,21 +177,31 @@ class FrameWriter:
 
     def __init__(self) -> None:
         self._encoded: list[bytes] = []
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._encoded)
+
+    @property
+    def full(self) -> bool:
+        """Whether the frame should leave before there is more in it."""
+        return self._bytes >= FULL_FRAME_BYTES
 
     def add(self, message: AnyMessage) -> None:
         """Another message of the next frame.
 
         Raises:
-            OverflowError, TypeError, ValueError: it has what no frame can hold. The frame is as it was.
+            OverflowError, TypeError, ValueError: it has what no frame can hold, or more. The frame is as it was.
         """
-        self._encoded.append(_encoder.encode(message))
+        encoded = _encoder.encode(message)
+        if _ARRAY.size + len(encoded) > MAX_FRAME_BYTES:
+            raise ValueError(f"{len(encoded)} bytes are more than can be passed on, which is {MAX_FRAME_BYTES}")
+        self._encoded.append(encoded)
+        self._bytes += len(encoded)
 
     def take(self) -> bytes:
         """The frame of all that was added since the last one."""
-        encoded, self._encoded = self._encoded, []
+        encoded, self._encoded, self._bytes = self._encoded, [], 0
         length = _ARRAY.size + sum(map(len, encoded))
         return b"".join((_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded))
 

@@ -6,6 +6,10 @@ set -eu
 [ "${1-}" != serve ] || shift
 
 case "${1-}" in
-    "" | -*) exec djl-serving --host 0.0.0.0 "$@" ;;
+    "" | -*)
+        # The variable counts anyway: there is nothing to warn of.
+        [ -n "${SERVING_INFERENCE_ADDRESS-}" ] || set -- --host 0.0.0.0 "$@"
+        exec djl-serving "$@"
+        ;;
     *) exec "$@" ;;
 esac

@@ -7,6 +7,7 @@ step of the whole batch is one turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
 
@@ -14,6 +15,8 @@ from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
 from djl_python.handler import Reply
 from djl_python.types import Delta
 from djl_python.user_errors import contained
+
+log = logging.getLogger(__name__)
 
 
 class Answer:
@@ -95,7 +98,10 @@ class Answer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is not None and not self._done.done():
-            # The worker's service, the boundary, waits for it.
+        if error is None:
+            pass
+        elif self._done.done():  # nobody waits for it any more
+            log.error("something failed after its answer had ended", exc_info=error)
+        else:  # the worker's service waits for it, and answers it
             self._done.set_exception(contained(error))
         return True

@@ -1,13 +1,15 @@
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from djl_python import event_loop
+from djl_python import event_loop, protocol
 from djl_python.channel import Channel
-from djl_python.protocol import AnyMessage, Cancel, Report, Status, encode_frame
+from djl_python.protocol import AnyMessage, Cancel, Chunk, FrameReader, Report, Status, encode_frame
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -74,6 +76,48 @@ def test_what_is_sent_in_one_turn_is_one_frame(run: Run) -> None:
     run(scene())
 
 
+def test_much_that_is_sent_in_one_turn_is_several_frames(run: Run) -> None:
+    """A reader refuses a frame that is too long, and a queue of requests is sent in one turn."""
+    sizes = [10 << 20, 10 << 20, 40 << 20, 1, 10 << 20]
+
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        end = End()
+        await end.channel.attach(ours)
+        reading, writing = await asyncio.open_connection(sock=theirs)
+        for size in sizes:
+            end.channel.send(Chunk(1, bytes(size), False))
+        frames: list[list[int]] = []
+        while sum(map(len, frames)) < len(sizes):
+            (length,) = struct.unpack("<I", await reading.readexactly(4))
+            data = await reading.readexactly(length)
+            messages = FrameReader().feed(struct.pack("<I", length) + data)
+            frames.append([len(message.data) for message in messages if isinstance(message, Chunk)])
+        assert frames == [sizes[:2], sizes[2:3], sizes[3:]]
+        end.channel.close()
+        await asyncio.wait_for(end.closed.wait(), 5)
+        writing.close()
+
+    run(scene())
+
+
+def test_what_goes_along_may_fill_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "FULL_FRAME_BYTES", 100)
+
+    async def scene() -> None:
+        one, other = await pair()
+        one.channel.before_frame = lambda: one.channel.send(Chunk(2, bytes(100), True))
+        one.channel.send(Cancel(1))
+        while len(other.heard) < 2:
+            await asyncio.wait_for(other.came.wait(), 5)
+            other.came.clear()
+        assert other.heard == [Cancel(1), Chunk(2, bytes(100), True)]
+        one.channel.close()
+        await asyncio.wait_for(other.closed.wait(), 5)
+
+    run(scene())
+
+
 def test_what_cannot_be_encoded_costs_nobody_else_anything(run: Run) -> None:
     async def scene() -> None:
         one, other = await pair()
@@ -106,3 +150,29 @@ def test_the_end_is_heard_once_and_nothing_is_sent_after_it(run: Run) -> None:
         assert not one.heard
 
     run(scene())
+
+
+def test_what_a_read_has_others_send_leaves_with_it_and_no_other_loop_has_to_do_with_it(run: Run) -> None:
+    """Each loop has channels of its own: another thread's are none of its business."""
+
+    async def scene() -> None:
+        one, other = await pair()
+        third, fourth = await pair()
+        written: list[str] = []
+
+        def pass_on(messages: list[AnyMessage]) -> None:
+            third.channel.send(Cancel(7))
+            asyncio.get_running_loop().call_soon(lambda: written.append("a turn later"))
+
+        other.channel._on_messages = pass_on
+        third.channel.before_frame = lambda: written.append("sent")
+        one.channel.send(Cancel(1))
+        await asyncio.wait_for(fourth.came.wait(), 5)
+        assert fourth.heard == [Cancel(7)] and written == ["sent", "a turn later"]
+        for end in (one, other, third, fourth):
+            end.channel.close()
+        await asyncio.wait_for(asyncio.gather(other.closed.wait(), fourth.closed.wait()), 5)
+
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(run, scene()) for _ in range(8)]:
+            done.result()

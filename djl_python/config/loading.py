@@ -1,6 +1,7 @@
 """From a ModelSpec to a ModelConfig: find the directory, read serving.properties, lay the sources over each other.
 
-Runs in the front end. Strongest first: management API, serving.properties, environment, config.properties, built-in.
+Runs in the front end. Strongest first: the command line's `name:version:engine:devices=`, serving.properties,
+environment, config.properties, built-in.
 """
 
 from __future__ import annotations
@@ -42,16 +43,8 @@ class _Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-def load_model_config(
-    spec: ModelSpec,
-    server: ServerConfig,
-    environ: Mapping[str, str] = os.environ,
-    overrides: Mapping[str, str] | None = None,
-) -> ModelConfig:
+def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ) -> ModelConfig:
     """Read a model's configuration; download and unpack it first where `spec.url` says so.
-
-    Args:
-        overrides: of the management API, by key as in serving.properties; stronger than everything else.
 
     Raises:
         ConfigError: the model can't be had, or its configuration is wrong: a line for each problem.
@@ -61,7 +54,7 @@ def load_model_config(
     if not is_utf8(f"{spec.name} {spec.version} {spec.url} {directory}"):
         raise ConfigError(f"model {shown_url(spec.url)}: expected a name and a path in UTF-8")
     findings = _Findings()
-    entries = _gather(spec, directory, environ, overrides or {}, findings)
+    entries = _gather(spec, directory, environ, findings)
     serving = bind(ServingSettings, entries, "", findings.problems)
     option = bind(Options, entries, "option.", findings.problems)
     provenance = {key: entry.source for key, entry in entries.items()}
@@ -103,12 +96,10 @@ def _gather(
     spec: ModelSpec,
     directory: Path | None,
     environ: Mapping[str, str],
-    overrides: Mapping[str, str],
     findings: _Findings,
 ) -> dict[str, Entry]:
     """What every place but config.properties says, under the keys' main names; the strongest counts."""
     entries: dict[str, Entry] = {}
-    _lay_under(entries, {key: Entry(value, "management API") for key, value in overrides.items()}, findings)
     if spec.engine:
         _lay_under(entries, {"engine": Entry(spec.engine, f"model {spec.name}")}, findings)
     if directory is not None and (directory / "serving.properties").exists():

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, field
 
 from ..errors import ConfigError
+from ..http_rules import TOKEN
 from .binding import bind, did_you_mean, settings_of
 from .properties_file import Entry, read_properties
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HttpErrorCode
@@ -92,6 +93,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "*"
     max_request_size: Annotated[int, Meta(ge=1, description="Bytes a request's body may have.")] = 64 << 20
+    max_bodies_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Bytes of bodies that are held together, of requests that no worker has yet; what comes beyond "
+            "that is answered as by a full queue.",
+        ),
+    ] = 1 << 30
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, description="Seconds that a request's whole body may take to come in.")
+    ] = field(default=600.0, name="body_timeout")
+    idle_timeout_s: Annotated[
+        float, Meta(gt=0, description="Seconds that an open connection may wait for its next request.")
+    ] = field(default=900.0, name="idle_timeout")
     drain_timeout_s: Annotated[
         float, Meta(ge=0, description="Seconds that running requests get to finish at shutdown.")
     ] = field(default=30.0, name="drain_timeout")
@@ -110,7 +125,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_id_header_key: Annotated[
         str,
         Meta(
-            pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
+            pattern=f"^{TOKEN}$",
             description="Header that carries a request's id, in and out.",
             extra={"expected": "a header name"},
         ),
@@ -131,6 +146,7 @@ NO_EFFECT_SERVER: Final = frozenset(
 )
 
 #: The container's names for settings of the server; SERVING_<KEY> is stronger.
+_COMMAND_LINE: Final = "command line"
 _ENVIRONMENT_MAPS: Final = {"MAX_CONCURRENT_REQUESTS": "job_queue_size"}
 
 
@@ -158,6 +174,10 @@ def load_server_config(
     for name, value in sorted(environ.items()):
         key = name.removeprefix("SERVING_").lower()
         if name.startswith("SERVING_") and value.strip():
+            if key in entries and entries[key].source == _COMMAND_LINE and entries[key].value != value:
+                warnings.append(
+                    f"environment {name}: {key}={value} counts, not {entries[key].value} of the command line"
+                )
             entries[key] = Entry(value, f"environment {name}")
     values = bind(ServerConfig, entries, "", problems)
     if problems:
@@ -182,9 +202,8 @@ def _default_file(environ: Mapping[str, str]) -> Path | None:
 
 def _override(entries: dict[str, Entry], overrides: Mapping[str, str], problems: list[str]) -> None:
     """Lay the command line over the file; `host` and `port` go into the address that is there."""
-    source = "command line"
     rest = {key: value for key, value in overrides.items() if key not in ("host", "port")}
-    entries.update((key, Entry(value, source)) for key, value in rest.items())
+    entries.update((key, Entry(value, _COMMAND_LINE)) for key, value in rest.items())
     if len(rest) == len(overrides):
         return
     try:
@@ -194,6 +213,6 @@ def _override(entries: dict[str, Entry], overrides: Mapping[str, str], problems:
         return  # bind reports it
     host, port = overrides.get("host", address.host or Address().host), overrides.get("port", str(address.port or 8080))
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        problems.append(f"{source}: port={port}: expected an integer from 0 to 65535")
+        problems.append(f"{_COMMAND_LINE}: port={port}: expected an integer from 0 to 65535")
         return
-    entries["inference_address"] = Entry(str(Address(host, int(port))), source)
+    entries["inference_address"] = Entry(str(Address(host, int(port))), _COMMAND_LINE)

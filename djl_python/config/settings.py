@@ -53,7 +53,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=DEVICES_PATTERN,
-            description="Devices that get workers: * or a list separated by semicolons (cpu, gpu0, 0).",
+            description="Devices that get minWorkers workers each: a list separated by semicolons (cpu, gpu0, 0); "
+            "*: the one of option.device alone.",
             extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
@@ -108,7 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             description="Continuous batching: auto, a known engine's name, or module:Class; disable: LMI's "
             "dynamic-batch schema, batch_size sequences at once.",
-            extra={"spellings": {"scheduler": "auto"}},
+            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name of its own
         ),
     ] = "auto"
     enable_streaming: Annotated[

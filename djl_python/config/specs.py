@@ -1,10 +1,11 @@
 """Which models to serve: DJL's `name:version:engine:devices=url`, and the search of a model store.
 
-Runs in the front end, at start-up and for management requests.
+Runs in the front end, at start-up.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from ..errors import ConfigError
 from ..sources import ARCHIVE_SUFFIXES, shown_url
 from .server import ServerConfig
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
+
+log = logging.getLogger(__name__)
 
 #: A directory that holds one of these is a model.
 MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-INF")
@@ -90,10 +93,11 @@ def find_models(
     Raises:
         ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version.
     """
-    if not specs or server.provenance.get("load_models", "").startswith("environment"):
-        specs = [server.load_models]
+    in_environment = server.provenance.get("load_models", "").startswith("environment")
+    if specs and in_environment:
+        log.warning("environment SERVING_LOAD_MODELS: %s counts, not the command line's models", server.load_models)
     items: list[str | ModelSpec] = []
-    for spec in specs:
+    for spec in [server.load_models] if in_environment else specs or [server.load_models]:
         items += [spec] if isinstance(spec, ModelSpec) else split_model_specs(spec)
     found: list[ModelSpec] = []
     for item in items:

@@ -29,8 +29,6 @@ _CLOSE_TIMEOUT_S = 5.0
 #: Whatever is asked of an engine, a step tells that it was heard. A longer option.predict_timeout counts instead.
 _SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
-# `scheduler` is LMI's old name of its own rolling batch; `disable` is the same engine with another schema.
-_BUILT_IN_NAMES = {"auto": "auto", "scheduler": "auto", "disable": "auto"}
 
 
 def engine_settings(
@@ -81,7 +79,8 @@ def check_options(option: Options) -> None:
 
 
 def _engine_name(option: Options) -> str:
-    return _BUILT_IN_NAMES.get(option.rolling_batch, option.rolling_batch)
+    """`disable` is the built-in engine with another schema."""
+    return "auto" if option.rolling_batch == "disable" else option.rolling_batch
 
 
 class EngineClient:
@@ -164,13 +163,17 @@ class EngineClient:
     def submit(
         self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None
     ) -> int:
-        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it."""
+        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it.
+
+        Raises:
+            OverflowError, TypeError, ValueError: it can't be sent; nobody else is touched by that.
+        """
         request_id = next(self._ids)
         if self._channel.closed:
             asyncio.get_running_loop().call_soon(on_event, _death_event(request_id))
             return request_id
-        self._sinks[request_id] = on_event
         self._channel.send(Add(request_id, prompt_ids, sampling, images))
+        self._sinks[request_id] = on_event
         self._expect()
         return request_id
 

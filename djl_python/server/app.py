@@ -1,6 +1,6 @@
 """The HTTP application: calls go to their model's pool, and a few pages tell how the server is.
 
-Runs in the front end's event loop. `FrontEnd` is what Tornado's HTTPServer is given.
+Runs in the front end's event loop.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tornado import httputil, routing
+from tornado.httpserver import HTTPServer
 
 from ..config import ServerConfig
 from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
 from ..dialects.openapi import TEXT, openapi
 from ..output_formatter import JSON
 from .answers import pretty_json
-from .exchange import Exchange
+from .bodies import Bodies
+from .exchange import MAX_DISCARDED_BYTES, Exchange
 from .metrics import CONTENT_TYPE, Metrics
 from .models import Models
 from .routes import RouteTable
@@ -51,6 +53,7 @@ class FrontEnd(routing.Router):
     """Everything that answers on the port.
 
     Attributes:
+        bodies: what is held of requests' bodies.
         view: what dialects' pages see of the server.
         draining: calls are refused with 503, and connections close after their answer.
     """
@@ -61,6 +64,7 @@ class FrontEnd(routing.Router):
         self.metrics = metrics
         self.dialects = dialects
         self.routes = RouteTable(dialects, OWN_PAGES)
+        self.bodies = Bodies(config.max_bodies_size)
         self.draining = False
         self.view: ServerView = View(models, lambda: self.draining, config.drain_timeout_s)
         self._own_pages: dict[str, Callable[[], Answer]] = {
@@ -76,6 +80,15 @@ class FrontEnd(routing.Router):
             "Access-Control-Allow-Headers": config.cors_allowed_headers,
         }
         self._cors = {name: value for name, value in cors.items() if value} if config.cors_allowed_origin else {}
+
+    def http_server(self) -> HTTPServer:
+        """A server, without sockets yet, whose requests are answered here."""
+        return HTTPServer(
+            self,
+            max_body_size=MAX_DISCARDED_BYTES,
+            body_timeout=self.config.body_timeout_s,
+            idle_connection_timeout=self.config.idle_timeout_s,
+        )
 
     def find_handler(self, request: httputil.HTTPServerRequest, **_kwargs: Any) -> httputil.HTTPMessageDelegate | None:
         """Whoever answers this request."""
@@ -93,6 +106,16 @@ class FrontEnd(routing.Router):
         """Hold on to a page that is still being made: the loop alone would not."""
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
+
+    @property
+    def doing(self) -> int:
+        """How many pages are still being made."""
+        return len(self._doing)
+
+    async def wait_done(self) -> None:
+        """Wait until every page that is being made has been answered."""
+        if self._doing:
+            await asyncio.wait(self._doing)
 
     def sending(self, sent: asyncio.Future[None]) -> None:
         """An answer is complete and not yet with the kernel; `sent` tells when it is."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import uuid
 from collections.abc import Awaitable
@@ -22,8 +21,10 @@ from tornado.iostream import StreamBufferFullError
 
 from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
+from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from ..protocol import Call
 from .answers import error_answer, reason
+from .bodies import Body
 from .flights import Flight, next_id
 from .routes import Match
 from .served_model import ServedModel
@@ -40,13 +41,10 @@ MAX_UNSENT_BYTES: Final = 8 << 20
 TAKEN_EVERY_BYTES: Final = 256 << 10
 #: A body that is too large is read to its end, so that the client sees the refusal; beyond this, not even that.
 MAX_DISCARDED_BYTES: Final = 1 << 30
+#: What a page's body has at most: it is read in the front end's loop, where all else waits meanwhile.
+MAX_PAGE_BYTES: Final = 1 << 20
 #: What the log and the metrics say of a client that left before its answer began.
 CLIENT_CLOSED: Final = 499
-#: The front end's own business, whatever a handler says.
-_NOT_THE_HANDLERS: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_BODILESS: Final = frozenset({204, 304})
 _LENGTH_DIGITS: Final = 18  # as many are too many bytes already
 
 
@@ -67,8 +65,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body = Body(front_end.bodies)
         self._refusal: ServingError | None = None  # found before the body was read
         self._status = 0  # of the answer, once it is known
         self._headers: dict[str, str] = {}
@@ -104,14 +101,14 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> None:
         """Keep the body, or let it pass where it won't be used."""
-        self._body_bytes += len(chunk)
+        self._body.size += len(chunk)
         if self._refusal is None:
             try:
-                self._check_length(self._body_bytes)
-                self._body.append(chunk)
-            except TooLargeError as refusal:
+                self._check_length(self._body.size)
+                self._body.keep(chunk)
+            except ServingError as refusal:
                 self._refusal = refusal
-                self._body.clear()
+                self._body.let_go()
 
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
@@ -134,6 +131,10 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._abandon("disconnect")
 
     # ------------------------------------------------------------------------------------ pool.Client
+
+    def sent(self) -> None:
+        """A worker has the body now."""
+        self._body.let_go()
 
     def start(self, status: int, headers: dict[str, str]) -> None:
         """Status and headers wait for the first of the body, which tells whether it is all."""
@@ -242,7 +243,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if match.dialect is None:
             self._send(front_end.own_page(match.operation))
             return
-        answer = match.dialect.page(match.operation, front_end.view, match.values, self._take_body())
+        answer = match.dialect.page(match.operation, front_end.view, match.values, self._body.whole())
         if isinstance(answer, Answer):
             self._send(answer)
         else:
@@ -255,11 +256,6 @@ class Exchange(httputil.HTTPMessageDelegate):
         except ServingError as error:
             self.fail(error)
 
-    def _take_body(self) -> bytes:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        return body
-
     def _send(self, answer: Answer) -> None:
         self.start(answer.status, dict(answer.headers))
         self.body(answer.body, last=True)
@@ -270,7 +266,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         named = dict(query)
         headers = {name.lower(): value for name, value in request.headers.items()}
         headers["x-request-id"] = self._request_id
-        body = self._take_body()
+        body = self._body.whole()
         dialect = match.dialect
         assert dialect is not None  # the front end's own routes are pages
         name = match.model
@@ -298,15 +294,17 @@ class Exchange(httputil.HTTPMessageDelegate):
         limit = self._front_end.config.max_request_size
         if length > limit:
             raise TooLargeError(f"the body is larger than max_request_size, which is {limit} bytes")
+        if length > MAX_PAGE_BYTES and self._match is not None and self._match.is_page:
+            raise TooLargeError(f"the body is larger than {MAX_PAGE_BYTES} bytes, which is the most at this path")
 
     def _send_head(self, data: bytes, last: bool) -> None:
         headers = self._front_end.base_headers()
         for name, value in self._headers.items():
-            if name.lower() not in _NOT_THE_HANDLERS:
+            if name.lower() not in SERVERS_OWN:
                 self._add_header(headers, name, value)
         headers[self._front_end.config.request_id_header_key] = self._request_id
-        self._bodiless = self._request.method == "HEAD" or self._status in _BODILESS
-        if last and self._status not in _BODILESS:
+        self._bodiless = self._request.method == "HEAD" or self._status in BODILESS
+        if last and self._status not in BODILESS:
             headers["Content-Length"] = str(len(data))
         elif not last:
             self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
@@ -342,7 +340,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             stream.write(framed[sent:])
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
-        if _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value):
+        if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):
             headers[name] = value
         else:
             log.warning("the response header %r can't be sent with its value: left out", name, extra=self._log_extra)
@@ -357,6 +355,7 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def _end(self) -> None:
         self._ended = True
+        self._body.let_go()
         duration_s = time.monotonic() - self._received_at
         status = self._status if self._head_sent else CLIENT_CLOSED
         config, dialect = None, self._dialect

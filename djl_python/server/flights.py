@@ -17,6 +17,10 @@ from ..protocol import AnyMessage, Call
 class Client(Protocol):
     """Where a call came from: told what to write. None of these raises."""
 
+    def sent(self) -> None:
+        """The call is with a worker, or on its way there; nothing need be held for it any more."""
+        ...
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         """The answer's status and headers; once, before `body`."""
         ...
@@ -41,7 +45,13 @@ class Worker(Protocol):
     capacity: int  # calls that it takes at once
     queries: int  # queries that it takes besides; 0: they are calls like others
 
-    def send(self, message: AnyMessage) -> None: ...
+    def send(self, message: AnyMessage) -> None:
+        """Queue a message for it.
+
+        Raises:
+            ValueError: it is more than can be sent.
+        """
+        ...
 
     def flush(self) -> None:
         """Let what was sent leave now."""

@@ -26,7 +26,6 @@ from ..errors import ConfigError
 from ..protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
-from .exchange import MAX_DISCARDED_BYTES
 from .listening import allow_descriptors, bind, bound_address, listen
 from .metrics import Metrics
 from .models import Models
@@ -81,7 +80,7 @@ class Server:
         allow_descriptors()
         sockets = bind(self._config.inference_address)
         self._catch_signals()
-        http = HTTPServer(self._front_end, max_body_size=MAX_DISCARDED_BYTES)
+        http = self._front_end.http_server()
         opened = False
 
         def open_port() -> None:
@@ -111,7 +110,7 @@ class Server:
             return 0
         finally:
             http.stop()
-            await asyncio.gather(*(model.stop() for model in self._models))
+            await asyncio.gather(*(model.stop() for model in self._models.staffed))
             await self._front_end.wait_sent(timeout_s=1.0)
             await http.close_all_connections()
             for sock in sockets:
@@ -150,20 +149,24 @@ class Server:
         return any(model.health is not Health.FAILED for model in self._models)
 
     async def _drain(self, http: HTTPServer) -> None:
-        """No new connections, no new calls; those that are in get their time."""
+        """No new connections, no new calls; those that are in get their time, and so does what has been begun."""
         self._front_end.draining = True
         http.stop()
-        busy = sum(model.pool.busy for model in self._models)
+        models = self._models.staffed
+
+        def busy() -> int:
+            return sum(model.pool.busy for model in models) + self._front_end.doing
+
         timeout_s = self._config.drain_timeout_s
-        if busy:
-            log.info("shutting down: %d requests have %g s (drain_timeout) to finish", busy, timeout_s)
+        if busy():
+            log.info("shutting down: %d requests have %g s (drain_timeout) to finish", busy(), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(model.pool.wait_idle() for model in self._models))
+                await asyncio.gather(*(model.pool.wait_idle() for model in models))
+                await self._front_end.wait_done()
                 await self._front_end.wait_sent()
         except TimeoutError:
-            left = sum(model.pool.busy for model in self._models)
-            log.warning("shutting down: %d requests did not finish within drain_timeout", left)
+            log.warning("shutting down: %d requests did not finish within drain_timeout", busy())
 
     def _on_progress(self, model: ServedModel, status: Status) -> None:
         if not model.settled.is_set():
@@ -182,7 +185,7 @@ class Server:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            for model in self._models:
+            for model in self._models.staffed:
                 model.kill()
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)

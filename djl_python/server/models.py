@@ -1,6 +1,7 @@
 """The models of this server, by name and version, and which one a request means.
 
-Runs in the front end. A model that is unloaded is no longer here for requests, and can be loaded again.
+Runs in the front end. A model that is unloaded is no longer here for requests, and can be loaded again. While its last
+requests finish it is still here for who ends the server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Models:
         self._default_model = default_model
         self._by_name: dict[str, dict[str, ServedModel]] = {}
         self._unloaded: dict[str, list[ServedModel]] = {}
+        self._retiring: list[ServedModel] = []
 
     def add(self, model: ServedModel) -> None:
         """Register a model; name and version are not taken yet."""
@@ -47,6 +49,11 @@ class Models:
     def unloaded(self) -> Sequence[ServedModel]:
         """What has been unloaded and not loaded again."""
         return [model for versions in self._unloaded.values() for model in versions]
+
+    @property
+    def staffed(self) -> Sequence[ServedModel]:
+        """Whatever may have workers: the registered models, and those whose last requests are finishing."""
+        return [*self, *self._retiring]
 
     def select(self, name: str, version: str = "", unversioned: str = "") -> ServedModel:
         """The model that a request means; "" where it names none. `unversioned` also finds a model without a version.
@@ -106,7 +113,17 @@ class Models:
         if versions is None:
             raise ModelNotFoundError(f"there is no model {name!r} to unload; {self._loaded()}")
         self._unloaded[name] = list(versions.values())
-        await asyncio.gather(*(_retire(model, drain_timeout_s) for model in versions.values()))
+        self._retiring += versions.values()
+        await asyncio.gather(*(self._retire(model, drain_timeout_s) for model in versions.values()))
+
+    async def _retire(self, model: ServedModel, drain_timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(drain_timeout_s):
+                await model.pool.wait_idle()
+        except TimeoutError:
+            pass  # `stop` tells the rest
+        await model.stop(f"model {model.config.name!r} is being unloaded")
+        self._retiring.remove(model)
 
     def _only_name(self) -> str:
         if len(self._by_name) == 1:
@@ -119,12 +136,3 @@ class Models:
 
     def _loaded(self) -> str:
         return f"loaded: {', '.join(self._by_name)}" if self._by_name else "no model is loaded"
-
-
-async def _retire(model: ServedModel, drain_timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(drain_timeout_s):
-            await model.pool.wait_idle()
-    except TimeoutError:
-        pass  # `stop` tells the rest
-    await model.stop(f"model {model.config.name!r} is being unloaded")

@@ -15,7 +15,14 @@ from typing import Final
 
 import msgspec
 
-from ..errors import OverloadedError, PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
+from ..errors import (
+    OverloadedError,
+    PredictTimeoutError,
+    ServingError,
+    TooLargeError,
+    UnavailableError,
+    WorkerDiedError,
+)
 from ..protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
 from .flights import Client, Flight, Place, Worker
 from .metrics import ModelMetrics
@@ -211,10 +218,15 @@ class Pool:
         assert flight.call is not None
         now = self._loop.time()
         flight.dispatched_at = flight.heard_at = now
-        place.enter(flight)
         waited_s = time.monotonic() - flight.accepted_s
-        place.worker.send(msgspec.structs.replace(flight.call, waited_s=waited_s))
-        flight.call = None
+        call, flight.call = msgspec.structs.replace(flight.call, waited_s=waited_s), None
+        try:
+            place.worker.send(call)
+        except ValueError as exc:
+            flight.client.fail(TooLargeError(f"this request can't be passed on to its model: {exc}"))
+            return
+        flight.client.sent()
+        place.enter(flight)
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
         if not flight.query:
             self._metrics.queue_seconds.observe(waited_s)

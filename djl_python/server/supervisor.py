@@ -146,8 +146,9 @@ class Replica:
 
     async def stop(self) -> None:
         """Tell the worker to close its handler and exit; kill it if it does not. `run` returns after this."""
-        self._stopping.set()
-        self.send(Stop())
+        if not self._stopping.is_set():  # else it has been told
+            self._stopping.set()
+            self.send(Stop())
         if self._channel is not None and self.state is WorkerState.READY:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), EXIT_GRACE_S)

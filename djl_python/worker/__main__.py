@@ -5,14 +5,13 @@ Runs in the worker's main thread. Started by the front end's supervisor.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import socket
 import sys
 
 from .. import event_loop
-from ..processes import configure_child
+from ..processes import begin_child
 from . import EXIT_STOPPED
 from .service import Service
 
@@ -30,11 +29,7 @@ async def _serve(sock: socket.socket) -> None:
 
 def main() -> None:
     """Serve until told to stop."""
-    parser = argparse.ArgumentParser(prog="python -m djl_python.worker", description="A model's worker process.")
-    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the front end")
-    arguments = parser.parse_args()
-    configure_child("worker")
-    event_loop.run_undisturbed(_serve(socket.socket(fileno=arguments.fd)))
+    event_loop.run_undisturbed(_serve(begin_child("worker", "A model's worker process.")))
 
 
 if __name__ == "__main__":

@@ -6,22 +6,17 @@ Runs in the worker's event loop.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from ..errors import HandlerError
 from ..handler import Reply
+from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from ..output_formatter import JSON, encode_json
 from ..outputs import Output, concatenate, encode_item, item_content_type
 
-#: What only the server can say about the connection.
-_SERVERS_OWN: Final = frozenset(("connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"))
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 #: How long a stream may keep the event loop to itself.
 TURN_S: Final = 0.005
-_NO_BODY: Final = (204, 304)
 
 Iterate = Callable[[Iterable[Any]], AsyncIterator[Any]]
 
@@ -57,7 +52,7 @@ def _send_whole(output: Output, reply: Reply) -> None:
     status = _status(output)
     headers = _headers(output)
     body = concatenate(output.content.values)
-    if status in _NO_BODY:
+    if status in BODILESS:
         body = b""
         headers.pop("content-type", None)
     elif not body and status >= 400:  # an error must not be silent, and DJL's reason phrase is not for messages
@@ -121,11 +116,11 @@ def _status(output: Output) -> int:
 def _headers(output: Output) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in output.properties.items():
-        if not _NAME.fullmatch(str(name)):
+        if not HEADER_NAME.fullmatch(str(name)):
             raise HandlerError(f"the Output's property {name!r} is not the name of an HTTP header")
-        if not _VALUE.fullmatch(str(value)):
+        if not HEADER_VALUE.fullmatch(str(value)):
             raise HandlerError(f"the Output's property {name!r} cannot be sent as an HTTP header: {value!r}")
         headers[str(name).lower()] = str(value)
     if output.content_type is not None:
         headers.setdefault("content-type", output.content_type)
-    return {name: value for name, value in headers.items() if name not in _SERVERS_OWN}
+    return {name: value for name, value in headers.items() if name not in SERVERS_OWN}

@@ -59,9 +59,9 @@ class ChannelReply:
                 raise TypeError(f"the header {name!r} is {value!r}, expected str")
         if self.started:
             raise RuntimeError("an answer can be started only once")
-        self.started = True
-        self.headers = {REQUEST_ID: self._request_id} | {name.lower(): value for name, value in headers.items()}
-        self._channel.send(Start(self._id, status, self.headers))
+        lowered = {REQUEST_ID: self._request_id} | {name.lower(): value for name, value in headers.items()}
+        self._channel.send(Start(self._id, status, lowered))
+        self.started, self.headers = True, lowered
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; an empty one is not sent.
@@ -69,11 +69,12 @@ class ChannelReply:
         Raises:
             RuntimeError: the answer has not been started.
             TypeError: the piece is not bytes.
+            ValueError: it is more than can be sent at once.
         """
         if data and not self.finished:
             self._check(data)
-            self._unread_bytes += len(data)
             self._channel.send(Chunk(self._id, data, False))
+            self._unread_bytes += len(data)
 
     async def drain(self) -> None:
         """Wait until the client has taken all but `MAX_UNREAD_BYTES` of what was written."""
@@ -92,12 +93,13 @@ class ChannelReply:
         Raises:
             RuntimeError: the answer has not been started.
             TypeError: the piece is not bytes.
+            ValueError: it is more than can be sent at once; the answer has not ended.
         """
         if self.finished:
             return
         self._check(data)
-        self.finished = True
         self._channel.send(Chunk(self._id, data, True))
+        self.finished = True
 
     def break_off(self) -> None:
         """End an answer that can't be completed, so that the client sees that it is not."""

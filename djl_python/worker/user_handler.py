@@ -16,7 +16,7 @@ from typing import Any, Final
 from ..batching import DynamicBatcher, is_split, join, split
 from ..config import ModelConfig
 from ..errors import HandlerError, ModelLoadError, PayloadError
-from ..handler import Context, Handler, Reply
+from ..handler import Context, Handler, Metrics, Reply
 from ..inputs import Input
 from ..outputs import Output
 from ..user_errors import contained, is_cancellation
@@ -42,6 +42,7 @@ class UserHandler(Handler):
         self._batcher: DynamicBatcher[Input, Answer] | None = None
         self._handle: Callable[[Input], Any] = target
         self._close: Callable[[], Any] | None = None
+        self._metrics: Metrics
 
     async def load(self, context: Context) -> None:
         """Make the object and load it, or make the first, empty call.
@@ -55,6 +56,7 @@ class UserHandler(Handler):
                 await self._run((), load, context)
             self._handle = instance.handle
             self._close = getattr(instance, "close", None)
+        self._metrics = context.metrics
         self._set_capacity(context.config)
         if not inspect.isclass(self._target):
             await self._first_call(context)
@@ -113,6 +115,7 @@ class UserHandler(Handler):
 
     async def _run_batch(self, items: Sequence[Input]) -> list[Answer]:
         async with self._turn:
+            self._metrics.observe("batch_size", len(items))
             result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
         if result is None:
             return [None] * len(items)

@@ -58,19 +58,20 @@ def test_crosses_a_process(model: Path) -> None:
 
 
 def test_precedence(model: Path) -> None:
-    """Management API, serving.properties, environment, config.properties, built-in."""
+    """The model's spec, serving.properties, environment, config.properties, built-in."""
     config_file = model.parent / "config.properties"
     config_file.write_text("job_queue_size=1\nbatch_size=1\nmax_batch_delay=1\nmin_workers=3\n")
     environ = {"SERVING_JOB_QUEUE_SIZE": "2", "SERVING_BATCH_SIZE": "2", "SERVING_MAX_BATCH_DELAY": "2"}
     server = load_server_config(config_file, {}, environ)
-    (model / "serving.properties").write_text("job_queue_size=3\nbatch_size=3\n")
-    config = load_model_config(parse_model_spec(str(model)), server, environ, {"job_queue_size": "4"})
+    (model / "serving.properties").write_text("job_queue_size=3\nbatch_size=3\nengine=MPI\nload_on_devices=gpu0\n")
+    config = load_model_config(parse_model_spec(f"m::Python:gpu1={model}"), server, environ)
     serving = config.serving
-    assert (serving.job_queue_size, serving.batch_size, serving.max_batch_delay_ms) == (4, 3, 2)
+    assert (serving.job_queue_size, serving.batch_size, serving.max_batch_delay_ms) == (3, 3, 2)
+    assert (serving.engine, config.devices) == ("Python", "gpu1")
     assert (serving.min_workers, serving.retry_threshold) == (3, 0)
-    keys = ("job_queue_size", "batch_size", "max_batch_delay", "minWorkers", "retry_threshold")
+    keys = ("engine", "batch_size", "max_batch_delay", "minWorkers", "retry_threshold")
     assert [config.provenance[key] for key in keys] == [
-        "management API",
+        "model m",
         "serving.properties:2",
         "environment SERVING_MAX_BATCH_DELAY",
         "config.properties:4",

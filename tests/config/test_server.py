@@ -34,6 +34,9 @@ def test_weakest_to_strongest(tmp_path: Path) -> None:
     assert (config.job_queue_size, config.batch_size, config.retry_threshold, config.min_workers) == (3, 2, 11, 4)
     assert config.provenance["job_queue_size"] == "environment SERVING_JOB_QUEUE_SIZE"
     assert config.provenance["batch_size"] == "command line"
+    assert config.warnings == (
+        "environment SERVING_JOB_QUEUE_SIZE: job_queue_size=3 counts, not 2 of the command line",
+    )
     assert config.provenance["retry_threshold"] == "config.properties:3"
 
 
@@ -94,6 +97,10 @@ def test_host_and_port_change_their_part_only(tmp_path: Path) -> None:
     path = config_file(tmp_path, "inference_address=http://10.0.0.1:7000")
     assert load_server_config(path, {"port": "9000"}, {}).inference_address == Address("10.0.0.1", 9000)
     assert load_server_config(path, {"host": "::"}, {}).inference_address == Address("::", 7000)
+    environ = {"SERVING_INFERENCE_ADDRESS": "http://10.0.0.2:7001"}
+    config = load_server_config(path, {"port": "9000"}, environ)
+    assert config.inference_address == Address("10.0.0.2", 7001)
+    assert len(config.warnings) == 1
     both = load_server_config(None, {"host": "0.0.0.0", "port": "9"}, {})
     assert both.inference_address == Address("0.0.0.0", 9)
     with pytest.raises(ConfigError, match=r"^command line: port=99999: expected an integer from 0 to 65535$"):

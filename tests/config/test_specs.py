@@ -133,9 +133,12 @@ def test_a_container_without_model_files(tmp_path: Path) -> None:
     assert found(store(tmp_path, "a/model.py"), OPTION_MODEL_ID="owner/name") == [("a", "a")]
 
 
-def test_serving_load_models_is_stronger_than_the_command_line() -> None:
+def test_serving_load_models_is_stronger_than_the_command_line_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     server = load_server_config(None, {}, {"SERVING_LOAD_MODELS": "m=/env"})
+    assert found(server) == [("m", "/env")]
+    assert caplog.text == ""
     assert found(server, "m=/command") == [("m", "/env")]
+    assert "environment SERVING_LOAD_MODELS: m=/env counts, not the command line's models" in caplog.text
     assert found(load_server_config(None, {"load_models": "m=/config"}, {})) == [("m", "/config")]
 
 

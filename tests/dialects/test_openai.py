@@ -442,6 +442,15 @@ def test_a_body_that_names_none_because_it_can_not_be_read(body: bytes, message:
     assert alone.value.message == caught.value.message
 
 
+def test_a_long_body_is_refused_without_making_objects_of_it() -> None:
+    """Where several models are loaded, the front end reads whose it is, and everything else waits meanwhile."""
+    body = b'{"prompt": [%b{}], "model": 1}' % (b'{"a": 1}, ' * 200_000)
+    with pytest.raises(
+        errors.PayloadError, match=r"the request body: Expected `str \| null`, got `int` - at `\$\.model`"
+    ):
+        OPENAI.model_of(body)
+
+
 def test_fields_are_called_what_the_request_calls_them() -> None:
     empty = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
     found = OPENAI.error(empty, model(tgi_compat=True), operation="completion")

@@ -88,3 +88,15 @@ async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[
     assert answer.done()
     with pytest.raises(raised):
         await answer.wait()
+
+
+async def test_what_fails_after_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
+    with answer:
+        raise ValueError("the first")
+    with answer:
+        raise KeyError("the second")
+    with pytest.raises(ValueError, match="the first"):
+        await answer.wait()
+    (record,) = caplog.records
+    assert record.exc_info and isinstance(record.exc_info[1], KeyError)

@@ -40,6 +40,15 @@ def test_entrypoint_execs(tmp_path: Path, arguments: list[str], expected: str) -
     assert result.returncode == (7 if expected.startswith("djl-serving") else 0)
 
 
+def test_entrypoint_leaves_an_address_of_the_environment_alone(tmp_path: Path) -> None:
+    fake = tmp_path / "djl-serving"
+    fake.write_text('#!/bin/sh\necho djl-serving "$@"\n', encoding="utf-8")
+    fake.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SERVING_INFERENCE_ADDRESS": "unix:/run/djl.sock"}
+    result = subprocess.run([str(ENTRYPOINT), "-m", "a"], env=environment, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("djl-serving -m a\n", "")
+
+
 def test_copied_paths_exist() -> None:
     copies = re.findall(r"^COPY (?:--chmod=\S+ )?([^-].*)$", DOCKERFILE, re.MULTILINE)
     sources = [source for line in copies for source in line.split()[:-1]]

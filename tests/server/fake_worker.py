@@ -164,4 +164,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("-m")
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--log-level")
     asyncio.run(FakeWorker().run(parser.parse_args().fd))

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import msgspec
-from tornado.httpserver import HTTPServer
 
 from djl_python.config import ModelConfig, Options, ServerConfig, ServingSettings
 from djl_python.dialects import all_dialects
@@ -108,7 +107,7 @@ async def running(
         model.start()
     sockets = bind(config.inference_address)
     listen(sockets)
-    http = HTTPServer(front_end, max_body_size=1 << 30)
+    http = front_end.http_server()
     http.add_sockets(sockets)
     port = sockets[0].getsockname()[1]
     try:

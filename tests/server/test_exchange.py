@@ -183,15 +183,15 @@ async def test_a_body_that_is_too_large_is_413_in_json() -> None:
     async with running(max_request_size=1000) as site:
         for sent in (
             await site.client.post("/invocations", content=b"x" * 2_000_000),
-            await site.client.post("/invocations", content=pieces()),
+            await site.client.post("/invocations", content=pieces(100)),
         ):
             assert sent.status_code == 413
             assert sent.json()["code"] == 413 and "max_request_size, which is 1000 bytes" in sent.json()["message"]
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def pieces() -> AsyncIterator[bytes]:
-    for _ in range(100):
+async def pieces(number: int) -> AsyncIterator[bytes]:
+    for _ in range(number):
         yield b"x" * 1000
 
 
@@ -201,6 +201,30 @@ async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
         head = await head_of(reader)
         assert head.startswith("HTTP/1.1 413 ") and "Connection: close" in head
         assert b"max_request_size" in await reader.read()
+
+
+async def test_a_page_takes_a_short_body_only() -> None:
+    """It is read in the loop that everybody shares."""
+    long = b'{"ready": true, "x": [' + b"0," * (1 << 19) + b"0]}"
+    async with running() as site:
+        for content in (long, pieces(1100)):
+            answer = await site.client.post("/v2/repository/index", content=content)
+            assert answer.status_code == 413
+            assert answer.json() == {"error": "the body is larger than 1048576 bytes, which is the most at this path"}
+        assert (await site.client.post("/v2/repository/index", content=b'{"ready": true}')).status_code == 200
+        assert (await site.client.post("/invocations", content=b'{"do": "echo"}' + b" " * 2_000_000)).status_code == 200
+
+
+async def test_a_request_that_no_frame_takes_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(model_config(properties={"capacity": "1"})) as site:
+        monkeypatch.setattr("djl_python.protocol.MAX_FRAME_BYTES", 10_000)
+        others = [asyncio.create_task(site.post(do="echo", sleep_s=0.1)) for _ in range(2)]
+        await until(lambda: site.model.pool.busy == 2)
+        for _ in range(2):  # one that waits, and one that goes to the worker at once
+            answer = await site.post(do="echo", pad="x" * 20_000)
+            assert answer.status_code == 413 and "are more than can be passed on" in answer.text
+        assert [(await other).status_code for other in others] == [200, 200]
+        assert site.model.pool.busy == 0
 
 
 async def test_a_path_may_come_with_its_host() -> None:

@@ -55,6 +55,19 @@ class Spawned:
         async with httpx.AsyncClient(timeout=20) as client:
             return await client.post(f"{self.url}/invocations", json=order)
 
+    async def in_flight(self, number: int) -> None:
+        """Wait until so many requests are with the worker of the model "fake"."""
+        await self._shows("/metrics", lambda text: f'in_flight_requests{{model="fake",version=""}} {number}.0' in text)
+
+    async def forgotten(self, model: str) -> None:
+        """Wait until a model is none any more."""
+        await self._shows("/ping", lambda text: model not in text)
+
+    async def _shows(self, path: str, condition: Callable[[str], bool]) -> None:
+        async with httpx.AsyncClient(base_url=self.url) as client, asyncio.timeout(20):
+            while not condition((await client.get(path)).text):
+                await asyncio.sleep(0.01)
+
 
 @contextlib.asynccontextmanager
 async def spawned(*arguments: object, ready: bool = True, **environment: str) -> AsyncIterator[Spawned]:
@@ -107,13 +120,9 @@ async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_
     async with spawned(model_dir()) as server:
         workers = server.workers()
         slow = asyncio.create_task(server.post(do="stream", n=10, gap_s=0.1))
+        await server.in_flight(1)
         async with httpx.AsyncClient() as client:
-            while (
-                'djl_in_flight_requests{model="fake",version=""} 1.0'
-                not in (kept := await client.get(f"{server.url}/metrics")).text
-            ):
-                await asyncio.sleep(0.01)
-            assert kept.status_code == 200
+            assert (await client.get(f"{server.url}/metrics")).status_code == 200
             server.process.send_signal(signal.SIGTERM)
             await until(lambda: "shutting down: 1 requests" in server.output)
             refused = await client.post(f"{server.url}/invocations", json={"do": "echo"})  # on the connection it kept
@@ -126,28 +135,49 @@ async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_
     assert all_gone(workers)
 
 
+async def test_sigterm_lets_requests_of_a_model_that_is_being_unloaded_finish_too(model_dir: ModelDir) -> None:
+    async with spawned(model_dir()) as server:
+        workers = server.workers()
+        slow = asyncio.create_task(server.post(do="echo", sleep_s=1))
+        await server.in_flight(1)
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            unloading = asyncio.create_task(client.post("/v2/repository/models/fake/unload"))
+            await server.forgotten("fake")
+            server.process.send_signal(signal.SIGTERM)
+            assert (await slow).status_code == 200
+            assert (await unloading).status_code == 200
+        assert await server.process.wait() == 0
+        assert "did not finish" not in server.output
+    assert all_gone(workers)
+
+
 async def test_what_does_not_finish_in_time_gets_an_error(model_dir: ModelDir) -> None:
     async with spawned(model_dir(), SERVING_DRAIN_TIMEOUT="0.3") as server:
         hanging = asyncio.create_task(server.post(do="hang"))
         streaming = asyncio.create_task(server.post(do="stream", n=1000, gap_s=0.05))
-        await asyncio.sleep(0.2)
+        await server.in_flight(2)
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.wait() == 0
         assert (await hanging).status_code == 503
         assert "shutting down" in (await streaming).text.splitlines()[-1]
 
 
-async def test_a_second_signal_ends_at_once(model_dir: ModelDir) -> None:
-    async with spawned(model_dir()) as server:
+@pytest.mark.parametrize("unloading", [False, True])
+async def test_a_second_signal_ends_at_once(model_dir: ModelDir, unloading: bool) -> None:
+    async with spawned(model_dir()) as server, httpx.AsyncClient(base_url=server.url) as client:
         workers = server.workers()
         hanging = asyncio.create_task(server.post(do="hang"))
-        await asyncio.sleep(0.2)
+        await server.in_flight(1)
+        if unloading:
+            retiring = asyncio.create_task(client.post("/v2/repository/models/fake/unload"))
+            await server.forgotten("fake")
         server.process.send_signal(signal.SIGTERM)
         await until(lambda: "shutting down" in server.output)
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.wait() == 128 + signal.SIGTERM
-        with pytest.raises(httpx.HTTPError):
-            await hanging
+        for asked in (hanging, retiring) if unloading else (hanging,):
+            with pytest.raises(httpx.HTTPError):
+                await asked
     await until(lambda: all_gone(workers))
 
 

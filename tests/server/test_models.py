@@ -111,7 +111,7 @@ async def test_workers_of_a_model_that_is_loaded_while_its_last_requests_finish_
     async with running(model_config()) as site:
         found = site.front_end.models
         hanging = asyncio.create_task(site.client.post("/invocations", json={"do": "stream", "n": 20, "gap_s": 0.03}))
-        await asyncio.sleep(0.1)
+        await until(lambda: site.model.pool.busy == 1)
         unloading = asyncio.create_task(found.unload("m", drain_timeout_s=5))
         await asyncio.sleep(0)
         await found.load("m")

@@ -16,6 +16,8 @@ class Recorder:
         self.got: list[object] = []
         self.error: ServingError | None = None
 
+    def sent(self) -> None: ...
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         self.got.append(status)
 
@@ -300,21 +302,30 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -
     assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
 
 
-async def test_the_time_is_counted_from_chunk_to_chunk() -> None:
+async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     worker, client, other = Worker(capacity=2), Recorder(), Recorder()
-    shared = pool(worker, predict_timeout_s=0.2)
+    shared = pool(worker, predict_timeout_s=60)
     flight = shared.submit(call(), client)
     shared.receive(worker, [Start(flight.id, 200, {})])
-    for _ in range(10):
-        await asyncio.sleep(0.05)
+
+    async def chunk_after_50_s() -> None:
+        nonlocal now_s
+        now_s += 50
+        for _ in range(3):  # what is due comes in the next turn
+            await asyncio.sleep(0)
         shared.receive(worker, [Chunk(flight.id, b"x", False)])
+
+    for _ in range(5):
+        await chunk_after_50_s()
     assert client.error is None
     stuck = shared.submit(call(), other)
-    while other.error is None:
-        await asyncio.sleep(0.02)
-        shared.receive(worker, [Chunk(flight.id, b"x", False)])
-    assert client.error is None and worker.cancels == [(stuck.id, "timeout")]
-    assert not worker.hung_up.is_set()  # it works on others
+    await chunk_after_50_s()
+    assert other.error is None
+    await chunk_after_50_s()
+    assert other.error is not None and client.error is None
+    assert worker.cancels == [(stuck.id, "timeout")] and not worker.hung_up.is_set()  # it works on others
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:

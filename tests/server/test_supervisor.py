@@ -153,6 +153,8 @@ async def test_stopping_while_loading_does_not_wait() -> None:
 
 def test_every_device_gets_its_workers() -> None:
     assert [config.option.device for config in placements(model_config(min_workers=2))] == ["auto", "auto"]
+    everywhere = model_config(load_on_devices="*", option={"device": "cuda:1"})
+    assert [config.option.device for config in placements(everywhere)] == ["cuda:1"]
     many = model_config(load_on_devices="gpu0;gpu1;cpu")
     assert [config.option.device for config in placements(many)] == ["cuda:0", "cuda:1", "cpu"]
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,3 +111,23 @@ def test_dynamic_batch_keeps_items_apart(server: RunningServer) -> None:
     assert [(status, body["error"]) for status, body in answers[::2]] == [
         (400, 'expected {"a": "...", "b": "..."}')
     ] * 8
+
+
+def test_dynamic_batch_shows_its_batches_at_metrics(server: RunningServer) -> None:
+    def batched(what: str) -> float:
+        text = httpx.get(f"{server.url}/metrics").text
+        found = [line for line in text.splitlines() if line.startswith(f'djl_batch_size_{what}{{model="alike"')]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    def ask(_: int) -> int:
+        body = {"a": "listen", "b": "silent"}
+        return httpx.post(f"{server.url}/predictions/alike", json=body, timeout=30).status_code
+
+    requests, batches = batched("sum"), batched("count")
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(32))) == [200] * 32
+    deadline_s = time.monotonic() + 10
+    while batched("sum") < requests + 32 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert batched("sum") == requests + 32
+    assert batches + 2 <= batched("count") < batches + 32

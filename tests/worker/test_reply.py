@@ -42,6 +42,25 @@ class Ends:
         self.arrived.set()
 
 
+async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So whoever hears of it can still answer with an error."""
+    ends = Ends()
+    reply = ChannelReply(await ends.open(), 5, "r")
+    with pytest.raises(ValueError, match="surrogates"):
+        reply.start(200, {"name": "caf\udce9"})
+    assert not reply.started
+    reply.start(424, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("djl_python.protocol.MAX_FRAME_BYTES", 100)
+        for send in (reply.write, reply.finish):
+            with pytest.raises(ValueError, match="more than can be passed on"):
+                send(bytes(100))
+    assert not reply.finished
+    reply.finish(b"error")
+    assert await ends.frame() == [Start(5, 424, {"x-request-id": "r"}), Chunk(5, b"error", True)]
+    await ends.close()
+
+
 async def test_reply_in_one_frame() -> None:
     ends = Ends()
     reply = ChannelReply(await ends.open(), 5, "r")

@@ -416,6 +416,7 @@ async def test_timeout_of_a_waiting_or_returning_call_does_not(loaded: Loader) -
     await begun(front)
     front.cancel(waiting, "timeout")
     front.cancel(running, "timeout")
+    await waiting.until(waiting.ended)  # it has been heard
     Path(front.config.path, "go").touch()
     assert (await front.call(b"after")).body == b"answer after"
     front.stop()

@@ -49,6 +49,7 @@ class Pool:
         # Queries wait apart: what is quickly answered does not wait for texts to be written.
         self._queues: dict[bool, OrderedDict[int, Flight]] = {True: OrderedDict(), False: OrderedDict()}
         self._places: dict[str, Place] = {}
+        self._counted = (0, 0)  # of `queued` and `in_flight`, what the gauges have
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -276,8 +277,10 @@ class Pool:
         self._count()
 
     def _count(self) -> None:
-        self._metrics.queued.set(self.queued)
-        self._metrics.in_flight.set(self.in_flight)
+        # A model that is loaded again while its last requests finish has two pools.
+        before, self._counted = self._counted, (self.queued, self.in_flight)
+        self._metrics.queued.inc(self._counted[0] - before[0])
+        self._metrics.in_flight.inc(self._counted[1] - before[1])
         if self.busy:
             self._idle.clear()
         else:

@@ -64,8 +64,8 @@ def call() -> Call:
     return Call(next_id(), "lmi", "predict", "POST", "/invocations", (), {}, b"{}")
 
 
-def pool(*workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60) -> Pool:
-    made = Pool("m", queue_size, predict_timeout_s, Metrics().model("m", ""))
+def pool(*workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60, metrics: Metrics | None = None) -> Pool:
+    made = Pool("m", queue_size, predict_timeout_s, (metrics or Metrics()).model("m", ""))
     for worker in workers:
         made.add(worker)
     return made
@@ -337,3 +337,21 @@ async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     shared.fail_all(UnavailableError("the server is shutting down"), "shutdown")
     assert [client.error.kind for client in clients if client.error] == ["unavailable"] * 2
     assert len(worker.cancels) == 1 and shared.busy == 0
+
+
+async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() -> None:
+    metrics = Metrics()
+    worker = Worker()
+    old, new = pool(worker, metrics=metrics), pool(Worker(), metrics=metrics)
+
+    def counted() -> tuple[str, ...]:
+        lines = metrics.render().decode().splitlines()
+        names = ("djl_in_flight_requests{", "djl_queued_requests{")
+        return tuple(line.rpartition(" ")[2] for name in names for line in lines if line.startswith(name))
+
+    flight = old.submit(call(), Recorder())
+    for _ in range(3):
+        new.submit(call(), Recorder())
+    assert counted() == ("2.0", "2.0")
+    old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
+    assert counted() == ("1.0", "2.0")

@@ -237,14 +237,6 @@ inline uint64_t replace_where(Ints& into, Ints here, int8_t is, int8_t by) {
     into = {_mm256_blendv_epi8(into.low, _mm256_set1_epi8(by), low), _mm256_blendv_epi8(into.high, _mm256_set1_epi8(by), high)};
     return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
 }
-inline Ints keep_bytes(uint64_t which, Ints x) {
-    if (which == UINT64_MAX) return x;
-    uint8_t all[64];
-    store_ints(all, x);
-    for (int i = 0; i < 64; ++i)
-        if (!(which >> i & 1)) all[i] = 0;
-    return load_ints(all);
-}
 
 inline Ints multiply_pairs(Ints a, Ints b) { return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)}; }
 
@@ -264,31 +256,15 @@ inline __m256i to_bf16(Floats x) {  // what is no number stays none
     };
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded(x.low), rounded(x.high)), 0xd8);
 }
-inline Floats load_bf16(const uint16_t* from, Lanes lanes) {
-    uint16_t some[16] = {};
-    if (lanes != 0xffff) {
-        for (int i = 0; i < 16; ++i)
-            if (lanes >> i & 1) some[i] = from[i];
-        from = some;
-    }
+inline Floats load_bf16(const uint16_t* from) {
     auto half = [](const uint16_t* from) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)), 16));
     };
     return {half(from), half(from + 8)};
 }
 inline void store_bf16(uint16_t* to, Floats x) { _mm256_storeu_si256((__m256i*)to, to_bf16(x)); }
-inline void store_bf16(uint16_t* to, Floats x, Lanes lanes) {
-    if (lanes == 0xffff) return store_bf16(to, x);
-    uint16_t all[16];
-    store_bf16(all, x);
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) to[i] = all[i];
-}
-inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
-    uint16_t all[16];
-    store_bf16(all, x);
-    for (int i = 0; i < 16; ++i) to[2 * i + place] = all[i];
-}
 
 }  // namespace
 }  // namespace djl
+
+#include "unmasked.h"

@@ -305,14 +305,6 @@ inline uint64_t replace_where(Ints& into, Ints here, int8_t is, int8_t by) {
     quarter(into.d, here.d);
     return all;
 }
-inline Ints keep_bytes(uint64_t which, Ints x) {
-    if (which == UINT64_MAX) return x;
-    uint8_t all[64];
-    store_ints(all, x);
-    for (int i = 0; i < 64; ++i)
-        if (!(which >> i & 1)) all[i] = 0;
-    return load_ints(all);
-}
 
 inline Ints multiply_pairs(Ints x, Ints y) {
     return quarters(x, y, [](int32x4_t x, int32x4_t y) {
@@ -351,28 +343,12 @@ inline void store_bf16(uint16_t* to, Floats x) {  // what is no number stays non
     vst1_u16(to + 8, quarter(x.c));
     vst1_u16(to + 12, quarter(x.d));
 }
-inline Floats load_bf16(const uint16_t* from, Lanes lanes) {
-    uint16_t some[16] = {};
-    if (lanes != 0xffff) {
-        for (int i = 0; i < 16; ++i)
-            if (lanes >> i & 1) some[i] = from[i];
-        from = some;
-    }
+inline Floats load_bf16(const uint16_t* from) {
     auto quarter = [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(from + i), 16)); };
     return {quarter(0), quarter(4), quarter(8), quarter(12)};
-}
-inline void store_bf16(uint16_t* to, Floats x, Lanes lanes) {
-    if (lanes == 0xffff) return store_bf16(to, x);
-    uint16_t all[16];
-    store_bf16(all, x);
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) to[i] = all[i];
-}
-inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
-    uint16_t all[16];
-    store_bf16(all, x);
-    for (int i = 0; i < 16; ++i) to[2 * i + place] = all[i];
 }
 
 }  // namespace
 }  // namespace djl
+
+#include "unmasked.h"

@@ -2,9 +2,10 @@
 //
 // A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are taken for integers of any size, a `Lanes` a bit for
 // each of sixteen numbers. Processors with AVX-512 have them as they are (avx512.h); others with AVX2 as pairs of half the
-// size (avx2.h), ARM's as four quarters (neon.h). All define the same functions, how many vectors of sums stay in registers
-// (kSums), the tiles of sums that do together with what they are made of, and whether many rows had better share weights
-// that are unpacked once (kUnpacksOnce). `+ - * /` are those of numbers in fp32, `& |` those of bits.
+// size (avx2.h), ARM's as four quarters (neon.h), which both do by way of memory what they have no masks for (unmasked.h).
+// All define the same functions, how many vectors of sums stay in registers (kSums), the tiles of sums that do together
+// with what they are made of, and whether many rows had better share weights that are unpacked once (kUnpacksOnce).
+// `+ - * /` are those of numbers in fp32, `& |` those of bits.
 
 #pragma once
 

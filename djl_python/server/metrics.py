@@ -176,6 +176,9 @@ class ModelMetrics:
             for name in ("prompt_tokens", "generated_tokens", "preemptions")
         }
         self._histograms: dict[str, Histogram] = {}
+        self._workers: dict[
+            str, int
+        ] = {}  # of each name; two while a model is loaded again and its last requests finish
 
     def aborted(self, reason: str) -> None:
         """A request ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
@@ -209,8 +212,16 @@ class ModelMetrics:
             for value in values:
                 histogram.observe(value)
 
-    def forget_worker(self, worker: str) -> None:
-        """Drop the gauges of a worker that is no more."""
+    def worker_came(self, worker: str) -> None:
+        """There is a worker of this name, or one more."""
+        self._workers[worker] = self._workers.get(worker, 0) + 1
+
+    def worker_went(self, worker: str) -> None:
+        """It is no more: its gauges are dropped, if there is no other of that name."""
+        self._workers[worker] = self._workers.get(worker, 0) - 1
+        if self._workers[worker] > 0:
+            return
+        del self._workers[worker]  # one that ended before it was ready never came
         for spec in SPECS:
             if spec.labels == _WORKER:
                 with contextlib.suppress(KeyError):

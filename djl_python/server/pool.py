@@ -134,6 +134,7 @@ class Pool:
     def add(self, worker: Worker) -> None:
         """A worker is ready."""
         self.refusal = None
+        self._metrics.worker_came(worker.name)
         place = self._places[worker.name] = Place(worker)
         self._fill(place)
         self._count()
@@ -141,7 +142,7 @@ class Pool:
     def remove(self, worker: Worker, cause: str) -> None:
         """A worker is gone: its calls end with WorkerDiedError, those that wait go on waiting."""
         place = self._places.pop(worker.name, None)
-        self._metrics.forget_worker(worker.name)
+        self._metrics.worker_went(worker.name)
         if place is None:
             return
         flights = list(place.flights.values())

@@ -44,7 +44,7 @@ def test_a_dead_workers_gauges_go_and_its_counts_stay() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"preemptions": 1}))
-    model.forget_worker("0")
+    model.worker_went("0")
     found = samples(metrics)
     assert ("djl_running_requests", "m", "", "0") not in found
     assert found["djl_preemptions_total", "m", ""] == 1

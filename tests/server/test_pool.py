@@ -5,7 +5,7 @@ import pytest
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
 from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start
 from djl_python.server.flights import next_id
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.pool import Pool
 
 
@@ -64,8 +64,10 @@ def call() -> Call:
     return Call(next_id(), "lmi", "predict", "POST", "/invocations", (), {}, b"{}")
 
 
-def pool(*workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60, metrics: Metrics | None = None) -> Pool:
-    made = Pool("m", queue_size, predict_timeout_s, (metrics or Metrics()).model("m", ""))
+def pool(
+    *workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60, metrics: ModelMetrics | None = None
+) -> Pool:
+    made = Pool("m", queue_size, predict_timeout_s, metrics or Metrics().model("m", ""))
     for worker in workers:
         made.add(worker)
     return made
@@ -341,8 +343,9 @@ async def test_fail_all_ends_what_runs_and_what_waits() -> None:
 
 async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() -> None:
     metrics = Metrics()
+    model = metrics.model("m", "")
     worker = Worker()
-    old, new = pool(worker, metrics=metrics), pool(Worker(), metrics=metrics)
+    old, new = pool(worker, metrics=model), pool(Worker(), metrics=model)
 
     def counted() -> tuple[str, ...]:
         lines = metrics.render().decode().splitlines()
@@ -355,3 +358,9 @@ async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() 
     assert counted() == ("2.0", "2.0")
     old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
     assert counted() == ("1.0", "2.0")
+    busy = Report(gauges={"running_requests": 1})
+    new.receive(worker, [busy])
+    old.remove(worker, "ended")
+    assert b'djl_running_requests{model="m",version="",worker="0"} 1.0' in metrics.render()
+    new.remove(worker, "ended")
+    assert b"djl_running_requests{" not in metrics.render()

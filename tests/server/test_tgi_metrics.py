@@ -78,5 +78,5 @@ def test_a_dead_workers_gauges_go() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     model.apply("0", Report(gauges={"running_requests": 2}))
-    model.forget_worker("0")
+    model.worker_went("0")
     assert ("tgi_batch_current_size", "m", "") not in samples(metrics)

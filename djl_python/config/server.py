@@ -145,8 +145,8 @@ NO_EFFECT_SERVER: Final = frozenset(
     """.split()
 )
 
-#: The container's names for settings of the server; SERVING_<KEY> is stronger.
 _COMMAND_LINE: Final = "command line"
+#: The container's names for settings of the server; SERVING_<KEY> is stronger.
 _ENVIRONMENT_MAPS: Final = {"MAX_CONCURRENT_REQUESTS": "job_queue_size"}
 
 

@@ -15,8 +15,8 @@
 namespace djl {
 namespace {
 
-constexpr int kQueries = 24;     // (query, head) pairs that share one walk over the keys
-constexpr int kOnTheirWay = 16 << 10;          // bytes of keys and values that are fetched before they are read
+constexpr int kQueries = 24;           // (query, head) pairs that share one walk over the keys
+constexpr int kOnTheirWay = 16 << 10;  // bytes of keys and values that are fetched before they are read
 
 // Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
 // the greatest score, and the weights' total.

@@ -188,7 +188,7 @@ constexpr int kTilesTogether = 16;  // along k: their weights stay in the first 
 
 // What many rows are multiplied with by tiles: pairs, with nothing left out.
 struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
-    static constexpr Shape shape{2 * kTileRows, 2};
+    static constexpr Shape shape{TileBlock::rows, 2};
     static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
     static constexpr bool corrected = true;
 
@@ -208,50 +208,22 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     }
 
     template <class Fetch>
-    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
-        if (height > kTileRows) multiply_rows<2>((height + 1) / 2, height / 2, row, steps, fetch, sums);
-        else multiply_rows<1>(height, 0, row, steps, fetch, sums);
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+        const TileBlock block(height);
+        const int together = std::min(steps, kTileSteps);
+        block.shape(together);
+        if (sums.begun) block.load(sums.at, kPitch);
+        const char* x = rows + row * stride;
+        const char* w = weights;
+        for (int step = 0; step < steps; step += together, x += 4 * kTileSteps, w += kTileSteps * kBytes) {
+            block.multiply<Pairs>(x, stride, w, w + 64, kBytes);
+            for (int i = 0; i < together; ++i) fetch();
+        }
+        block.store(sums.at, kPitch);
     }
 
 private:
     static constexpr int64_t kPitch = kPanel * sizeof(float);  // of sums
-
-    // The first `low` rows and, with a second row of tiles, `high` more.
-    template <int RowTiles, class Fetch>
-    __attribute__((noinline)) void multiply_rows(int low, int high, int row, int steps, Fetch fetch, Sums sums) const {
-        const int together = std::min(steps, kTileSteps);
-        shape_tiles({low, high, together});
-        float* second = sums.at + low * kPanel;
-        if (sums.begun) {
-            load_tile<0>(sums.at, kPitch);
-            load_tile<1>(sums.at + 16, kPitch);
-            if constexpr (RowTiles == 2) {
-                load_tile<2>(second, kPitch);
-                load_tile<3>(second + 16, kPitch);
-            }
-        }
-        const char* x = rows + row * stride;
-        const char* w = weights;
-        for (int step = 0; step < steps; step += together, x += 4 * kTileSteps, w += kTileSteps * kBytes) {
-            load_tile<6>(w, kBytes);
-            load_tile<4>(x, stride);
-            multiply_tiles_of_pairs<0, 4, 6>();
-            load_tile<7>(w + 64, kBytes);
-            multiply_tiles_of_pairs<1, 4, 7>();
-            if constexpr (RowTiles == 2) {
-                load_tile<5>(x + low * stride, stride);
-                multiply_tiles_of_pairs<2, 5, 6>();
-                multiply_tiles_of_pairs<3, 5, 7>();
-            }
-            for (int i = 0; i < together; ++i) fetch();
-        }
-        store_tile<0>(sums.at, kPitch);
-        store_tile<1>(sums.at + 16, kPitch);
-        if constexpr (RowTiles == 2) {
-            store_tile<2>(second, kPitch);
-            store_tile<3>(second + 16, kPitch);
-        }
-    }
 };
 
 // A part of a panel and the rows that it is multiplied with. `Weights` is what reads it: it has lines; its address `at`;

@@ -102,8 +102,7 @@ inline Floats load_floats(const float* from, Lanes lanes, Floats others) {
     if (lanes == 0xffff) return load_floats(from);
     float all[16];
     memcpy(all, &others, sizeof all);
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) all[i] = from[i];
+    copy_lanes(all, from, lanes);
     return load_floats(all);
 }
 inline Floats load_floats(const float* from, Lanes lanes) { return load_floats(from, lanes, floats(0)); }
@@ -117,8 +116,7 @@ inline void store_floats(float* to, Floats x, Lanes lanes) {
     if (lanes == 0xffff) return store_floats(to, x);
     float all[16];
     store_floats(all, x);
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) to[i] = all[i];
+    copy_lanes(to, all, lanes);
 }
 inline Ints load_ints(const void* from) {
     auto at = (const int32_t*)from;

@@ -110,21 +110,16 @@ struct GroupsInTiles {
 
     template <class Fetch>
     __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
-        shape_tiles({height, 0, kTileSteps});
-        for (int g = 0; g < steps / kQuads; ++g) {
-            alignas(64) int32_t made[kTileRows * 2 * 16];
-            const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);
-            const int64_t stride = integer_row_bytes(part->groups);
-            const char* w = weights + (int64_t)g * kQuads * kPitch;
-            clear_tile<0>();
-            clear_tile<1>();
-            load_tile<4>(first.codes + (int64_t)(begin + g) * kGroup, stride);
-            load_tile<6>(w, kPitch);
-            multiply_tiles_of_quads<0, 4, 6>();
-            load_tile<7>(w + 64, kPitch);
-            multiply_tiles_of_quads<1, 4, 7>();
-            store_tile<0>(made, 2 * 64);
-            store_tile<1>(made + 16, 2 * 64);
+        alignas(64) int32_t made[kTileRows * 2 * 16];
+        const TileBlock block(height);
+        const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);
+        const int64_t stride = integer_row_bytes(part->groups);
+        const char* w = weights;
+        block.shape(kTileSteps);
+        for (int g = 0; g < steps / kQuads; ++g, w += kQuads * kPitch) {
+            block.clear();
+            block.multiply<Quads>(first.codes + (int64_t)(begin + g) * kGroup, stride, w, w + 64, kPitch);
+            block.store(made, 2 * 64);
             add(made, height, begin + g, first, stride, {sums.at, sums.begun || g > 0});
             for (int i = 0; i < kQuads; ++i) fetch();
         }

@@ -166,6 +166,75 @@ inline void multiply_tiles_of_quads() {
 
 #endif
 
+// What of rows is multiplied with what of weights.
+struct Pairs {
+    template <int Sums, int Rows, int Weights>
+    static void multiply() {
+        multiply_tiles_of_pairs<Sums, Rows, Weights>();
+    }
+};
+struct Quads {
+    template <int Sums, int Rows, int Weights>
+    static void multiply() {
+        multiply_tiles_of_quads<Sums, Rows, Weights>();
+    }
+};
+
+// Sums of up to 32 rows, which are one row of tiles or two of nearly the same height, by two columns of tiles.
+struct TileBlock {
+    static constexpr int rows = 2 * kTileRows;
+    const int low, high;
+
+    explicit TileBlock(int height) : low(height > kTileRows ? (height + 1) / 2 : height), high(height - low) {}
+
+    // All sums are none then.
+    void shape(int steps) const { shape_tiles({low, high, steps}); }
+
+    void clear() const {
+        clear_tile<sums_register(0, 0)>();
+        clear_tile<sums_register(0, 1)>();
+        if (!high) return;
+        clear_tile<sums_register(1, 0)>();
+        clear_tile<sums_register(1, 1)>();
+    }
+
+    void load(const void* from, int64_t pitch) const {
+        auto at = (const char*)from, below = at + low * pitch;
+        load_tile<sums_register(0, 0)>(at, pitch);
+        load_tile<sums_register(0, 1)>(at + 64, pitch);
+        if (!high) return;
+        load_tile<sums_register(1, 0)>(below, pitch);
+        load_tile<sums_register(1, 1)>(below + 64, pitch);
+    }
+
+    // Without the second column, if it isn't there.
+    void store(void* to, int64_t pitch, bool second = true) const {
+        auto at = (char*)to, below = at + low * pitch;
+        store_tile<sums_register(0, 0)>(at, pitch);
+        if (second) store_tile<sums_register(0, 1)>(at + 64, pitch);
+        if (!high) return;
+        store_tile<sums_register(1, 0)>(below, pitch);
+        if (second) store_tile<sums_register(1, 1)>(below + 64, pitch);
+    }
+
+    // sums += rows, `stride` bytes apart, times the weights of each column, whose steps are `pitch` bytes apart; a second
+    // column that isn't there is null.
+    template <class Numbers>
+    void multiply(const void* x, int64_t stride, const void* first, const void* second, int64_t pitch) const {
+        load_tile<rows_register(0)>(x, stride);
+        load_tile<weights_register(0)>(first, pitch);
+        Numbers::template multiply<sums_register(0, 0), rows_register(0), weights_register(0)>();
+        if (second) {
+            load_tile<weights_register(1)>(second, pitch);
+            Numbers::template multiply<sums_register(0, 1), rows_register(0), weights_register(1)>();
+        }
+        if (!high) return;
+        load_tile<rows_register(1)>((const char*)x + low * stride, stride);
+        Numbers::template multiply<sums_register(1, 0), rows_register(1), weights_register(0)>();
+        if (second) Numbers::template multiply<sums_register(1, 1), rows_register(1), weights_register(1)>();
+    }
+};
+
 // While it lives, its thread may multiply tiles.
 struct Tiling {
     ~Tiling() {

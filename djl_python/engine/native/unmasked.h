@@ -19,16 +19,14 @@ inline Ints keep_bytes(uint64_t which, Ints x) {
 inline Floats load_bf16(const uint16_t* from, Lanes lanes) {
     if (lanes == 0xffff) return load_bf16(from);
     uint16_t some[16] = {};
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) some[i] = from[i];
+    copy_lanes(some, from, lanes);
     return load_bf16(some);
 }
 inline void store_bf16(uint16_t* to, Floats x, Lanes lanes) {
     if (lanes == 0xffff) return store_bf16(to, x);
     uint16_t all[16];
     store_bf16(all, x);
-    for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1) to[i] = all[i];
+    copy_lanes(to, all, lanes);
 }
 inline void store_bf16_in_pairs(uint16_t* to, Floats x, int place) {
     uint16_t all[16];

@@ -19,6 +19,13 @@ using Lanes = uint16_t;
 // The lanes of a vector that `left` numbers fill.
 inline Lanes lanes_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (Lanes)((1 << left) - 1); }
 
+// What of sixteen numbers is asked for, from memory to memory.
+template <class T>
+inline void copy_lanes(T* to, const T* from, Lanes lanes) {
+    for (int i = 0; i < 16; ++i)
+        if (lanes >> i & 1) to[i] = from[i];
+}
+
 // Of a tile of sums: rows, and vectors of each.
 struct Shape {
     int rows, vectors;

@@ -67,7 +67,7 @@ class ContextLengthError(ParameterError):
     Attributes:
         prompt_tokens, max_new_tokens: of the request; `max_new_tokens` is None where the prompt alone is too long.
         limit: the model's context, in tokens; for a prompt alone, one more than it may have.
-        given: `prompt_tokens` in words, which are "at least ..." where nobody counted on.
+        bound: "at least " in front of `prompt_tokens` where nobody counted on, else "".
     """
 
     kind = "context_length"
@@ -82,10 +82,10 @@ class ContextLengthError(ParameterError):
         *,
         at_least: bool = False,
     ) -> None:
-        self.given = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
+        self.bound = "at least " if at_least else ""
         if max_new_tokens is None:
             reason = reason or f"the model's context is {limit} tokens, and one is for the answer"
-            what = f"{self.given} tokens, expected at most {limit - 1} ({reason}); "
+            what = f"{self.bound}{prompt_tokens} tokens, expected at most {limit - 1} ({reason}); "
             what += "parameters.truncate shortens a prompt"
         else:
             what = f"{prompt_tokens} tokens and {max_new_tokens} to generate, expected at most {limit} together"

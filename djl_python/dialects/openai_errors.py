@@ -127,9 +127,9 @@ def _message(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
 def _too_long(error: ContextLengthError, prompt_field: str) -> str:
     """OpenAI's sentence, which clients look into."""
     new = error.max_new_tokens
-    total = error.given.replace(str(error.prompt_tokens), str(error.prompt_tokens + (1 if new is None else new)))
+    total = error.prompt_tokens + (1 if new is None else new)
     asked = (
-        f"{total} tokens ({error.given} tokens in the "
+        f"{error.bound}{total} tokens ({error.bound}{error.prompt_tokens} tokens in the "
         f"{prompt_field}, {'at least 1' if new is None else new} in the completion)"
     )
     return (

@@ -92,7 +92,7 @@ def _validation(error: PayloadError | ParameterError) -> str:
     if not isinstance(error, ContextLengthError):
         return error.message
     if error.max_new_tokens is None:
-        return f"`inputs` must have less than {error.limit} tokens. Given: {error.given}"
+        return f"`inputs` must have less than {error.limit} tokens. Given: {error.bound}{error.prompt_tokens}"
     return (
         f"`inputs` tokens + `max_new_tokens` must be <= {error.limit}. "
         f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"

@@ -1,6 +1,6 @@
 """The built-in engine: any causal language model of transformers under continuous batching. Engine process.
 
-A step reads: schedule, run, sample, append.
+A step is: schedule, run, sample, append.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .speculation_setup import open_speculation
 
 log = logging.getLogger(__name__)
 
-# With nothing but grammars to wait for, a step waits this long for one: what arrives meanwhile waits with it.
+# How long a step waits for a grammar if there is nothing else to do: messages that arrive meanwhile wait, too.
 _COMPILE_WAIT_S: Final = 0.02
 
 
 class PagedRollingBatch(RollingBatch):
-    """Scheduler, model runner and sampler, put together; `open_runner` has what `advance` is."""
+    """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
         opened = open_runner(settings, progress, advance)
@@ -114,11 +114,11 @@ class PagedRollingBatch(RollingBatch):
         self._chunks = []
         refused = self._admit_compiled()
         if refused or self.scheduler.idle:
-            return refused  # now: events would be lost if what follows failed
+            return refused  # at once: they would be lost if the rest of the step failed
         self._chunks = self.scheduler.schedule()
-        self._chunks = chunks = self._speculate(self._chunks)  # apart: a drafter that fails is a failed step
+        self._chunks = chunks = self._speculate(self._chunks)  # apart: `isolate` needs chunks if the drafter fails
         logits = self.runner.run(chunks)
-        # where each chunk's rows end, before anything changes what rows a chunk wants
+        # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
         events = self._sample(chunks, ends, logits, began)
@@ -155,7 +155,7 @@ class PagedRollingBatch(RollingBatch):
         self.grammars.close()
 
     def _admit_compiled(self) -> list[TokenEvent]:
-        """Give the scheduler the sequences whose grammars are ready; errors for those whose grammars are broken."""
+        """Give the scheduler the sequences whose grammars are ready; error events for those whose grammars failed."""
         if self._compiling and self.scheduler.idle:
             wait(self._compiling.values(), _COMPILE_WAIT_S, FIRST_COMPLETED)
         refused = []
@@ -191,13 +191,13 @@ class PagedRollingBatch(RollingBatch):
         return events
 
     def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
-        """Add guesses to the chunks."""
+        """Add draft tokens to the chunks."""
         if self._speculation is None:
             return chunks
         return self._speculation.add_drafts(chunks, self.scheduler.reserve)
 
     def _append(self, chunk: Chunk, sampled: list[Sampled], events: list[TokenEvent]) -> None:
-        """Append what was drawn after the chunk, and after each of its drafts for as long as they are right."""
+        """Append the token drawn after the chunk, and the one after each of its drafts until a draft is wrong."""
         sequence = chunk.sequence
         for right, (drawn, draft) in enumerate(itertools.zip_longest(sampled, chunk.drafts)):
             try:
@@ -208,20 +208,20 @@ class PagedRollingBatch(RollingBatch):
             if event.finish is not None or event.error is not None:
                 self._end(sequence)
                 return
-            if drawn.token_id != draft:  # at the latest after the last draft, which nothing follows
+            if drawn.token_id != draft:  # at the latest after the last draft, where `draft` is None
                 if self._speculation is not None and chunk.drafts:
                     self._speculation.learn(chunk, right)
                 return
-            sequence.computed += 1  # the draft's keys and values are this token's
+            sequence.computed += 1  # the draft was this token: its keys and values are in the cache
 
     def _keep_prompt_entries(self, chunks: list[Chunk], ends: list[int], logits: Tensor) -> None:
-        """Log-probabilities of the prompt tokens that follow the positions of this step."""
+        """Keep the log-probabilities of the prompt tokens that follow the positions of this step."""
         for chunk, end in zip(chunks, ends, strict=True):
             sequence = chunk.sequence
             if not sequence.wants_prompt_logprobs:
                 continue
             following = sequence.computed + 1  # the prompt position that this chunk's first row predicts
-            # A sequence that was preempted comes by here again: skip what it has.
+            # A preempted sequence is computed again: skip the entries that it has.
             first = max(following, len(sequence.prompt_entries))
             last = min(following + chunk.length, sequence.prompt_length)
             if first < last:
@@ -244,7 +244,7 @@ class PagedRollingBatch(RollingBatch):
 
 
 def _error_event(request_id: int, error: BaseException) -> TokenEvent:
-    """The end of a sequence that can't go on."""
+    """The event that ends a sequence with an error."""
     if not isinstance(error, ServingError):
         error = GenerationError(f"generation failed: {type(error).__name__}: {error}")
     return TokenEvent(request_id=request_id, token_id=-1, error=error.message, error_kind=error.kind)

@@ -45,7 +45,8 @@ def replace_linears_(
         if bits is not None and module is head:
             embedding = model.get_input_embeddings().weight
             if linear.numbers.data_ptr() == embedding.data_ptr():
-                embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
+                # New memory: pages of the mapped file may be given back at any time, with what was written to them.
+                embedding.data = quantized(embedding, bits).values(embedding.shape[1]).to(embedding.dtype)
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -77,6 +78,7 @@ class PagedRollingBatch(RollingBatch):
         self._compiling: dict[int, Future[CompiledGrammar]] = {}
         self._sequences: dict[int, Sequence] = {}
         self._chunks: list[Chunk] = []
+        self._events: list[TokenEvent] = []  # of the step so far: a failure later in it does not take them back
         self._step_s = 0.0
 
     def add(
@@ -95,6 +97,8 @@ class PagedRollingBatch(RollingBatch):
         if any(not 0 <= token < self.vocabulary for token in sampling.logit_bias):
             raise ParameterError(f"a token id is outside the vocabulary of {self.vocabulary}", "logit_bias")
         entries: list[PromptEntry] = [(None, ())] if sampling.prompt_logprobs is not None else []
+        if sampling.bad_words_ids:
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=self._possible(sampling.bad_words_ids))
         sequence = Sequence(
             request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries, images=images
         )
@@ -111,7 +115,7 @@ class PagedRollingBatch(RollingBatch):
 
     def step(self) -> list[TokenEvent]:
         began = time.perf_counter()
-        self._chunks = []
+        self._chunks, self._events = [], []
         refused = self._admit_compiled()
         if refused or self.scheduler.idle:
             return refused  # at once: they would be lost if the rest of the step failed
@@ -121,9 +125,9 @@ class PagedRollingBatch(RollingBatch):
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
-        events = self._sample(chunks, ends, logits, began)
+        self._sample(chunks, ends, logits, began)
         self._step_s = time.perf_counter() - began
-        return events
+        return self._events
 
     def isolate(self, cause: Exception) -> list[TokenEvent]:
         if not self._chunks:
@@ -131,9 +135,9 @@ class PagedRollingBatch(RollingBatch):
         culprit = self.scheduler.isolate(self._chunks)
         if culprit is None:
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
-            return []
+            return self._events
         self._end(culprit)
-        return [_error_event(culprit.id, cause)]
+        return [*self._events, _error_event(culprit.id, cause)]
 
     @property
     def idle(self) -> bool:
@@ -154,6 +158,10 @@ class PagedRollingBatch(RollingBatch):
     def close(self) -> None:
         self.grammars.close()
 
+    def _possible(self, words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """The words that the model can generate: a tokenizer may have more tokens than the model has logits."""
+        return tuple(word for word in words if max(word) < self.vocabulary)
+
     def _admit_compiled(self) -> list[TokenEvent]:
         """Give the scheduler the sequences whose grammars are ready; error events for those whose grammars failed."""
         if self._compiling and self.scheduler.idle:
@@ -171,7 +179,7 @@ class PagedRollingBatch(RollingBatch):
                 refused.append(_error_event(request_id, error))
         return refused
 
-    def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor, began: float) -> list[TokenEvent]:
+    def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor, began: float) -> None:
         """Draw for the sequences whose last position was computed, and note what this step computed."""
         drawing = [(chunk, end) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
         rows = [row for chunk, end in drawing for row in range(end - 1 - len(chunk.drafts), end)]
@@ -185,10 +193,8 @@ class PagedRollingBatch(RollingBatch):
         if self._speculation is not None:
             self._speculation.follow(chunks)
         self.scheduler.advance(chunks)
-        events: list[TokenEvent] = []
         for chunk, _ in drawing:
-            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)), events)
-        return events
+            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)))
 
     def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
         """Add draft tokens to the chunks."""
@@ -196,7 +202,7 @@ class PagedRollingBatch(RollingBatch):
             return chunks
         return self._speculation.add_drafts(chunks, self.scheduler.reserve)
 
-    def _append(self, chunk: Chunk, sampled: list[Sampled], events: list[TokenEvent]) -> None:
+    def _append(self, chunk: Chunk, sampled: list[Sampled]) -> None:
         """Append the token drawn after the chunk, and the one after each of its drafts until a draft is wrong."""
         sequence = chunk.sequence
         for right, (drawn, draft) in enumerate(itertools.zip_longest(sampled, chunk.drafts)):
@@ -204,7 +210,7 @@ class PagedRollingBatch(RollingBatch):
                 event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
             except GenerationError as exc:
                 event = _error_event(sequence.id, exc)
-            events.append(event)
+            self._events.append(event)
             if event.finish is not None or event.error is not None:
                 self._end(sequence)
                 return

@@ -28,22 +28,26 @@ class Occurrences:
     """
 
     def __init__(self, sequence: Sequence) -> None:
-        self._place_of = {token: place for place, token in enumerate(dict.fromkeys(sequence.tokens))}
-        self._keep(np.array(list(self._place_of), np.int64), np.zeros(len(self._place_of), np.float32))
-        for token in sequence.tokens[sequence.prompt_length :]:
-            self.counts[self._place_of[token]] += 1
+        prompt = dict.fromkeys(sequence.tokens[: sequence.prompt_length])
+        self._place_of = {token: place for place, token in enumerate(prompt)}
+        self._counted = sequence.prompt_length
+        self._keep(np.array(list(prompt), np.int64), np.zeros(len(prompt), np.float32))
+        self.follow(sequence)
 
     @property
     def size(self) -> int:
         return len(self._place_of)
 
-    def add(self, token: int) -> None:
-        """Count a token that was just drawn, and is not among the sequence's tokens yet."""
-        place = self._place_of.setdefault(token, self.size)
-        if place == len(self.ids):
-            self._keep(*(np.concatenate([array, np.zeros_like(array)]) for array in (self.ids, self.counts)))
-        self.ids[place] = token
-        self.counts[place] += 1
+    def follow(self, sequence: Sequence) -> None:
+        """Count the tokens that were appended since the last call. What was drawn but not appended never counts."""
+        for token in sequence.tokens[self._counted :]:
+            place = self._place_of.setdefault(token, self.size)
+            if place == len(self.ids):
+                more = (0, place + 1)
+                self._keep(np.pad(self.ids, more), np.pad(self.counts, more))
+            self.ids[place] = token
+            self.counts[place] += 1
+        self._counted = len(sequence.tokens)
 
     def _keep(self, ids: npt.NDArray[np.int64], counts: npt.NDArray[np.float32]) -> None:
         self.ids, self.counts = ids, counts
@@ -60,6 +64,7 @@ class PenaltyTable:
         found = self._occurrences.get(sequence.id)
         if found is None:
             found = self._occurrences[sequence.id] = Occurrences(sequence)
+        found.follow(sequence)
         return found
 
     def drop(self, sequence_id: int) -> None:

@@ -84,8 +84,6 @@ class Sampler:
         positions = list(map(operator.add, generated, ahead)) if ahead else generated
         occurred = [self._penalties.of(sequences[row]) for row in plan.penalized]
         chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
-        for row, occurrences in zip(plan.penalized, occurred, strict=True):
-            occurrences.add(chosen.token_ids[row])
         return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
     def _plan_for(self, sequences: list[Sequence]) -> Plan:

@@ -143,11 +143,13 @@ class Scheduler:
         """Find the culprit of a failed step with these chunks. A sequence that was alone in the step is returned.
 
         Otherwise each sequence of the step is recomputed alone, until it has got a token; all others wait meanwhile.
+        Sequences that the step had ended before it failed have left already.
         """
         if len(chunks) == 1:
             return chunks[0].sequence
-        self._suspects.update(chunk.sequence.id for chunk in chunks)
-        for sequence in reversed([chunk.sequence for chunk in chunks]):
+        left = [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
+        self._suspects.update(sequence.id for sequence in left)
+        for sequence in reversed(left):
             self._preempt(sequence)
         self.blocks.forget()  # the failed step may have left anything in the cache
         return None

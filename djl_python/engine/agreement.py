@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from typing import Any, Final
 
 import torch
@@ -19,11 +20,14 @@ from .attention import PAGED, watching
 from .expert_stacks import holders_in
 from .free_memory import available_bytes
 from .loading import LoadedModel, set_attention
+from .misfits import MISFITS
 from .model_runner import ModelRunner
 from .native.mapped import in_passing
 from .quantization import Quantize
 from .scheduler import Chunk
 from .sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 CHECK_TOKENS: Final = 12
 # Allowed error with rounded weights, relative to the norm of all logits. Rounding costs up to 0.07 and 0.55 in models
@@ -103,8 +107,12 @@ class Agreement:
         """
         loaded, reference = self._loaded, self._reference
         sequence = Sequence(0, check_ids(loaded), CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
-        for length in (CHECK_TOKENS - 5, 4, 1):
-            logits = step(runner, Chunk(sequence, length))
+        try:
+            for length in (CHECK_TOKENS - 5, 4, 1):
+                logits = step(runner, Chunk(sequence, length))
+        except MISFITS as misfit:
+            log.info("%s: %s", type(misfit).__name__, misfit)
+            return False
         runner.forget(sequence)
         found = logits[0].float()
         if self._quantize is not None and not self._on_torch:
@@ -154,8 +162,10 @@ def _logits(loaded: LoadedModel) -> Tensor:
     configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     if configured == PAGED:
         set_attention(loaded.model, "eager")
-    with in_passing(loaded.model):
-        output = run_once(loaded)
-    set_attention(loaded.model, configured)
+    try:
+        with in_passing(loaded.model):
+            output = run_once(loaded)
+    finally:
+        set_attention(loaded.model, configured)
     logits: Tensor = output.logits[0, -1].float()
     return logits

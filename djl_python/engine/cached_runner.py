@@ -19,7 +19,8 @@ from transformers import DynamicCache
 from ..types import SamplingParams
 from .agreement import near, step
 from .cache_rows import CacheRows
-from .images import MISFITS, model_inputs
+from .images import model_inputs
+from .misfits import MISFITS
 from .model_runner import rows_of
 from .recurrent import Functions
 from .scheduler import Chunk

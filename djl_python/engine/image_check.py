@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..types import ImagePrompt, SamplingParams
 from .agreement import near, step
-from .images import MISFITS, model_inputs
+from .images import model_inputs
+from .misfits import MISFITS
 from .model_runner import ModelRunner
 from .scheduler import Chunk
 from .sequence import Sequence

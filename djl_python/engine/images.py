@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..types import ImagePrompt, Images
+from .misfits import MISFITS
 from .scheduler import Chunk
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 _AXES: Final = 3
 #: The tensors that a language model may be given.
 _KNOWN: Final = ("inputs_embeds", "position_ids")
-#: What a model's code raises when it is called in a way that it was not written for.
-MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class PagedRollingBatch(RollingBatch):
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
             near=opened.near,
+            whole_prompts=opened.whole_prompts,
         )
         self._chooser = opened.chooser
         self.sampler = Sampler(

@@ -23,9 +23,10 @@ from .cached_runner import CachedModelRunner
 from .choosing import Chooser
 from .expert_stacks import holders_in, unpack_experts_
 from .image_check import ImageCheck
-from .images import MISFITS, PagedImages
+from .images import PagedImages
 from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
+from .misfits import MISFITS
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.cache import NativeCache
@@ -75,6 +76,7 @@ class OpenedRunner:
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
     near: int = 0  # `Scheduler`'s `near`
+    whole_prompts: bool = False  # likewise
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -256,9 +258,9 @@ def _open_native(
     quantize = rounding(settings)
     try:
         if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
-            raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
+            raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
         if settings.image_example is not None:
-            raise UnavailableError("a model that takes images has none")
+            raise UnavailableError("they do not run models that take images")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         recipe = read_recipe(loaded.model, wanted)
@@ -287,6 +289,10 @@ def _open_native(
     runner = NativeModelRunner(program, settings.block_size, states)
     if not agreement.with_runner(runner):
         program.close()
+        if settings.kernels == "native":
+            raise ModelLoadError(
+                f"option.kernels=native: the kernels' logits are not those of {type(loaded.model).__name__}"
+            )
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
     # The program has the weights now, and torch's idle threads would only spin beside the program's.
@@ -349,14 +355,15 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
 def _open_cached(
     settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
 ) -> OpenedRunner:
-    """Open with transformers' cache. Blocks only bound tokens in memory; prompts may be read whole (states need it)."""
+    """Open with transformers' cache. Blocks only bound tokens in memory."""
     size = settings.block_size
     takes_images = eyes is not None and eyes.check.agrees(
         lambda: CachedModelRunner(loaded.model, loaded.device), size, whole=True
     )
     if eyes is not None and not takes_images:
         log.warning(
-            "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
+            "images are refused: the logits of %s after a prompt with an image are not those it has in transformers",
+            type(loaded.model).__name__,
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
@@ -371,4 +378,5 @@ def _open_cached(
         share_prefixes=False,
         description=f"{_name(loaded, settings)} on {loaded.device}, context {wanted}, {how}",
         takes_images=takes_images,
+        whole_prompts=not runner.in_pieces,
     )

@@ -40,11 +40,21 @@ class Scheduler:
 
     Args:
         near: a sequence with more tokens than this is far; when it becomes far, it is recomputed. 0: none is.
+        whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
     """
 
-    def __init__(self, blocks: BlockManager, *, max_sequences: int, max_prefill_tokens: int, near: int = 0) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_sequences: int,
+        max_prefill_tokens: int,
+        near: int = 0,
+        whole_prompts: bool = False,
+    ) -> None:
         self.blocks = blocks
         self._near = near
+        self._whole_prompts = whole_prompts
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
         self.pacer = PrefillPacer(max_prefill_tokens)
@@ -96,7 +106,7 @@ class Scheduler:
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
-            length = 1 if sequence.remaining == 1 else min(sequence.remaining, budget)
+            length = 1 if sequence.remaining == 1 else self._piece(sequence, budget)
             if length == 0 or not self._make_room(sequence, length):
                 if sequence in self.running:
                     index += 1  # no budget left for this one: it keeps its place
@@ -111,11 +121,17 @@ class Scheduler:
                 break
             self.waiting.popleft()
             self.running.append(sequence)
-            length = min(sequence.remaining, budget)
+            length = self._piece(sequence, budget)
             self.blocks.extend(sequence, sequence.computed + length)
             budget -= length
             chunks.append(Chunk(sequence, length))
         return chunks
+
+    def _piece(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of a prompt to compute in a step that has `budget` prefill tokens left."""
+        if self._whole_prompts:
+            return sequence.remaining if budget > 0 else 0
+        return min(sequence.remaining, budget)
 
     def reserve(self, chunk: Chunk, drafts: int) -> int:
         """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is."""

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from djl_python.engine.model_runner import PagedModelRunner
+from djl_python.engine.native.library import library
+from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.quantization import quantized
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.runners import OpenedRunner, open_runner
+from djl_python.engine.scheduler import Chunk
+from djl_python.errors import ModelLoadError
+from tests.kernels import kernels_or_skip
 
 WIDTH = 128
 
@@ -48,3 +55,35 @@ def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None
     runner = opened(tied, quantize="int8", kernels="torch")
     embedding = runner.loaded.model.get_input_embeddings().weight
     assert torch.equal(embedding, quantized(weight, "int8").values(WIDTH).bfloat16())
+
+
+def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:
+    return torch.zeros(1, 2048)
+
+
+def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
+    raise TypeError("forward() got an unexpected keyword argument")
+
+
+@pytest.mark.parametrize("run", [nothing_right, not_at_all])
+@pytest.mark.parametrize(
+    ("kernels", "runner", "instead"),
+    [("auto", NativeModelRunner, "native products"), ("torch", PagedModelRunner, "transformers' own cache")],
+)
+def test_a_runner_that_fails_its_trial_is_not_used(
+    kernels: str, runner: type, instead: str, run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if runner is NativeModelRunner:
+        kernels_or_skip(library)
+    monkeypatch.setattr(runner, "run", run)
+    assert instead in opened(tied, kernels=kernels).description
+
+
+@pytest.mark.parametrize("run", [nothing_right, not_at_all])
+def test_kernels_that_were_asked_for_and_fail_their_trial_are_an_error(
+    run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels_or_skip(library)
+    monkeypatch.setattr(NativeModelRunner, "run", run)
+    with pytest.raises(ModelLoadError, match=r"option.kernels=native: the kernels' logits are not those of Llama"):
+        opened(tied, kernels="native")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import watching
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .lay_out_mlp import between
 from .linears import Products, rows_of
 from .near import rounds_to

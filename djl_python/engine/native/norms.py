@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .near import distance, rounds_to
 from .pool import NORMS, Kind, Op, Pool, Step
 from .recipe_mixers import GatedNorm

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coded_linear import CodedLinear
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .near import distance, same
 from .recipe_parts import Linear, Norm
 from .watch import Event

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..images import MISFITS
+from ..misfits import MISFITS
 from ..rotations import attends_in_chunks
 from .layer_reader import LayerReader
 from .near import factor_of, rounded, same

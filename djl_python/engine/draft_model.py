@@ -147,6 +147,7 @@ def _twin(sequence: Sequence, shadow: _Shadow, end: int | None = None) -> Sequen
         computed=min(shadow.computed, end or len(sequence.tokens)),
         blocks=sequence.blocks,
         prompt_entries=sequence.prompt_entries,
+        far=sequence.far,
     )
 
 

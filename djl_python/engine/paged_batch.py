@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import GenerationError, ParameterError, ServingError
 from ..types import EngineStats, Images, SamplingParams, TokenEvent
+from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .loading import threads_of
@@ -40,7 +41,7 @@ class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
-        opened = open_runner(settings, progress, advance)
+        opened = open_runner(settings, progress, advance, draft_size(settings))
         self.runner: ModelRunner = opened.runner
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len

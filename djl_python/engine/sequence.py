@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 #: What a range of positions holds: token ids, but where an image begins, its digest.
 Content = tuple[int | bytes, ...]
-_FAR = b"far"  # prefix of the content of a far sequence, whose keys differ
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +66,7 @@ class Sequence:
         for position, digest in self.images.marks if self.images is not None else ():
             if start <= position < stop:
                 tokens[position - start] = digest
-        return (_FAR, *tokens) if self.far else tuple(tokens)
+        return tuple(tokens)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

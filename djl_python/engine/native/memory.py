@@ -72,22 +72,23 @@ class Growing:
         give_back(self.bytes.data_ptr() + size, self.bytes.data_ptr() + len(room[0]))
         self._ahead = min(ahead, size)
         self._taken = self._wanted = min(room[1], size)
-        self._busy = False
         self._rested_s = 0.0
-        self._more = threading.Event()
-        self._closing = threading.Event()
+        self._busy = False
+        self._closing = False
+        self._changed = threading.Condition()  # guards what is above
         self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
         """Bytes below `end` are about to be used; until `rest`, whoever uses them wants the processor for himself."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
-            self._thread.start()
-        self._busy = True
-        self._taken = max(self._taken, end)
-        if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
-            self._wanted = wanted
-            self._more.set()
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
+                self._thread.start()
+            self._busy = True
+            self._taken = max(self._taken, end)
+            if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
+                self._wanted = wanted
+                self._changed.notify()
 
     @property
     def taken(self) -> int:
@@ -96,22 +97,33 @@ class Growing:
 
     def rest(self) -> None:
         """Nothing is used now."""
-        self._rested_s = time.monotonic()
-        self._busy = False
+        with self._changed:
+            self._rested_s = time.monotonic()
+            self._busy = False
 
     def close(self) -> None:
-        self._closing.set()
-        self._more.set()
+        """End the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _take(self) -> None:
-        while self._more.wait() and not self._closing.is_set():
-            if self._taken >= self._wanted:
-                self._more.clear()
-            elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
-                self._closing.wait(_QUIET_S)
-            else:
-                end = min(self._taken + STRETCH, self._wanted)
-                touch(self.bytes.data_ptr() + self._taken, self.bytes.data_ptr() + end)
+        while (stretch := self._next()) is not None:
+            begin, end = stretch
+            touch(self.bytes.data_ptr() + begin, self.bytes.data_ptr() + end)  # takes long: nobody may wait for it
+            with self._changed:
                 self._taken = max(self._taken, end)
+
+    def _next(self) -> tuple[int, int] | None:
+        """Waits until something is to be taken and nobody works: from where to where; None once this is closed."""
+        with self._changed:
+            while not self._closing:
+                if self._taken >= self._wanted:
+                    self._changed.wait()
+                elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
+                    self._changed.wait(_QUIET_S)
+                else:
+                    return self._taken, min(self._taken + STRETCH, self._wanted)
+        return None

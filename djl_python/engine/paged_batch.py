@@ -62,6 +62,7 @@ class PagedRollingBatch(RollingBatch):
             near=opened.near,
         )
         self._chooser = opened.chooser
+        self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
@@ -153,6 +154,9 @@ class PagedRollingBatch(RollingBatch):
 
     def close(self) -> None:
         self.grammars.close()
+        if self._speculation is not None:
+            self._speculation.close()
+        self._close_runner()
 
     def _admit_compiled(self) -> list[TokenEvent]:
         """Give the scheduler the sequences whose grammars are ready; errors for those whose grammars are broken."""

@@ -108,7 +108,7 @@ class RollingBatch(abc.ABC):
         """Gauges, now."""
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Let go of the model, and end what threads there are for it. Nothing is asked of the batch after that."""
         return
 
 

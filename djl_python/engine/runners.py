@@ -75,6 +75,7 @@ class OpenedRunner:
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
     states: StateSlots | None = None  # of layers that keep one, where prefixes are shared
     near: int = 0  # `Scheduler`'s
+    close: Callable[[], None] = lambda: None  # ends the threads of what was opened
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -181,7 +182,14 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
         return opened
     trim()
     description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
-    return replace(opened, chooser=NativeChooser(linears.pool), description=description)
+    chooser = NativeChooser(linears.pool)
+
+    def close() -> None:
+        opened.close()
+        chooser.close()
+        linears.close()
+
+    return replace(opened, chooser=chooser, description=description, close=close)
 
 
 @dataclass(frozen=True)
@@ -294,6 +302,12 @@ def _open_native(
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim()
+    chooser = NativeChooser(program.pool, program.maxima_of)
+
+    def close() -> None:
+        chooser.close()
+        program.close()
+
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=program.weight_bytes,
@@ -305,7 +319,8 @@ def _open_native(
         takes_drafts=states is None,
         states=states,
         near=recipe.near,
-        chooser=NativeChooser(program.pool, program.maxima_of),
+        chooser=chooser,
+        close=close,
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
@@ -343,6 +358,7 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
         description=f"{_name(loaded, settings)} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
         takes_drafts=recurrent is None,
+        close=cache.close,
     )
 
 

@@ -65,4 +65,4 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
             f"transformers' own cache can't be: it is {draft.description}"
         )
     log.info("drafts by %s", draft.description)
-    return ModelDrafter(draft.runner, draft.max_model_len, draft.max_prefill_tokens, sampler)
+    return ModelDrafter(draft, sampler)

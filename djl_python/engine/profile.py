@@ -154,7 +154,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="steps to measure")
     parser.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16")
     parser.add_argument("--quantize", default="none", help="none, int8 or int4")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, help="CPU threads (default: all cores, within the CPU limit of a container)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     arguments = parser.parse_args()
     results = [

@@ -63,9 +63,12 @@ class Growing:
 
     Args:
         room: where it may lie, and how much of that has been taken already.
+        name: of the thread.
     """
 
-    def __init__(self, size: int, ahead: int, room: tuple[Tensor, int] | None = None) -> None:
+    def __init__(
+        self, size: int, ahead: int, room: tuple[Tensor, int] | None = None, name: str = "cache memory"
+    ) -> None:
         if room is None or len(room[0]) < size:
             room = on_huge_pages(size), 0
         self.bytes = room[0][:size]
@@ -76,13 +79,14 @@ class Growing:
         self._busy = False
         self._closing = False
         self._changed = threading.Condition()  # guards what is above
+        self._name = name
         self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
         """Bytes below `end` are about to be used; until `rest`, whoever uses them wants the processor for himself."""
         with self._changed:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
+                self._thread = threading.Thread(target=self._take, name=self._name, daemon=True)
                 self._thread.start()
             self._busy = True
             self._taken = max(self._taken, end)

@@ -110,7 +110,7 @@ class Pool:
     """Threads that walk lists of operations together with the thread that calls `run`.
 
     Attributes:
-        vectors: what the kernels were built for: "AVX-512 and AMX", "AVX-512" or "AVX2".
+        vectors: what the kernels were built for: "AVX-512 and AMX", "AVX-512", "AVX2" or "NEON".
 
     Args:
         often: the next call comes in a moment, mostly: threads wait for it awake, for up to a tenth of a millisecond.

@@ -86,7 +86,7 @@ class Program:
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)
-        self._states = Growing(size, cache_ahead(size))
+        self._states = Growing(size, cache_ahead(size), name="state memory")
         memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:

@@ -138,11 +138,6 @@ class Program:
         return int(self._maxima[first].data_ptr())
 
     @property
-    def cache_bytes(self) -> int:
-        """Room for keys and values, reserved; memory is taken as it is used."""
-        return len(self._cache.bytes)
-
-    @property
     def blocks_at_hand(self) -> int:
         """Blocks of the cache, from the first on, whose memory has been taken."""
         return self._cache.taken // max(1, self._block_bytes)

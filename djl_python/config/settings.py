@@ -196,7 +196,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     spec_length: Annotated[
         Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
     ] = None
-    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
+    threads: Annotated[
+        Positive | None,
+        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
+    ] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),

@@ -65,6 +65,7 @@ class PagedRollingBatch(RollingBatch):
             whole_prompts=opened.whole_prompts,
         )
         self._chooser = opened.chooser
+        self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
@@ -159,6 +160,9 @@ class PagedRollingBatch(RollingBatch):
 
     def close(self) -> None:
         self.grammars.close()
+        if self._speculation is not None:
+            self._speculation.close()
+        self._close_runner()
 
     def _possible(self, words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """The words that the model can generate: a tokenizer may have more tokens than the model has logits."""

@@ -79,6 +79,7 @@ class OpenedRunner:
     near: int = 0  # `Scheduler`'s `near`
     whole_prompts: bool = False  # likewise
     on_torch: bool = True
+    close: Callable[[], None] = lambda: None  # ends the threads of what was opened
 
 
 def open_runner(
@@ -187,7 +188,14 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
         return opened
     trim()
     description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
-    return replace(opened, chooser=NativeChooser(linears.pool), description=description)
+    chooser = NativeChooser(linears.pool)
+
+    def close() -> None:
+        opened.close()
+        chooser.close()
+        linears.close()
+
+    return replace(opened, chooser=chooser, description=description, close=close)
 
 
 @dataclass(frozen=True)
@@ -305,6 +313,12 @@ def _open_native(
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim()
+    chooser = NativeChooser(program.pool, program.maxima_of)
+
+    def close() -> None:
+        chooser.close()
+        program.close()
+
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=program.weight_bytes,
@@ -317,7 +331,8 @@ def _open_native(
         states=states,
         near=recipe.near,
         on_torch=False,
-        chooser=NativeChooser(program.pool, program.maxima_of),
+        chooser=chooser,
+        close=close,
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
@@ -358,6 +373,7 @@ def _open_paged(
         description=f"{_name(loaded, settings)} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
         takes_drafts=recurrent is None,
+        close=cache.close,
     )
 
 

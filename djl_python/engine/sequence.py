@@ -40,7 +40,6 @@ class Sequence:
     tokens: list[int]
     prompt_length: int
     sampling: SamplingParams
-    arrived_s: float = 0.0
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     sealed: int = 0

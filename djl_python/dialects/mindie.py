@@ -41,7 +41,6 @@ from .word_lists import MAX_WORDS, excess
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
 MAX_IMAGES: Final = 1
-#: Of all stop texts together.
 _BASE_MODEL: Final = "None"
 
 Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]

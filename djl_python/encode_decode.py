@@ -15,7 +15,7 @@ import msgspec
 
 from .errors import PayloadError
 from .forms import URLENCODED, media_type
-from .output_formatter import JSON, JSONLINES
+from .json_framing import JSON, JSONLINES
 from .outputs import NDLIST, NPZ
 
 if TYPE_CHECKING:

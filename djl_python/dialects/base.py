@@ -21,7 +21,7 @@ from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
 from ..forms import media_type
 from ..inputs import Input
-from ..output_formatter import JSON, JSONLINES, SSE, encode_json
+from ..json_framing import JSON, JSONLINES, SSE, encode_json
 from ..types import Chat, Delta, GenerateRequest
 from .request_body import with_json
 

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
+from ..json_framing import encode_json
 from ..json_schema import check, closed
-from ..output_formatter import encode_json
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed

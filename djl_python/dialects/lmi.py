@@ -17,7 +17,7 @@ from ..config import ModelConfig
 from ..errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
 from ..forms import MULTIPART, URLENCODED, media_type
 from ..inputs import Input
-from ..output_formatter import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route, retry_header
 from .djl_errors import djl_error

@@ -15,7 +15,7 @@ import msgspec
 
 from ..config import ModelConfig
 from ..errors import PayloadError, ServingError
-from ..output_formatter import FRAMINGS, SSE_HEADERS
+from ..json_framing import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish
 from .base import Formatter
 from .lmi_format import ERROR_STATUS

@@ -20,7 +20,7 @@ from ..errors import (
     ServingError,
     UnavailableError,
 )
-from ..output_formatter import FRAMINGS, SSE_HEADERS
+from ..json_framing import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish, Token, TopToken
 from .base import Formatter
 

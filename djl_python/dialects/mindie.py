@@ -18,7 +18,7 @@ from msgspec import Meta
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, SSE
+from ..json_framing import JSON, SSE
 from ..types import (
     MAX_SEED,
     Chat,

@@ -14,7 +14,7 @@ import msgspec
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, encode_json, encode_sse
+from ..json_framing import JSON, encode_json, encode_sse
 from ..types import Delta, GenerateRequest, SamplingParams, TextOptions
 from .base import Formatter, Parsed
 from .request_body import ignored_header, shown

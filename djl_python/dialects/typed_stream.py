@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ServingError
-from ..output_formatter import SSE, SSE_HEADERS, SSE_KEEP_ALIVE, encode_sse
+from ..json_framing import SSE, SSE_HEADERS, SSE_KEEP_ALIVE, encode_sse
 from ..types import Delta, Finish, Token
 from .base import Formatter
 from .typed_errors import typed_event

@@ -13,8 +13,6 @@ import msgspec
 JSON: Final = "application/json"
 JSONLINES: Final = "application/jsonlines"
 SSE: Final = "text/event-stream"
-#: Proxies must pass events on as they come.
-SSE_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 #: A comment, which clients pass over.
 SSE_KEEP_ALIVE: Final = b":\n\n"
 

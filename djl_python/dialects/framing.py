@@ -1,4 +1,4 @@
-"""Answers in a chosen framing, whose server-sent events end as OpenAI's do: chats and completions.
+"""Answers in a chosen framing, and those whose server-sent events end as OpenAI's do: chats and completions.
 
 Runs in the worker.
 """
@@ -26,16 +26,23 @@ def around(encoded: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
 
 class FramedFormatter(Formatter):
-    """What a framing decides: `_encode` makes bytes of an object, `_done` ends a stream.
+    """What a framing decides: `_encode` makes bytes of an object.
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
         headers: further response headers.
     """
 
-    def __init__(self, framing: str, headers: Mapping[str, str] | None) -> None:
+    def __init__(self, framing: str, headers: Mapping[str, str] | None = None) -> None:
         content_type, self._encode = FRAMINGS[framing]
         self.stream = framing != "json"
         self.headers = {"content-type": content_type, **(headers or {})}
         self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
+
+
+class DoneFormatter(FramedFormatter):
+    """One whose events end with [DONE]: `_done` ends a stream."""
+
+    def __init__(self, framing: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(framing, headers)
         self._done = SSE_DONE if framing == "sse" else b""

@@ -15,9 +15,8 @@ import msgspec
 
 from ..config import ModelConfig
 from ..errors import PayloadError, ServingError
-from ..json_framing import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish
-from .base import Formatter
+from .framing import FramedFormatter
 from .lmi_format import ERROR_STATUS
 from .lmi_parameters import LmiParameters
 
@@ -73,7 +72,7 @@ def failure(error: ServingError) -> dict[str, Any]:
     return {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
 
 
-class BatchFormatter(Formatter):
+class BatchFormatter(FramedFormatter):
     """A list with an object for each prompt; streamed, lines with a token's text for each.
 
     A line is written when every prompt that goes on has its next token, so that the lines of a prompt are its tokens,
@@ -89,11 +88,7 @@ class BatchFormatter(Formatter):
     shows_logprobs = False
 
     def __init__(self, framing: str, prompts: int, *, return_full_text: bool, headers: Mapping[str, str]) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
-        self.headers = {"content-type": content_type, **headers}
-        if framing == "sse":
-            self.headers |= SSE_HEADERS
+        super().__init__(framing, headers)
         self._full_text = return_full_text
         self._texts: list[deque[str]] = [deque() for _ in range(prompts)]
         self._finishes: list[Finish | None] = [None] * prompts

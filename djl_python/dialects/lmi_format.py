@@ -20,9 +20,8 @@ from ..errors import (
     ServingError,
     UnavailableError,
 )
-from ..json_framing import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish, Token, TopToken
-from .base import Formatter
+from .framing import FramedFormatter
 
 ERROR_STATUS: Final = 424
 
@@ -48,7 +47,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class LmiFormatter(Formatter):
+class LmiFormatter(FramedFormatter):
     """One answer in LMI's shape.
 
     Args:
@@ -70,12 +69,8 @@ class LmiFormatter(Formatter):
         alternatives: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
+        super().__init__(framing, headers)
         self.shows_logprobs = self.stream or details
-        self.headers = {"content-type": content_type, **(headers or {})}
-        if framing == "sse":
-            self.headers |= SSE_HEADERS
         self._details = details
         self._full_text = return_full_text
         self._alternatives = alternatives

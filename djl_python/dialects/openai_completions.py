@@ -20,7 +20,7 @@ from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
 from .chat_answer import Usage, UsageCount
-from .framing import FramedFormatter, around
+from .framing import DoneFormatter, around
 from .generation_fields import (
     MAX_CHOICES,
     Alternatives,
@@ -200,7 +200,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class CompletionFormatter(FramedFormatter):
+class CompletionFormatter(DoneFormatter):
     """The answer to one completion request.
 
     Args:

@@ -14,9 +14,10 @@ import msgspec
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..json_framing import JSON, encode_json, encode_sse
+from ..json_framing import JSON
 from ..types import Delta, GenerateRequest, SamplingParams, TextOptions
-from .base import Formatter, Parsed
+from .base import Parsed
+from .framing import FramedFormatter
 from .request_body import ignored_header, shown
 from .seeds import engine_seed, is_seed
 from .triton_types import (
@@ -208,7 +209,7 @@ def _words(name: str, words: str | list[str] | None) -> tuple[str, ...]:
     return found
 
 
-class GenerateFormatter(Formatter):
+class GenerateFormatter(FramedFormatter):
     """Triton's answers.
 
     Args:
@@ -229,9 +230,8 @@ class GenerateFormatter(Formatter):
         pieces: bool,
         headers: Mapping[str, str],
     ) -> None:
+        super().__init__("sse" if events else "json", {"content-type": EVENTS if events else JSON, **headers})
         self.stream = pieces
-        self.headers = {"content-type": EVENTS if events else JSON, **headers}
-        self._encode = encode_sse if events else encode_json
         self._answer = TritonResponse(
             model_name=model.name,
             model_version=version_of(model),

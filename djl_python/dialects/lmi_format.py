@@ -12,16 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import (
-    GenerationError,
-    OverloadedError,
-    ParameterError,
-    PayloadError,
-    ServingError,
-    UnavailableError,
-)
+from ..errors import ServingError
 from ..types import Delta, Finish, Token, TopToken
 from .framing import FramedFormatter
+from .typed_errors import typed_error
 
 ERROR_STATUS: Final = 424
 
@@ -213,12 +207,4 @@ def error_object(error: ServingError, *, tgi: bool) -> dict[str, Any]:
 def error_fields(error: ServingError, *, tgi: bool) -> dict[str, Any]:
     """`error` and `code`; TGI's clients also want to know the kind."""
     fields: dict[str, Any] = {"error": error.message, "code": ERROR_STATUS}
-    return {**fields, "error_type": _tgi_error_type(error)} if tgi else fields
-
-
-def _tgi_error_type(error: ServingError) -> str:
-    if isinstance(error, PayloadError | ParameterError):
-        return "validation"
-    if isinstance(error, OverloadedError | UnavailableError):
-        return "overloaded"
-    return "generation" if isinstance(error, GenerationError) else "incomplete_generation"
+    return {**fields, "error_type": typed_error(error)[1].error_type} if tgi else fields

@@ -13,6 +13,7 @@ from djl_python.config import ModelConfig, Options
 from djl_python.dialects import all_dialects, dialect
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
+from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
@@ -408,6 +409,23 @@ def test_an_error_ends_a_stream() -> None:
     assert events(tgi.error(error)) == [{**tgi_line, "index": 2}]
     # Whoever ends it in the writer's place does not know how far it had come.
     assert events(LMI.stream_error(error, tgi.headers, model(tgi_compat=True))) == [{**tgi_line, "index": 0}]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.HandlerError("no"),
+        errors.GenerationError("no"),
+        errors.UnavailableError("no"),
+        errors.OverloadedError("no"),
+        errors.ParameterError("no"),
+        errors.ServingError("no"),
+    ],
+)
+def test_errors_have_tgis_kinds(error: errors.ServingError) -> None:
+    tgi = model(tgi_compat=True)
+    (line,) = events(LMI.stream_error(error, {"content-type": "text/event-stream"}, tgi))
+    assert line["error_type"] == json.loads(TgiDialect().error(error, tgi).body)["error_type"]
 
 
 def test_a_handler_that_fails() -> None:

@@ -15,14 +15,12 @@ import msgspec
 
 from .errors import PayloadError
 from .forms import URLENCODED, media_type
-from .json_framing import JSON, JSONLINES
+from .json_framing import JSON, JSONLINES_TYPES
 from .outputs import NDLIST, NPZ
 
 if TYPE_CHECKING:
     from .inputs import Input
     from .outputs import Output
-
-_JSONLINES_TYPES = (JSONLINES, "application/x-ndjson", "application/jsonl")
 
 
 def decode(inputs: Input, content_type: str | None, key: str | None = None, require_csv_headers: bool = True) -> Any:
@@ -54,7 +52,7 @@ def _decode_value(inputs: Input, kind: str, key: str | None) -> Any:
         return inputs.get_as_npz(key)
     if kind in (NDLIST, "application/x-npy"):
         return inputs.get_as_numpy(key)
-    if kind in _JSONLINES_TYPES:
+    if kind in JSONLINES_TYPES:
         return decode_jsonlines(inputs.get_as_string(key))
     if kind == URLENCODED:
         return inputs.get_as_string(key)

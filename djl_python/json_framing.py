@@ -12,6 +12,8 @@ import msgspec
 
 JSON: Final = "application/json"
 JSONLINES: Final = "application/jsonlines"
+#: What jsonlines is called, ours first.
+JSONLINES_TYPES: Final = (JSONLINES, "application/x-ndjson", "application/jsonl")
 SSE: Final = "text/event-stream"
 #: A comment, which clients pass over.
 SSE_KEEP_ALIVE: Final = b":\n\n"

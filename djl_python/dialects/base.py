@@ -21,12 +21,12 @@ from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
 from ..forms import media_type
 from ..inputs import Input
-from ..json_framing import JSON, JSONLINES, SSE, encode_json
+from ..json_framing import JSONLINES_TYPES, SSE, encode_json
 from ..types import Chat, Delta, GenerateRequest
 from .request_body import with_json
 
 #: Streams of objects, each of which may be an error.
-_LINES: Final = (SSE, JSONLINES, JSON, "application/x-ndjson", "application/jsonl", "")
+_OF_OBJECTS: Final = (SSE, *JSONLINES_TYPES)
 KEEP_ALIVE_S: Final = 15.0
 
 #: What may be answered, for /openapi.json: content type -> the type of the JSON there, as msgspec takes it. Where the
@@ -321,7 +321,7 @@ class Dialect(abc.ABC):
         """What ends a stream that fails: `stream_error`'s, where the stream has a place for it. None: it is to break
         off, because a client would take anything for a part of what it asked for."""
         kind = media_type(headers.get("content-type", ""))
-        return self.stream_error(error, headers, model) if kind in _LINES else None
+        return self.stream_error(error, headers, model) if kind in _OF_OBJECTS else None
 
     @abc.abstractmethod
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:

@@ -19,10 +19,9 @@ from ..json_schema import check, closed
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
+from .sequence_limits import MAX_CHOICES
 from .word_lists import excess
 
-#: Sequences that one prompt may ask for, as OpenAI.
-MAX_CHOICES: Final = 128
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
 UNBOUNDED: Final = 2**31 - 1

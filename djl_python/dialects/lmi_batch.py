@@ -20,9 +20,6 @@ from .framing import FramedFormatter
 from .lmi_format import ERROR_STATUS
 from .lmi_parameters import LmiParameters
 
-#: Sequences that one request may have drawn, over all its prompts.
-MAX_SEQUENCES: Final = 128
-
 _NO_PLACE: Final = ("n", "details", "decoder_input_details", "prompt_logprobs", "logprobs", "top_n_tokens")
 
 
@@ -44,19 +41,6 @@ def read_prompts(inputs: list[Any]) -> list[str]:
             got = "an empty one" if prompt == "" else msgspec.json.encode(prompt).decode()[:40]
             raise PayloadError(f"inputs[{index}]: expected a non-empty string, got {got}", f"inputs[{index}]")
     return inputs
-
-
-def check_count(prompts: int, best_of: int) -> None:
-    """One request may not fill the engine for long.
-
-    Raises:
-        PayloadError: more than `MAX_SEQUENCES`.
-    """
-    if prompts * best_of > MAX_SEQUENCES:
-        raise PayloadError(
-            f"inputs: expected at most {MAX_SEQUENCES} sequences together, got {prompts} prompts with {best_of} each",
-            "inputs",
-        )
 
 
 def without_details(parameters: LmiParameters) -> tuple[LmiParameters, list[str]]:

@@ -17,12 +17,11 @@ from ..errors import ParameterError
 from ..types import Branching, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
+from .sequence_limits import MAX_CHOICES
 from .word_lists import excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
-#: Of one request.
-MAX_SEQUENCES: Final = 128
 #: With a longer answer's length to this power, scores would leave the range of floating-point numbers.
 MAX_LENGTH_PENALTY: Final = 40
 
@@ -40,7 +39,7 @@ AboveZero = Annotated[float, Meta(gt=0, description="a number > 0")]
 Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
 Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
 OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
-Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES, description=f"an integer >= 1 and <= {MAX_SEQUENCES}")]
+Sequences = Annotated[int, Meta(ge=1, le=MAX_CHOICES, description=f"an integer >= 1 and <= {MAX_CHOICES}")]
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]

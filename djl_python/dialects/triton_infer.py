@@ -18,6 +18,7 @@ from ..json_framing import JSON, encode_json
 from ..types import Delta
 from .base import Formatter, Parsed
 from .request_body import ignored_header
+from .sequence_limits import excess_sequences
 from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
 from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
 from .triton_types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError
@@ -67,6 +68,8 @@ def _texts(tensor: Tensor | None) -> Tensor:
         raise PayloadError(f"{TEXT_INPUT}: expected datatype BYTES, got {tensor.datatype}", TEXT_INPUT)
     if not tensor.values or not all(tensor.values):
         raise PayloadError(f"{TEXT_INPUT}: expected non-empty texts", TEXT_INPUT)
+    if wrong := excess_sequences(len(tensor.values)):
+        raise PayloadError(f"{TEXT_INPUT}: {wrong}", TEXT_INPUT)
     return tensor
 
 

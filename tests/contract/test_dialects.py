@@ -189,6 +189,24 @@ def test_texts_to_look_for_are_limited(plain: RunningServer, path: str, body: An
         assert "expected at most 1024 texts, got 2000" in refused.text
 
 
+def prompts(count: int) -> Any:
+    return {"inputs": [{"name": "text_input", "shape": [count], "datatype": "BYTES", "data": ["a"] * count}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 1_025}),
+        ("/v1/completions", {"prompt": ["a"] * 9, "n": 128}),
+        ("/v2/models/demo/infer", prompts(1_025)),
+    ],
+)
+def test_sequences_are_limited(plain: RunningServer, path: str, body: Any) -> None:
+    refused = post(plain, path, body)
+    assert refused.status_code == 400
+    assert "expected at most 1024 sequences together, got " in refused.text
+
+
 # ------------------------------------------------------------------------------------------------ errors
 
 

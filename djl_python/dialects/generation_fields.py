@@ -20,7 +20,7 @@ from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
 from .sequence_limits import MAX_CHOICES
-from .word_lists import excess
+from .word_lists import excess, excess_ids
 
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
@@ -175,6 +175,9 @@ def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
     for name, words in (("stop", fields.stop_sequences), ("bad_words", fields.bad_words or ())):
         if wrong := excess(words):
             raise ParameterError(f"{name}: {wrong}", name)
+    for name, token_ids in (("stop_token_ids", fields.stop_token_ids), ("logit_bias", fields.logit_bias)):
+        if wrong := excess_ids(token_ids or ()):
+            raise ParameterError(f"{name}: {wrong}", name)
     if (fields.min_tokens or 0) > max_new_tokens:
         raise ParameterError(
             f"min_tokens: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}", "min_tokens"
@@ -215,7 +218,7 @@ def sampling_params(
         **{name: value for name, value in given.items() if value is not None},
         max_new_tokens=max_new_tokens,
         do_sample=draws,
-        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_token_ids=tuple(dict.fromkeys(fields.stop_token_ids or ())),
         grammar=grammar,
         top_logprobs=top_logprobs,
         prompt_logprobs=prompt_logprobs,

@@ -18,7 +18,7 @@ from ..types import Branching, SamplingParams, TextOptions
 from .request_body import shown
 from .seeds import engine_seed, is_seed
 from .sequence_limits import MAX_CHOICES
-from .word_lists import excess
+from .word_lists import excess, excess_ids
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
@@ -177,6 +177,8 @@ def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
         given = getattr(parameters, name)
         if wrong := excess([given] if isinstance(given, str) else [] if isinstance(given, bool) else given or []):
             raise _error(spelled[name], wrong)
+    if wrong := excess_ids(parameters.stop_token_ids or ()):
+        raise _error("stop_token_ids", wrong)
     longest = max_new_tokens(parameters)
     if (parameters.min_new_tokens or 0) > longest:
         raise _error(
@@ -238,7 +240,7 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         **given,
         max_new_tokens=max_new_tokens(parameters),
         do_sample=draws,
-        stop_token_ids=tuple(parameters.stop_token_ids or ()),
+        stop_token_ids=tuple(dict.fromkeys(parameters.stop_token_ids or ())),
         top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
         prompt_logprobs=prompt_logprobs(parameters),
     )

@@ -1,7 +1,7 @@
-"""How much text a request may ask to be looked for in its answer: stop sequences, words that are banned.
+"""How much a request may ask to be looked for in its answer: stop sequences, words that are banned, single tokens.
 
-Runs in the worker. Each is looked for with every token, and what looks is made before the first one, so that a list
-without a limit would cost the other requests their time.
+Runs in the worker. Each is looked for with every token, and what looks is made before the first one, or sent to the
+engine with each sequence, so that a list without a limit would cost the other requests their time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 #: Of one list, together.
 MAX_CHARS: Final = 32_768
 MAX_WORDS: Final = 1_024
+MAX_TOKEN_IDS: Final = 1_024
 
 
 def excess(words: Collection[str]) -> str:
@@ -21,3 +22,9 @@ def excess(words: Collection[str]) -> str:
     if (chars := sum(map(len, words))) > MAX_CHARS:
         return f"expected at most {MAX_CHARS} characters together, got {chars}"
     return ""
+
+
+def excess_ids(token_ids: Collection[int]) -> str:
+    """The same for a list of token ids."""
+    count = len(token_ids)
+    return f"expected at most {MAX_TOKEN_IDS} token ids, got {count}" if count > MAX_TOKEN_IDS else ""

@@ -189,6 +189,27 @@ def test_texts_to_look_for_are_limited(plain: RunningServer, path: str, body: An
         assert "expected at most 1024 texts, got 2000" in refused.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/invocations", GENERATE), ("/v1/completions", COMPLETE), ("/v1/chat/completions", CHAT)]
+)
+def test_token_ids_to_look_for_are_limited(plain: RunningServer, path: str, body: Any) -> None:
+    fields: dict[str, Any] = {"stop_token_ids": [7] * 1_025}
+    if path != "/invocations":
+        fields["logit_bias"] = {str(number): 1 for number in range(1_025)}
+    for field, value in fields.items():
+        refused = post(plain, path, with_parameters(body, {field: value}))
+        assert refused.status_code in (400, 424), refused.text
+        assert f"{field}: expected at most 1024 token ids, got 1025" in refused.text
+
+
+def test_texts_that_each_prompt_has_of_its_own_are_limited_together(plain: RunningServer) -> None:
+    for field in ("stop", "bad_words"):
+        own = {"name": field, "shape": [2], "datatype": "BYTES", "data": TOO_LONG}
+        refused = post(plain, "/v2/models/demo/infer", {"inputs": [*prompts(2)["inputs"], own]})
+        assert refused.status_code == 400
+        assert f"{field}: expected at most 32768 characters together, got 40000" in refused.text
+
+
 def prompts(count: int) -> Any:
     return {"inputs": [{"name": "text_input", "shape": [count], "datatype": "BYTES", "data": ["a"] * count}]}
 

@@ -18,6 +18,7 @@ from ..json_framing import encode_json
 from ..json_schema import check, closed
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
 from .sequence_limits import MAX_CHOICES
 from .word_lists import excess, excess_ids
@@ -25,8 +26,10 @@ from .word_lists import excess, excess_ids
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
 UNBOUNDED: Final = 2**31 - 1
-#: Sampling rules that only a draw obeys, with the values that switch each off.
-_DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+#: Temperature 0 and top_p 0 are not in vain: they are why there is no draw.
+_DRAW: Final = DrawFields(
+    {"temperature": (0.0, 1.0), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
+)
 #: What nothing here obeys, with the values that ask for what there is.
 _NEVER: Final[Mapping[str, tuple[str, ...]]] = {
     "service_tier": ("auto", "default"),
@@ -211,8 +214,8 @@ def sampling_params(
         "logit_bias": fields.logit_bias,
     }
     if draws:
-        given |= {name: _open(getattr(fields, name), defaults, name) for name in ("temperature", *_DRAW_ONLY)}
-        given["top_k"] = max(int(given["top_k"] or 0), 0)
+        given |= {name: _open(None, defaults, name) for name in _DRAW.neutral} | _DRAW.given(fields)
+        given["top_k"] = int(given["top_k"] or 0)
         given["seed"] = engine_seed(fields.seed)
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
@@ -244,12 +247,7 @@ def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | N
 def without_effect(fields: GenerationFields, model: ModelConfig) -> list[str]:
     """Fields that were given and change nothing: some never do, and what steers a draw where there is none."""
     never = [name for name, neutral in _NEVER.items() if getattr(fields, name) not in (None, *neutral)]
-    if samples(fields, model):
-        return never
-    names = [name for name, neutral in _DRAW_ONLY.items() if getattr(fields, name) not in (None, *neutral)]
-    if fields.top_p == 0:
-        names.remove("top_p")  # it is why there is no draw
-    return never + names + (["seed"] if fields.seed is not None else [])
+    return never if samples(fields, model) else never + _DRAW.ignored(fields)
 
 
 def text_options(fields: GenerationFields) -> TextOptions:

@@ -16,6 +16,7 @@ from ..config import ModelConfig
 from ..errors import ParameterError
 from ..types import Branching, SamplingParams, TextOptions
 from .request_body import shown
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
 from .sequence_limits import MAX_CHOICES
 from .word_lists import excess, excess_ids
@@ -108,8 +109,9 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
-#: Sampling rules that only a draw obeys, with the value that switches each off.
-_DRAW_ONLY: Final = {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+_DRAW: Final = DrawFields(
+    {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+)
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -206,9 +208,7 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
         # TensorRT-LLM's `stop` is a flag there; what it would stop is not said.
         names.append(spelled["stop_sequences"])
     if not samples(parameters, model):
-        names += [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
-        if parameters.seed is not None:
-            names.append("seed")
+        names += _DRAW.ignored(parameters)
     return names
 
 
@@ -216,7 +216,7 @@ def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
     """Whether to draw: as `do_sample` says; without it, only option.infer_do_sample looks at the other parameters."""
     if parameters.do_sample is not None or not model.option.infer_do_sample:
         return bool(parameters.do_sample)
-    return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
+    return bool(_DRAW.asked(parameters))
 
 
 def max_new_tokens(parameters: LmiParameters) -> int:
@@ -233,8 +233,7 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         if (value := getattr(parameters, name)) is not None
     }
     if draws:
-        given |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
-        given["top_k"] = max(parameters.top_k or 0, 0)
+        given |= _DRAW.given(parameters)
         given["seed"] = engine_seed(parameters.seed)
     return SamplingParams(
         **given,

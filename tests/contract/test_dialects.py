@@ -141,6 +141,40 @@ def test_a_chat_is_its_template_gone_on_with(plain: RunningServer) -> None:
     assert texts(plain, {"chat": ("/generate", GENERATE | {"inputs": written}, whole)})["chat"] == said
 
 
+#: What a greedy request has no use for.
+IN_VAIN: dict[str, Any] = {"temperature": 0.7, "top_k": 1, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.5, "seed": 3}
+
+
+def in_vain(*but: str) -> dict[str, Any]:
+    return {name: value for name, value in IN_VAIN.items() if name not in but}
+
+
+@pytest.mark.parametrize(
+    ("name", "greedy", "ignored"),
+    [
+        ("LMI", {}, in_vain()),
+        ("LMI stream", {}, in_vain()),
+        ("LMI chat", {"top_p": 0}, in_vain("top_p")),
+        ("OpenAI", {"temperature": 0}, in_vain("temperature")),
+        ("OpenAI", {"top_p": 0}, in_vain("top_p")),
+        ("OpenAI chat", {"temperature": 0}, in_vain("temperature")),
+        ("TGI", {}, {"seed": 3}),  # whatever else is given switches sampling on
+        ("TGI stream, or MindIE", {"do_sample": False}, in_vain("min_p", "typical_p")),
+        ("Triton", {"do_sample": False}, in_vain("typical_p", "top_k")),  # a top_k of 1 is what is done
+        ("Triton infer", {"temperature": 0}, in_vain("temperature", "typical_p", "top_k")),
+    ],
+)
+def test_what_steers_a_draw_is_named_where_there_is_none(
+    plain: RunningServer, strict: RunningServer, name: str, greedy: dict[str, Any], ignored: dict[str, Any]
+) -> None:
+    server = strict if name.endswith("MindIE") else plain
+    path, body, read = (PROMPTED | CHATTED)[name]
+    answer = post(server, path, with_parameters(body, greedy | ignored))
+    assert answer.status_code == 200, answer.text
+    assert set(answer.headers["x-ignored-parameters"].split(",")) == set(ignored)
+    assert read(objects(answer)) == read(objects(post(server, path, body)))
+
+
 HUGE = 1 << 64
 SAMPLED = {"temperature": 1, "top_k": HUGE}
 TOO_LONG = ["x" * 20_000, "y" * 20_000]

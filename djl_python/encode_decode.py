@@ -8,21 +8,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jsonlines
 import msgspec
 
+from .csv_reading import read_dicts, read_rows
 from .errors import PayloadError
 from .forms import URLENCODED, media_type
-from .output_formatter import JSON, JSONLINES
+from .http_rules import preferred
+from .json_framing import JSON, JSONLINES_TYPES
 from .outputs import NDLIST, NPZ
 
 if TYPE_CHECKING:
     from .inputs import Input
     from .outputs import Output
 
-_JSONLINES_TYPES = (JSONLINES, "application/x-ndjson", "application/jsonl")
+_CSV: Final = "text/csv"
 
 
 def decode(inputs: Input, content_type: str | None, key: str | None = None, require_csv_headers: bool = True) -> Any:
@@ -41,7 +43,7 @@ def decode(inputs: Input, content_type: str | None, key: str | None = None, requ
         return inputs.get_as_json(key) if inputs.get_as_bytes(key) else {"inputs": ""}
     if kind == JSON:
         return inputs.get_as_json(key)
-    if kind == "text/csv":
+    if kind == _CSV:
         return decode_csv(inputs, require_headers=require_csv_headers, key=key)
     return {"inputs": _decode_value(inputs, kind, key)}
 
@@ -55,7 +57,7 @@ def _decode_value(inputs: Input, kind: str, key: str | None) -> Any:
         return inputs.get_as_npz(key)
     if kind in (NDLIST, "application/x-npy"):
         return inputs.get_as_numpy(key)
-    if kind in _JSONLINES_TYPES:
+    if kind in JSONLINES_TYPES:
         return decode_jsonlines(inputs.get_as_string(key))
     if kind == URLENCODED:
         return inputs.get_as_string(key)
@@ -68,25 +70,22 @@ def decode_csv(inputs: Input, require_headers: bool = True, key: str | None = No
     With `require_headers=False`, decode to a float64 array instead, shape (lines, columns).
 
     Raises:
-        PayloadError: no header line with one of question, context, inputs; or, for an array, a cell that is not a
-            number, or lines of different lengths.
+        PayloadError: not CSV, or no header line with one of question, context, inputs; or, for an array, a cell that
+            is not a number, or lines of different lengths.
     """
     text = inputs.get_as_string(key)
     if not require_headers:
         return _decode_numbers(text)
-    reader = csv.DictReader(io.StringIO(text))
-    names = [name.strip().lower() for name in reader.fieldnames or ()]
+    names, rows = read_dicts(text, lambda name: name.strip().lower())
     if not {"question", "context", "inputs"} & set(names):
         raise PayloadError("CSV: expected a header line with a column named inputs, question or context")
-    reader.fieldnames = names
-    rows = list(reader)
     return {"inputs": [row["inputs"] for row in rows] if "inputs" in names else rows}
 
 
 def _decode_numbers(text: str) -> Any:
     import numpy as np
 
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    rows = read_rows(text)
     if len({len(row) for row in rows}) > 1:
         raise PayloadError("CSV: the lines differ in their number of columns")
     try:
@@ -101,11 +100,18 @@ def decode_jsonlines(text: str) -> list[Any]:
     Raises:
         PayloadError: a line is not JSON; names the line.
     """
-    with jsonlines.Reader(io.StringIO(text), loads=msgspec.json.decode) as reader:
+    with jsonlines.Reader(io.StringIO(text), loads=_load_line) as reader:
         try:
             return list(reader.iter(skip_empty=True))
         except jsonlines.InvalidLineError as exc:
             raise PayloadError(f"line {exc.lineno} is not valid JSON: {exc}") from exc
+
+
+def _load_line(line: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc  # as the reader takes what is wrong with a line
 
 
 def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
@@ -124,15 +130,16 @@ def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
 
 
 def encode(outputs: Output, prediction: Any, content_type: str | None, key: str | None = None) -> None:
-    """Append `prediction`, encoded as `content_type` (what the client accepts), and set Content-Type.
+    """Append `prediction` in the form that `content_type` (the client's Accept header) asks for, and set Content-Type.
 
-    JSON for none, */* or application/json; CSV for text/csv; .npz for tensor/npz; DJL's NDList for anything else.
+    Forms are JSON, CSV, .npz and DJL's NDList, the first of those with the highest weight; NDList also if none is
+    accepted.
     """
-    kind = media_type(content_type or "")
-    if kind in ("", "*/*", JSON):
+    kind = preferred(content_type or "", (JSON, _CSV, NPZ, NDLIST))
+    if kind == JSON:
         outputs.add_as_json(prediction, key=key).add_property("Content-Type", JSON)
-    elif kind == "text/csv":
-        outputs.add(encode_csv(prediction), key=key).add_property("Content-Type", "text/csv")
+    elif kind == _CSV:
+        outputs.add(encode_csv(prediction), key=key).add_property("Content-Type", _CSV)
     elif kind == NPZ:
         outputs.add_as_npz(prediction, key=key).add_property("Content-Type", NPZ)
     else:

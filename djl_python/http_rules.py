@@ -1,4 +1,4 @@
-"""HTTP's own rules for the headers and statuses of answers.
+"""HTTP's own rules for answers: their headers and statuses, and what a client accepts.
 
 Used in the front end and the worker.
 """
@@ -6,13 +6,40 @@ Used in the front end and the worker.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 #: Pattern of a header's name.
 TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 HEADER_NAME: Final = re.compile(TOKEN)
 HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+#: `q=0.5` in an Accept header; some clients leave the zero out.
+_WEIGHT: Final = re.compile(r"q\s*=\s*(0?\.\d+|[01](?:\.0*)?)")
 #: Headers about the connection, which only the server may set, in lower case.
 SERVERS_OWN: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
 #: Statuses without a body.
 BODILESS: Final = frozenset({204, 304})
+
+
+def preferred(accept: str, offered: Sequence[str]) -> str | None:
+    """The media type of those `offered` that an Accept header puts first; of several alike the first, of none None.
+
+    The most specific range that a type is in says how much it is wanted (RFC 9110, 12.5.1). An empty header takes all.
+    """
+    weights = dict(map(_weighted_range, filter(str.strip, accept.lower().split(","))))
+    if not weights:
+        return offered[0]
+
+    def weight(media_type: str) -> float:
+        ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*", "*")
+        return next((weights[one] for one in ranges if one in weights), 0.0)
+
+    best = max(offered, key=weight)
+    return best if weight(best) > 0 else None
+
+
+def _weighted_range(item: str) -> tuple[str, float]:
+    """`text/html;level=1;q=0.5` -> (`text/html`, 0.5). A weight that is no number counts as none: 1."""
+    name, *parameters = (part.strip() for part in item.split(";"))
+    found = next((_WEIGHT.fullmatch(part) for part in parameters if part.startswith("q")), None)
+    return name, float(found[1]) if found else 1.0

@@ -7,14 +7,16 @@ the content entry "data".
 
 from __future__ import annotations
 
-import csv
 import io
+import struct
+import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from .batch_keys import item_of
+from .csv_reading import read_dicts
 from .errors import PayloadError
 from .forms import MULTIPART, URLENCODED, media_type, parse_form
 from .pair_list import PairList
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
     from .protocol import Call
 
 BATCH_SIZE = "batch_size"
+
+#: What Pillow's many formats raise for bytes that are no image, or a part of one.
+_MALFORMED_IMAGE: Final = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, SyntaxError),
+    *(RuntimeError, MemoryError, struct.error, zlib.error),
+)
 
 
 class Input:
@@ -242,20 +250,24 @@ class Input:
             raise PayloadError(f"{self._what(key)} is not valid JSON: {exc}") from exc
 
     def get_as_image(self, key: str | None = None) -> Any:
-        """A content entry as a PIL image.
+        """A content entry as a PIL image, decoded.
 
         Raises:
             ImportError: Pillow is not installed.
-            PayloadError: not an image that Pillow reads.
+            PayloadError: not an image that Pillow reads, cut off, or larger than Pillow allows.
         """
         try:
             import PIL.Image  # type: ignore[import-not-found,unused-ignore]
         except ImportError as exc:
             raise ImportError("reading an image needs Pillow: pip install pillow") from exc
         try:
-            return PIL.Image.open(io.BytesIO(self._bytes(key)))
+            image = PIL.Image.open(io.BytesIO(self._bytes(key)))
+            image.load()  # else the handler would be the first to find that it is cut off
         except PIL.UnidentifiedImageError as exc:
             raise PayloadError(f"{self._what(key)} is not an image") from exc
+        except (PIL.Image.DecompressionBombError, *_MALFORMED_IMAGE) as exc:
+            raise PayloadError(f"{self._what(key)} is not an image that can be read: {exc}") from exc
+        return image
 
     def get_as_numpy(self, key: str | None = None) -> list[Any]:
         """A content entry in DJL's NDList, .npy or .npz format, as a list of numpy arrays.
@@ -278,8 +290,12 @@ class Input:
         return from_npz(self._bytes(key))
 
     def get_as_csv(self, key: str | None = None) -> list[dict[str, str]]:
-        """A content entry as CSV with a header line: one dict for each row."""
-        return list(csv.DictReader(io.StringIO(self.get_as_string(key))))
+        """A content entry as CSV with a header line: one dict for each row.
+
+        Raises:
+            PayloadError: no content, or not CSV.
+        """
+        return read_dicts(self.get_as_string(key))[1]
 
     def _bytes(self, key: str | None) -> bytes:
         data = self.get_as_bytes(key)

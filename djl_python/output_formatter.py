@@ -1,7 +1,7 @@
-"""From a payload to response bytes: JSON, jsonlines and SSE framing, and the `@output_formatter` decorator.
+"""`@output_formatter`: what LMI documents for a `model.py` that shapes the answers of the built-in handler.
 
-Runs in the worker. Every JSON that leaves this project is encoded here. The decorator and the names re-exported from
-`request_io` are what LMI documents for a `model.py` that shapes the answers of the built-in handler.
+Runs in the worker. A `model.py` imports the decorator from here, and the types that its function is given, which are
+those of `request_io`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from .errors import HandlerError, ModelLoadError
 from .request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput, TextInput, Token
 
 __all__ = [
-    "FORMATTERS",
-    "FRAMINGS",
-    "JSON",
-    "JSONLINES",
-    "SSE",
-    "SSE_HEADERS",
-    "SSE_KEEP_ALIVE",
     "RequestInput",
     "RequestOutput",
     "Sequence",
@@ -31,71 +22,14 @@ __all__ = [
     "TextInput",
     "Token",
     "adapt_output_formatter",
-    "encode_json",
-    "encode_jsonlines",
-    "encode_sse",
     "find_decorated",
     "output_formatter",
 ]
-
-JSON: Final = "application/json"
-JSONLINES: Final = "application/jsonlines"
-SSE: Final = "text/event-stream"
-#: They keep proxies from buffering events.
-SSE_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-#: An SSE comment, which clients ignore.
-SSE_KEEP_ALIVE: Final = b":\n\n"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__djl_formatter__"
 _LEGACY_PARAMETERS: Final = 6
-
-
-# ------------------------------------------------------------------------------------------------ framing
-
-
-def _to_builtin(value: Any) -> Any:
-    # Numpy scalars, numpy arrays and torch tensors all have tolist; neither library needs to be imported.
-    tolist = getattr(value, "tolist", None)
-    if tolist is None:
-        raise TypeError(f"a {type(value).__name__} has no JSON form")
-    return tolist()
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
-
-
-def encode_json(payload: Any) -> bytes:
-    """`payload` as compact JSON in UTF-8.
-
-    Raises:
-        TypeError: something in it has no JSON form.
-    """
-    return _encoder.encode(payload)
-
-
-def encode_jsonlines(payload: Any) -> bytes:
-    """One line of a jsonlines stream."""
-    return _encoder.encode(payload) + b"\n"
-
-
-def encode_sse(payload: Any) -> bytes:
-    """One server-sent event."""
-    return b"data: " + _encoder.encode(payload) + b"\n\n"
-
-
-#: Framing -> (content-type, encoder of one payload).
-FRAMINGS: Final[dict[str, tuple[str, Callable[[Any], bytes]]]] = {
-    "json": (JSON, encode_json),
-    "jsonlines": (JSONLINES, encode_jsonlines),
-    "sse": (SSE, encode_sse),
-}
-#: Value of option.output_formatter -> framing. The chat formatters frame chats in the same way.
-FORMATTERS: Final[dict[str, str]] = {name: framing for framing in FRAMINGS for name in (framing, f"{framing}_chat")}
-
-
-# ------------------------------------------------------------------------------------------------ decorated functions
 
 
 def output_formatter(function: F) -> F:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Final, Self
 
 from .batch_keys import batch_key
-from .output_formatter import JSON, JSONLINES, encode_json, encode_jsonlines
+from .json_framing import JSON, JSONLINES, encode_json, encode_jsonlines
 from .pair_list import PairList
 
 TEXT: Final = "text/plain; charset=utf-8"

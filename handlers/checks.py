@@ -8,7 +8,7 @@ from typing import Final
 from djl_python.config import ModelConfig
 from djl_python.engine.client import check_options
 from djl_python.errors import ModelLoadError
-from djl_python.output_formatter import FORMATTERS
+from djl_python.json_framing import FORMATTERS
 from djl_python.sources import path_here
 from djl_python.text.tools import tool_parser_path
 

@@ -21,7 +21,7 @@ class Choice:
         self, prepared: Prepared, number: int, request: GenerateRequest, prefill: tuple[Token, ...] = ()
     ) -> None:
         self._number = number
-        self._stream = TextStream(prepared.tokenizer, request, prepared.ids, prepared.text, prefill)
+        self._stream = TextStream(prepared.tokenizer, request, prepared.stops, prepared.ids, prepared.text, prefill)
         self._prompt = prepared.text
         self._parser = None if prepared.new_parser is None else prepared.new_parser()
 

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,12 +19,14 @@ from djl_python.config import Options
 from djl_python.errors import ContextLengthError, ParameterError, PayloadError
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.long_texts import is_long, last_tokens, least_tokens
+from djl_python.text.stop import StopSequences
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.tool_json import ForcedParser
 from djl_python.text.tools import ToolParser, forced_calls, syntax_of, tool_parser_class
 from djl_python.types import Chat, GenerateRequest, Grammar, Images, SamplingParams, ToolUse
 
 from .image_processor import ImageProcessor
+from .word_lists import WordLists
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ class Prepared:
 
     `request.sampling` is complete. `text` is the prompt as the model sees it; its images are in `images`. `tokenizer`
     decodes the answer. `new_parser` makes the parser of one sequence's tool calls. `answer_form` is the grammar of an
-    answer that calls no tool: the model begins without it, and so decides whether it calls one.
+    answer that calls no tool: the model begins without it, and so decides whether it calls one. `stops` are the
+    compiled stop sequences of all sequences of the prompt.
     """
 
     request: GenerateRequest
@@ -48,6 +51,7 @@ class Prepared:
     new_parser: Callable[[], ToolParser] | None = None
     answer_form: Grammar | None = None
     images: Images | None = None
+    stops: StopSequences | None = None
 
 
 class Preparation:
@@ -84,13 +88,22 @@ class Preparation:
         """
         return self._templates.render(chat)
 
-    async def prepare(self, request: GenerateRequest) -> Prepared:
-        """Prepare one of a dialect's requests.
+    async def prepare(self, requests: Sequence[GenerateRequest]) -> list[Prepared]:
+        """Prepare a client's request, one prompt after the other; the loop's other work runs between them.
 
         Raises:
             PayloadError: the prompt is empty, an image is not valid, or the template refuses the chat.
             ParameterError: prompt and answer do not fit the model, or parameters contradict each other.
         """
+        lists = WordLists(self._tokenizer)
+        prompts: list[Prepared] = []
+        for request in requests:
+            if prompts:
+                await asyncio.sleep(0)
+            prompts.append(await self._prepare(request, lists))
+        return prompts
+
+    async def _prepare(self, request: GenerateRequest, lists: WordLists) -> Prepared:
         prompt, field = request.prompt, "inputs"
         images: Images | None = None
         text: str | None
@@ -120,15 +133,14 @@ class Preparation:
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
         sampling = self._fitted(request, len(ids), field)
-        if request.bad_sequences:
-            banned = await asyncio.to_thread(self._tokenizer.bad_words, request.bad_sequences)
+        if banned := await lists.banned(request.bad_sequences):
             sampling = msgspec.structs.replace(sampling, bad_words_ids=sampling.bad_words_ids + banned)
         use = prompt.tool_use if isinstance(prompt, Chat) else None
         if use is None or not use.tools or use.choice == "none":
             prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
         else:
             prepared = self._with_tools(request, sampling, ids, text, use)
-        return prepared if images is None else dataclasses.replace(prepared, images=images)
+        return dataclasses.replace(prepared, stops=await lists.stops(request.text.stop_sequences), images=images)
 
     async def _with_images(self, request: GenerateRequest, chat: Chat, text: str) -> tuple[list[int], Images]:
         """The ids of a rendered chat, and its images."""

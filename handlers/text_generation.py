@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,6 @@ from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import GenerateRequest
 
 from .answer import Answer
 from .call import Call
@@ -33,7 +32,7 @@ from .checks import check, without_effect
 from .generation import generate
 from .image_processor import ImageProcessor
 from .model_view import ModelView
-from .preparation import LONG_PROMPT_CHARS, Preparation, Prepared
+from .preparation import LONG_PROMPT_CHARS, Preparation
 from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
@@ -133,7 +132,7 @@ class TextGenerationHandler(Handler):
             await self._answer_query(api, inputs, reply)
             return
         parsed = await self._formatters.parse(api, inputs)
-        prompts = await self._prepared(parsed.requests)
+        prompts = await self._preparation.prepare(parsed.requests)
         # The dialect knows which names have no effect with any model, the preparation which have none with this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
@@ -151,15 +150,6 @@ class TextGenerationHandler(Handler):
                 raise
             log.warning("request %s failed while it was streaming: %s", inputs.request_id, error.message)
             reply.finish(parsed.formatter.error(error))
-
-    async def _prepared(self, requests: Sequence[GenerateRequest]) -> list[Prepared]:
-        """Prepare requests one after the other; the loop's other work runs between them."""
-        prompts: list[Prepared] = []
-        for request in requests:
-            if prompts:
-                await asyncio.sleep(0)
-            prompts.append(await self._preparation.prepare(request))
-        return prompts
 
     async def _answer_query(self, api: Dialect, inputs: Input, reply: Reply) -> None:
         long = sum(len(value) for value in inputs.content.values) > LONG_PROMPT_CHARS

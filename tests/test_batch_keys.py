@@ -2,7 +2,7 @@ import pytest
 
 from djl_python import Output
 from djl_python.batch_keys import batch_key, item_of
-from djl_python.batching import is_split
+from djl_python.batch_parts import is_split
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_decode_arrays_and_another_key() -> None:
         ("text/csv", b"a,b\n1,2\n", "header line with a column named inputs"),
         ("text/csv", b"", "header line"),
         ("application/jsonlines", b"1\n{\n", "line 2 is not valid JSON"),
+        ("application/jsonlines", b"1\n" + b"[" * 100_000, "line 2 is not valid JSON: .*nested too deeply"),
         ("application/json", b"{", "not valid JSON"),
     ],
 )
@@ -81,6 +82,13 @@ def test_encode() -> None:
     assert shapes["text/csv"] == ("text/csv", b"a\r\n1\r\n")
     np.testing.assert_array_equal(from_npz(shapes["tensor/npz"][1])[0], np.ones(2))
     np.testing.assert_array_equal(from_nd_list(shapes["tensor/ndlist"][1])[0], np.ones(2))
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json, text/plain, */*", "text/html, */*;q=0.8"])
+def test_encode_gives_json_to_who_takes_it(accept: str) -> None:
+    out = Output()
+    encode(out, [1, 2], accept)
+    assert (out.properties["Content-Type"], out.content.value_at(0)) == ("application/json", b"[1,2]")
 
 
 def test_encode_csv() -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -135,6 +137,33 @@ def test_arrays_in_djls_format_npz_and_npy() -> None:
 
 def test_csv() -> None:
     assert inputs(b"a,b\n1,2\n").get_as_csv() == [{"a": "1", "b": "2"}]
+    with pytest.raises(PayloadError, match="CSV: "):
+        inputs(b"a\n" + b"x" * 200_000).get_as_csv()
+
+
+def png(width: int, height: int) -> bytes:
+    """An image whose rows are missing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"x", "the request body is not an image$"),
+        (png(60_000, 60_000), "is not an image that can be read: .*exceeds limit"),
+        (png(100, 100), "is not an image that can be read: .*truncated"),
+    ],
+    ids=["no image", "huge", "cut off"],
+)
+def test_what_is_no_image_is_the_clients_doing(data: bytes, message: str) -> None:
+    pytest.importorskip("PIL")
+    with pytest.raises(PayloadError, match=message):
+        inputs(data, "image/png").get_as_image()
 
 
 def test_image_without_pillow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import io
 import json
 from types import ModuleType
 from typing import Any
 
-import jsonlines
 import pytest
 
 from djl_python.errors import HandlerError, ModelLoadError
 from djl_python.input_parser import input_formatter
 from djl_python.output_formatter import (
-    FRAMINGS,
     RequestOutput,
     TextGenerationOutput,
     TextInput,
@@ -20,18 +17,6 @@ from djl_python.output_formatter import (
     find_decorated,
     output_formatter,
 )
-
-
-def test_framings() -> None:
-    payload = {"a": "é\n"}
-    framed = {name: (content_type, encode(payload)) for name, (content_type, encode) in FRAMINGS.items()}
-    encoded = '{"a":"é\\n"}'.encode()
-    assert framed == {
-        "json": ("application/json", encoded),
-        "jsonlines": ("application/jsonlines", encoded + b"\n"),
-        "sse": ("text/event-stream", b"data: " + encoded + b"\n\n"),
-    }
-    assert list(jsonlines.Reader(io.StringIO(framed["jsonlines"][1].decode()))) == [payload]
 
 
 def output(**parameters: Any) -> TextGenerationOutput:

@@ -21,12 +21,12 @@ from ..encode_decode import decode
 from ..errors import OverloadedError, ServingError, UnavailableError
 from ..forms import media_type
 from ..inputs import Input
-from ..output_formatter import JSON, JSONLINES, SSE, encode_json
+from ..json_framing import JSONLINES_TYPES, SSE, encode_json
 from ..types import Chat, Delta, GenerateRequest
 from .request_body import with_json
 
 #: Content types of streams of JSON objects, in which an error can be one of the objects.
-_LINES: Final = (SSE, JSONLINES, JSON, "application/x-ndjson", "application/jsonl", "")
+_OF_OBJECTS: Final = (SSE, *JSONLINES_TYPES)
 KEEP_ALIVE_S: Final = 15.0
 
 #: Possible response bodies, for /openapi.json: content type -> msgspec type of the JSON. For a stream, the type of one
@@ -322,7 +322,7 @@ class Dialect(abc.ABC):
         """The bytes that end a failed stream: `stream_error`'s, if the content type has a place for errors. None: break
         the connection off, because a client would take any bytes for content."""
         kind = media_type(headers.get("content-type", ""))
-        return self.stream_error(error, headers, model) if kind in _LINES else None
+        return self.stream_error(error, headers, model) if kind in _OF_OBJECTS else None
 
     @abc.abstractmethod
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:

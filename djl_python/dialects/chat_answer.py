@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
-from .framing import FramedFormatter, around
+from .framing import DoneFormatter, around
 
 ROLE: Final = "assistant"
 
@@ -191,7 +191,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class ChatFormatter(FramedFormatter):
+class ChatFormatter(DoneFormatter):
     """The answer to one chat; a subclass says what an error looks like in a stream.
 
     Args:

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import ParameterError, PayloadError
+from ..json_framing import encode_json
 from ..json_schema import check, check_depth
-from ..output_formatter import encode_json
 from ..types import ImageSource, ToolUse
 from .request_body import shown
 

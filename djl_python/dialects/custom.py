@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import request_io
 from ..errors import ServingError
-from ..output_formatter import JSON, JSONLINES
+from ..json_framing import JSON, JSONLINES
 from ..types import Delta, Finish, GenerateRequest, Token, TopToken
 from .base import Formatter
 

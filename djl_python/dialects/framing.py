@@ -1,4 +1,4 @@
-"""The base of chats' and completions' formatters: answers in a chosen framing; server-sent events end as OpenAI's do.
+"""Bases of formatters: answers in a chosen framing, and those whose server-sent events end as OpenAI's do.
 
 Runs in the worker.
 """
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..output_formatter import FRAMINGS, SSE_KEEP_ALIVE, encode_json
+from ..json_framing import FRAMINGS, SSE_KEEP_ALIVE, encode_json
 from .base import Formatter
 
 SSE_DONE: Final = b"data: [DONE]\n\n"
@@ -26,16 +26,23 @@ def around(encoded: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
 
 class FramedFormatter(Formatter):
-    """A formatter in one framing: `_encode` turns an object into bytes, `_done` ends a stream.
+    """A formatter in one framing: `_encode` turns an object into bytes.
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
         headers: further response headers.
     """
 
-    def __init__(self, framing: str, headers: Mapping[str, str] | None) -> None:
+    def __init__(self, framing: str, headers: Mapping[str, str] | None = None) -> None:
         content_type, self._encode = FRAMINGS[framing]
         self.stream = framing != "json"
         self.headers = {"content-type": content_type, **(headers or {})}
         self.keep_alive = SSE_KEEP_ALIVE if framing == "sse" else b""
+
+
+class DoneFormatter(FramedFormatter):
+    """One whose events end with [DONE]: `_done` ends a stream."""
+
+    def __init__(self, framing: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(framing, headers)
         self._done = SSE_DONE if framing == "sse" else b""

@@ -14,20 +14,22 @@ from msgspec import Meta
 
 from ..config import ModelConfig
 from ..errors import ParameterError
+from ..json_framing import encode_json
 from ..json_schema import check, closed
-from ..output_formatter import encode_json
 from ..types import Grammar, SamplingParams, TextOptions
 from .request_body import shown
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
-from .word_lists import excess
+from .sequence_limits import MAX_CHOICES
+from .word_lists import excess, excess_ids
 
-#: Most sequences for one prompt, as in OpenAI's API.
-MAX_CHOICES: Final = 128
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
 UNBOUNDED: Final = 2**31 - 1
-#: Parameters that have an effect only when sampling, with the values that switch each off.
-_DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+#: Temperature 0 and top_p 0 have an effect: they make a request greedy.
+_DRAW: Final = DrawFields(
+    {"temperature": (0.0, 1.0), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
+)
 #: Fields that never have an effect here, with the values that ask for the default behaviour.
 _NEVER: Final[Mapping[str, tuple[str, ...]]] = {
     "service_tier": ("auto", "default"),
@@ -176,6 +178,9 @@ def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
     for name, words in (("stop", fields.stop_sequences), ("bad_words", fields.bad_words or ())):
         if wrong := excess(words):
             raise ParameterError(f"{name}: {wrong}", name)
+    for name, token_ids in (("stop_token_ids", fields.stop_token_ids), ("logit_bias", fields.logit_bias)):
+        if wrong := excess_ids(token_ids or ()):
+            raise ParameterError(f"{name}: {wrong}", name)
     if (fields.min_tokens or 0) > max_new_tokens:
         raise ParameterError(
             f"min_tokens: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}", "min_tokens"
@@ -209,14 +214,14 @@ def sampling_params(
         "logit_bias": fields.logit_bias,
     }
     if draws:
-        given |= {name: _open(getattr(fields, name), defaults, name) for name in ("temperature", *_DRAW_ONLY)}
-        given["top_k"] = max(int(given["top_k"] or 0), 0)
+        given |= {name: _open(None, defaults, name) for name in _DRAW.neutral} | _DRAW.given(fields)
+        given["top_k"] = int(given["top_k"] or 0)
         given["seed"] = engine_seed(fields.seed)
     return SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
         max_new_tokens=max_new_tokens,
         do_sample=draws,
-        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_token_ids=tuple(dict.fromkeys(fields.stop_token_ids or ())),
         grammar=grammar,
         top_logprobs=top_logprobs,
         prompt_logprobs=prompt_logprobs,
@@ -242,12 +247,7 @@ def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | N
 def without_effect(fields: GenerationFields, model: ModelConfig) -> list[str]:
     """The fields that were given and have no effect, never or only because decoding is greedy."""
     never = [name for name, neutral in _NEVER.items() if getattr(fields, name) not in (None, *neutral)]
-    if samples(fields, model):
-        return never
-    names = [name for name, neutral in _DRAW_ONLY.items() if getattr(fields, name) not in (None, *neutral)]
-    if fields.top_p == 0:
-        names.remove("top_p")  # it is what makes the request greedy
-    return never + names + (["seed"] if fields.seed is not None else [])
+    return never if samples(fields, model) else never + _DRAW.ignored(fields)
 
 
 def text_options(fields: GenerationFields) -> TextOptions:

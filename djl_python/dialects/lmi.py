@@ -17,12 +17,12 @@ from ..config import ModelConfig
 from ..errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
 from ..forms import MULTIPART, URLENCODED, media_type
 from ..inputs import Input
-from ..output_formatter import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ..json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route, retry_header
 from .djl_errors import djl_error
 from .framing import SSE_DONE
-from .lmi_batch import BatchFormatter, batches_dynamically, check_count, failure, read_prompts, without_details
+from .lmi_batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
 from .lmi_chat import COMPLETION_ID, error_chunk, parse_chat
 from .lmi_format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .lmi_parameters import (
@@ -36,6 +36,7 @@ from .lmi_parameters import (
 )
 from .lmi_schema import ERRORS, REQUEST, RESPONSES, TgiRefusal
 from .request_body import ignored_header
+from .sequence_limits import excess_sequences
 from .typed_errors import typed_error
 
 _TEXT: Final = "text/plain"
@@ -141,7 +142,8 @@ def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
     parameters, without_place = without_details(parameters)
     names = tuple(sorted({*ignored, *without_place, *_unknown_fields(body, model)}))
     branches = branching(parameters, details=False, stream=framing != "json")
-    check_count(len(prompts), branches.best_of)
+    if wrong := excess_sequences(len(prompts), branches.best_of, beams=branches.num_beams > 1):
+        raise PayloadError(f"inputs: {wrong}", "inputs")
     requests = tuple(
         GenerateRequest(
             prompt=prompt,

@@ -15,14 +15,10 @@ import msgspec
 
 from ..config import ModelConfig
 from ..errors import PayloadError, ServingError
-from ..output_formatter import FRAMINGS, SSE_HEADERS
 from ..types import Delta, Finish
-from .base import Formatter
+from .framing import FramedFormatter
 from .lmi_format import ERROR_STATUS
 from .lmi_parameters import LmiParameters
-
-#: Most sequences that one request may generate, over all its prompts.
-MAX_SEQUENCES: Final = 128
 
 _NO_PLACE: Final = ("n", "details", "decoder_input_details", "prompt_logprobs", "logprobs", "top_n_tokens")
 
@@ -47,19 +43,6 @@ def read_prompts(inputs: list[Any]) -> list[str]:
     return inputs
 
 
-def check_count(prompts: int, best_of: int) -> None:
-    """Refuse a request that would fill the engine for long.
-
-    Raises:
-        PayloadError: more than `MAX_SEQUENCES` sequences.
-    """
-    if prompts * best_of > MAX_SEQUENCES:
-        raise PayloadError(
-            f"inputs: expected at most {MAX_SEQUENCES} sequences together, got {prompts} prompts with {best_of} each",
-            "inputs",
-        )
-
-
 def without_details(parameters: LmiParameters) -> tuple[LmiParameters, list[str]]:
     """The parameters that this schema has a place for, and the names of the others that were given."""
     asked = [name for name in _NO_PLACE if getattr(parameters, name) not in (None, False, 0)]
@@ -73,7 +56,7 @@ def failure(error: ServingError) -> dict[str, Any]:
     return {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
 
 
-class BatchFormatter(Formatter):
+class BatchFormatter(FramedFormatter):
     """A list with an object for each prompt; in a stream, lines with one token's text for each prompt.
 
     A line is written when every unfinished prompt has its next token, so that each line has the next token of every
@@ -89,11 +72,7 @@ class BatchFormatter(Formatter):
     shows_logprobs = False
 
     def __init__(self, framing: str, prompts: int, *, return_full_text: bool, headers: Mapping[str, str]) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
-        self.headers = {"content-type": content_type, **headers}
-        if framing == "sse":
-            self.headers |= SSE_HEADERS
+        super().__init__(framing, headers)
         self._full_text = return_full_text
         self._texts: list[deque[str]] = [deque() for _ in range(prompts)]
         self._finishes: list[Finish | None] = [None] * prompts

@@ -12,17 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import (
-    GenerationError,
-    OverloadedError,
-    ParameterError,
-    PayloadError,
-    ServingError,
-    UnavailableError,
-)
-from ..output_formatter import FRAMINGS, SSE_HEADERS
+from ..errors import ServingError
 from ..types import Delta, Finish, Token, TopToken
-from .base import Formatter
+from .framing import FramedFormatter
+from .typed_errors import typed_error
 
 ERROR_STATUS: Final = 424
 
@@ -48,7 +41,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class LmiFormatter(Formatter):
+class LmiFormatter(FramedFormatter):
     """One answer in LMI's shape.
 
     Args:
@@ -70,12 +63,8 @@ class LmiFormatter(Formatter):
         alternatives: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        content_type, self._encode = FRAMINGS[framing]
-        self.stream = framing != "json"
+        super().__init__(framing, headers)
         self.shows_logprobs = self.stream or details
-        self.headers = {"content-type": content_type, **(headers or {})}
-        if framing == "sse":
-            self.headers |= SSE_HEADERS
         self._details = details
         self._full_text = return_full_text
         self._alternatives = alternatives
@@ -218,12 +207,4 @@ def error_object(error: ServingError, *, tgi: bool) -> dict[str, Any]:
 def error_fields(error: ServingError, *, tgi: bool) -> dict[str, Any]:
     """`error` and `code`, and for TGI's clients `error_type`."""
     fields: dict[str, Any] = {"error": error.message, "code": ERROR_STATUS}
-    return {**fields, "error_type": _tgi_error_type(error)} if tgi else fields
-
-
-def _tgi_error_type(error: ServingError) -> str:
-    if isinstance(error, PayloadError | ParameterError):
-        return "validation"
-    if isinstance(error, OverloadedError | UnavailableError):
-        return "overloaded"
-    return "generation" if isinstance(error, GenerationError) else "incomplete_generation"
+    return {**fields, "error_type": typed_error(error)[1].error_type} if tgi else fields

@@ -16,13 +16,13 @@ from ..config import ModelConfig
 from ..errors import ParameterError
 from ..types import Branching, SamplingParams, TextOptions
 from .request_body import shown
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
-from .word_lists import excess
+from .sequence_limits import MAX_CHOICES
+from .word_lists import excess, excess_ids
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
-#: Most sequences of one request.
-MAX_SEQUENCES: Final = 128
 #: Beam scores are divided by the length to this power; with a higher one they would leave the range of a float.
 MAX_LENGTH_PENALTY: Final = 40
 
@@ -40,7 +40,7 @@ AboveZero = Annotated[float, Meta(gt=0, description="a number > 0")]
 Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
 Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
 OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
-Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQUENCES, description=f"an integer >= 1 and <= {MAX_SEQUENCES}")]
+Sequences = Annotated[int, Meta(ge=1, le=MAX_CHOICES, description=f"an integer >= 1 and <= {MAX_CHOICES}")]
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -109,8 +109,9 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
-#: Parameters that have an effect only when sampling, with the values that switch each off.
-_DRAW_ONLY: Final = {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+_DRAW: Final = DrawFields(
+    {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+)
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -178,6 +179,8 @@ def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
         given = getattr(parameters, name)
         if wrong := excess([given] if isinstance(given, str) else [] if isinstance(given, bool) else given or []):
             raise _error(spelled[name], wrong)
+    if wrong := excess_ids(parameters.stop_token_ids or ()):
+        raise _error("stop_token_ids", wrong)
     longest = max_new_tokens(parameters)
     if (parameters.min_new_tokens or 0) > longest:
         raise _error(
@@ -205,9 +208,7 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
         # In TensorRT-LLM's table `stop` is a flag; the schema does not say what it stops.
         names.append(spelled["stop_sequences"])
     if not samples(parameters, model):
-        names += [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
-        if parameters.seed is not None:
-            names.append("seed")
+        names += _DRAW.ignored(parameters)
     return names
 
 
@@ -216,7 +217,7 @@ def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
     it."""
     if parameters.do_sample is not None or not model.option.infer_do_sample:
         return bool(parameters.do_sample)
-    return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
+    return bool(_DRAW.asked(parameters))
 
 
 def max_new_tokens(parameters: LmiParameters) -> int:
@@ -233,14 +234,13 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         if (value := getattr(parameters, name)) is not None
     }
     if draws:
-        given |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
-        given["top_k"] = max(parameters.top_k or 0, 0)
+        given |= _DRAW.given(parameters)
         given["seed"] = engine_seed(parameters.seed)
     return SamplingParams(
         **given,
         max_new_tokens=max_new_tokens(parameters),
         do_sample=draws,
-        stop_token_ids=tuple(parameters.stop_token_ids or ()),
+        stop_token_ids=tuple(dict.fromkeys(parameters.stop_token_ids or ())),
         top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
         prompt_logprobs=prompt_logprobs(parameters),
     )

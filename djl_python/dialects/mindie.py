@@ -10,7 +10,7 @@ with option.full_text_enabled each event's token.text is the text so far.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +18,7 @@ from msgspec import Meta
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, SSE
+from ..json_framing import JSON, SSE
 from ..types import (
     MAX_SEED,
     Chat,
@@ -32,6 +32,7 @@ from ..types import (
 )
 from .base import Answer, Dialect, Parsed, Route
 from .request_body import ignored_header, json_object
+from .sampling_fields import DrawFields
 from .seeds import drawn_seed
 from .typed_body import read_body, unknown_fields
 from .typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
@@ -43,6 +44,7 @@ MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
 MAX_IMAGES: Final = 1
 #: The only adapter_id that is accepted: there are no adapters.
 _BASE_MODEL: Final = "None"
+_DRAW: Final = DrawFields({"temperature": (1.0,), "top_k": (), "top_p": ()})
 
 Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]
 AboveZero = Annotated[float, Meta(gt=0)]
@@ -205,27 +207,24 @@ def _without_effect(parameters: MindieParameters, model: ModelConfig) -> list[st
     if names and model.option.unknown_parameters == "error":
         raise _error(names[0], "not supported (option.unknown_parameters=error)")
     if not _samples(parameters):
-        # Given with do_sample=false, or (a seed) without anything that asks for sampling.
-        names += [name for name in ("temperature", "top_k", "top_p") if getattr(parameters, name) not in (None, 1.0)]
-        names += ["seed"] if parameters.seed is not None else []
+        names += _DRAW.ignored(parameters)
     return names
 
 
 def _samples(parameters: MindieParameters) -> bool:
-    if parameters.do_sample is not None:
-        return parameters.do_sample
-    steers = (parameters.temperature not in (None, 1.0), parameters.top_k is not None, parameters.top_p is not None)
-    return any(steers)
+    return bool(_DRAW.asked(parameters)) if parameters.do_sample is None else parameters.do_sample
 
 
 def _sampling(parameters: MindieParameters) -> SamplingParams:
-    """The engine's sampling parameters. Parameters of the draw stay neutral for greedy requests."""
-    names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if _samples(parameters) else ()))
-    given: dict[str, Any] = {name: value for name in names if (value := getattr(parameters, name)) is not None}
+    """The engine's sampling parameters. Those that only steer sampling stay neutral for greedy requests."""
+    draws = _samples(parameters)
+    given = _DRAW.given(parameters) if draws else {}
+    if parameters.repetition_penalty is not None:
+        given["repetition_penalty"] = parameters.repetition_penalty
     return SamplingParams(
         **given,
         max_new_tokens=parameters.max_new_tokens or DEFAULT_MAX_NEW_TOKENS,
-        do_sample=_samples(parameters),
+        do_sample=draws,
         seed=parameters.seed or 1 + drawn_seed(),
     )
 

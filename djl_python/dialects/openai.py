@@ -17,7 +17,7 @@ from .. import __version__
 from ..config import ModelConfig
 from ..errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
+from ..json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ..types import FinishReason
 from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
 from .chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle

@@ -20,9 +20,8 @@ from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
 from .chat_answer import Usage, UsageCount
-from .framing import FramedFormatter, around
+from .framing import DoneFormatter, around
 from .generation_fields import (
-    MAX_CHOICES,
     Alternatives,
     Flag,
     GenerationFields,
@@ -35,11 +34,10 @@ from .generation_fields import (
 )
 from .openai_errors import stream_failure
 from .request_body import shown
+from .sequence_limits import MAX_CHOICES, excess_sequences
 from .typed_body import read_body, unknown_fields
 
 DEFAULT_MAX_TOKENS: Final = 32
-#: Most sequences that one request may ask for, over all its prompts.
-MAX_SEQUENCES: Final = 1024
 _PROMPT_FORMS: Final = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
 
 
@@ -135,11 +133,8 @@ def _branching(fields: CompletionRequest, prompts: int) -> Branching:
         raise ParameterError(f"best_of: expected at least n ({n}), got {best_of}", "best_of")
     if best_of > n and fields.stream:
         raise ParameterError(f"best_of: expected n ({n}) in a stream, got {best_of}", "best_of")
-    if prompts * best_of > MAX_SEQUENCES:
-        raise ParameterError(
-            f"prompt: expected at most {MAX_SEQUENCES} sequences together, got {prompts} prompts with {best_of} each",
-            "prompt",
-        )
+    if wrong := excess_sequences(prompts, best_of):
+        raise ParameterError(f"prompt: {wrong}", "prompt")
     return Branching(n=n, best_of=best_of)
 
 
@@ -201,7 +196,7 @@ class _Sequence:
     finish: Finish | None = None
 
 
-class CompletionFormatter(FramedFormatter):
+class CompletionFormatter(DoneFormatter):
     """The answer to one completion request.
 
     Args:

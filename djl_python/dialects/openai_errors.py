@@ -25,7 +25,7 @@ from ..errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..output_formatter import JSON, encode_json
+from ..json_framing import JSON, encode_json
 from .base import Answer, retry_header
 from .typed_errors import typed_error
 

@@ -14,7 +14,7 @@ import msgspec
 from ..errors import MediaTypeError, PayloadError
 from ..forms import media_type
 from ..inputs import Input
-from ..output_formatter import JSON
+from ..json_framing import JSON
 from ..pair_list import PairList
 
 IGNORED_HEADER: Final = "x-ignored-parameters"

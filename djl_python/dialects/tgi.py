@@ -17,7 +17,7 @@ from .. import __version__
 from ..config import ModelConfig
 from ..errors import ParameterError, ServingError, UnavailableError
 from ..inputs import Input
-from ..output_formatter import JSON, SSE, encode_json
+from ..json_framing import JSON, SSE, encode_json
 from ..types import Chat, GenerateRequest, TextOptions
 from . import tgi_parameters as rules
 from .base import Answer, Bodies, Dialect, Formatter, Kind, LoadedModel, Parsed, Route, ServerView, TokenSpan

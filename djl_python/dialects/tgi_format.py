@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 
 from ..errors import ServingError
-from ..output_formatter import JSON, encode_json
+from ..json_framing import JSON, encode_json
 from ..types import Delta, Finish, TopToken
 from ..types import Token as GeneratedToken
 from .base import Formatter

@@ -15,6 +15,7 @@ from ..config import Options
 from ..errors import ParameterError
 from ..types import Branching, Grammar, SamplingParams
 from .generation_fields import GenerationFields, grammar_of
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
 from .tgi_types import GenerateParameters
 from .word_lists import excess
@@ -32,8 +33,7 @@ _REFUSALS: Final = {
     "typical_p": "`typical_p` must be > 0.0 and < 1.0",
 }
 _WHOLE: Final = ("max_new_tokens", "top_k")
-#: Parameters that switch sampling on, with the neutral value that does not.
-_DRAW_ONLY: Final = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "typical_p": 1.0}
+_DRAW: Final = DrawFields({"temperature": (1.0,), "top_k": (), "top_p": (1.0,), "typical_p": (1.0,)})
 
 
 def in_routers_words(error: ParameterError, parameters: Any) -> ParameterError:
@@ -82,7 +82,7 @@ def _check_best_of(parameters: GenerateParameters, best_of: int, option: Options
         raise _refusal("best_of", f"`best_of` must be > 0 and <= {option.max_best_of}. Given: {best_of}")
     if best_of == 1:
         return
-    if not parameters.do_sample and all(getattr(parameters, name) is None for name in _DRAW_ONLY):
+    if not parameters.do_sample and not _DRAW.given(parameters):
         raise _refusal("best_of", "you must use sampling when `best_of` is > 1")
     if parameters.seed is not None:
         raise _refusal("seed", "`seed` must not be set when `best_of` > 1")
@@ -118,8 +118,8 @@ def without_effect(parameters: GenerateParameters, *, details: bool, stream: boo
     names = []
     if parameters.watermark:
         names.append("watermark")
-    if parameters.seed is not None and not samples(parameters):
-        names.append("seed")
+    if not samples(parameters):
+        names += _DRAW.ignored(parameters)
     if parameters.top_n_tokens and not details and not stream:
         names.append("top_n_tokens")
     return names
@@ -127,11 +127,7 @@ def without_effect(parameters: GenerateParameters, *, details: bool, stream: boo
 
 def samples(parameters: GenerateParameters) -> bool:
     """Whether to sample; if not, decoding is greedy."""
-    return (
-        bool(parameters.do_sample)
-        or (parameters.best_of or 1) > 1
-        or any(getattr(parameters, name) not in (None, neutral) for name, neutral in _DRAW_ONLY.items())
-    )
+    return bool(parameters.do_sample or (parameters.best_of or 1) > 1 or _DRAW.asked(parameters))
 
 
 def sampling_params(parameters: GenerateParameters) -> SamplingParams:
@@ -143,9 +139,11 @@ def sampling_params(parameters: GenerateParameters) -> SamplingParams:
     draws = samples(parameters)
     given = {
         name: value
-        for name in ("repetition_penalty", "frequency_penalty", *_DRAW_ONLY)
+        for name in ("repetition_penalty", "frequency_penalty")
         if (value := getattr(parameters, name)) is not None
     }
+    if draws:
+        given |= _DRAW.given(parameters)
     return SamplingParams(
         **given,
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS if parameters.max_new_tokens is None else parameters.max_new_tokens,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from ..config import ModelConfig
 from ..errors import ContextLengthError, GenerationError, HandlerError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, SSE, encode_json, encode_sse
+from ..json_framing import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
 from .request_body import with_json
 from .triton_generate import EVENTS, json_object, parse_generate

@@ -14,10 +14,12 @@ import msgspec
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, encode_json, encode_sse
+from ..json_framing import JSON
 from ..types import Delta, GenerateRequest, SamplingParams, TextOptions
-from .base import Formatter, Parsed
+from .base import Parsed
+from .framing import FramedFormatter
 from .request_body import ignored_header, shown
+from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed
 from .triton_types import (
     DEFAULT_MAX_TOKENS,
@@ -41,13 +43,9 @@ _ALIASES: Final = {
     "random_seed": "seed",
     "stop_words": "stop",
 }
-#: Parameters of the draw, with the values that do not ask for sampling.
-_DRAW_ONLY: Final[dict[str, tuple[float, ...]]] = {
-    "temperature": (0,),
-    "top_k": (-1, 0, 1),
-    "top_p": (1,),
-    "min_p": (0,),
-}
+_DRAW: Final = DrawFields(
+    {"temperature": (0.0,), "top_k": (-1, 0, 1), "top_p": (1.0,), "min_p": (0.0,)}, seeds=("seed", "random_seed")
+)
 #: Parameters that the engine and the detokenizer have under the same name.
 _SAMPLING: Final = ("ignore_eos", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _TEXT: Final = ("skip_special_tokens", "include_stop_str_in_output")
@@ -154,10 +152,7 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
         raise ParameterError(f"seed: expected a 64-bit integer, got {seed}", "seed")
     sampling: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(parameters, name)) is not None}
     if _draws(parameters):
-        sampling |= {name: value for name in _DRAW_ONLY if (value := getattr(parameters, name)) is not None}
-        sampling["top_k"] = max(parameters.top_k or 0, 0)
-        sampling["seed"] = engine_seed(seed)
-        sampling["do_sample"] = True
+        sampling |= _DRAW.given(parameters) | {"seed": engine_seed(seed), "do_sample": True}
     else:
         ignored = [*ignored, *_without_effect(parameters)]
     return GenerateRequest(
@@ -191,13 +186,12 @@ def _draws(parameters: TritonParameters) -> bool:
     """Whether to sample: as `do_sample` says, else if any parameter asks for it; never at temperature 0."""
     if parameters.temperature == 0 or parameters.do_sample is not None:
         return bool(parameters.do_sample) and parameters.temperature != 0
-    return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
+    return bool(_DRAW.asked(parameters))
 
 
 def _without_effect(parameters: TritonParameters) -> list[str]:
     """The given parameters that have no effect in greedy decoding."""
-    names = [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
-    names += [name for name in ("seed", "random_seed") if getattr(parameters, name) is not None]
+    names = _DRAW.ignored(parameters)
     return [*names, "do_sample"] if parameters.do_sample else names
 
 
@@ -209,7 +203,7 @@ def _words(name: str, words: str | list[str] | None) -> tuple[str, ...]:
     return found
 
 
-class GenerateFormatter(Formatter):
+class GenerateFormatter(FramedFormatter):
     """Triton's answers.
 
     Args:
@@ -230,9 +224,8 @@ class GenerateFormatter(Formatter):
         pieces: bool,
         headers: Mapping[str, str],
     ) -> None:
+        super().__init__("sse" if events else "json", {"content-type": EVENTS if events else JSON, **headers})
         self.stream = pieces
-        self.headers = {"content-type": EVENTS if events else JSON, **headers}
-        self._encode = encode_sse if events else encode_json
         self._answer = TritonResponse(
             model_name=model.name,
             model_version=version_of(model),

@@ -6,7 +6,8 @@ request parameter, or as a tensor with one value for all prompts or one for each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,14 +15,16 @@ import msgspec
 from ..config import ModelConfig
 from ..errors import ParameterError, PayloadError, ServingError
 from ..inputs import Input
-from ..output_formatter import JSON, encode_json
+from ..json_framing import JSON, encode_json
 from ..types import Delta
 from .base import Formatter, Parsed
 from .request_body import ignored_header
+from .sequence_limits import excess_sequences
 from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
 from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
 from .triton_types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError
 from .typed_body import read_body, unknown_fields
+from .word_lists import excess
 
 BINARY: Final = "application/octet-stream"
 _BINARY_OUTPUT: Final = "binary_data_output"
@@ -54,6 +57,8 @@ def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
             unknown.append("stream")
         generations.append(generation_of(prompt, parameters, [*ignored, *unknown]))
         prefixes.append(prompt if parameters.exclude_input_in_output is False else "")
+    _check_words("stop", (generation.text.stop_sequences for generation in generations))
+    _check_words("bad_words", (generation.bad_sequences for generation in generations))
     names = sorted({name for generation in generations for name in generation.ignored})
     formatter = InferFormatter(model, request.id, texts.shape, prefixes, binary=as_binary)
     formatter.headers |= ignored_header(names)
@@ -67,6 +72,8 @@ def _texts(tensor: Tensor | None) -> Tensor:
         raise PayloadError(f"{TEXT_INPUT}: expected datatype BYTES, got {tensor.datatype}", TEXT_INPUT)
     if not tensor.values or not all(tensor.values):
         raise PayloadError(f"{TEXT_INPUT}: expected non-empty texts", TEXT_INPUT)
+    if wrong := excess_sequences(len(tensor.values)):
+        raise PayloadError(f"{TEXT_INPUT}: {wrong}", TEXT_INPUT)
     return tensor
 
 
@@ -76,6 +83,12 @@ def _value(tensor: Tensor, index: int, prompts: int) -> Any:
         expected = "1 element" if prompts == 1 else f"1 element, or {prompts}, one for each prompt"
         raise ParameterError(f"{tensor.name}: expected {expected}, got {len(tensor.values)}", tensor.name)
     return tensor.values[0 if len(tensor.values) == 1 else index]
+
+
+def _check_words(name: str, lists: Iterable[tuple[str, ...]]) -> None:
+    """A prompt may have texts of its own; they are limited together."""
+    if wrong := excess(set(itertools.chain.from_iterable(lists))):
+        raise ParameterError(f"{name}: {wrong}", name)
 
 
 def _wants_binary(request: InferRequest, default: Any) -> bool:

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from .. import __version__
 from ..errors import PayloadError
-from ..output_formatter import encode_json
+from ..json_framing import encode_json
 from .base import Answer, ModelStatus, ServerView
 from .triton_generate import json_object, version_of
 from .triton_types import (

@@ -27,7 +27,7 @@ from ..errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..output_formatter import JSON, SSE, encode_json, encode_sse
+from ..json_framing import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, retry_header
 
 VALIDATION: Final = 422

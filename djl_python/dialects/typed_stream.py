@@ -10,29 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ServingError
-from ..output_formatter import SSE, SSE_HEADERS, SSE_KEEP_ALIVE, encode_sse
 from ..types import Delta, Finish, Token
-from .base import Formatter
+from .framing import FramedFormatter
 from .typed_errors import typed_event
 
 
-class TypedStreamFormatter(Formatter):
+class TypedStreamFormatter(FramedFormatter):
     """An event for each token, which subclasses make in `_event`.
 
     Args:
         headers: further response headers.
     """
 
-    stream = True
-    keep_alive = SSE_KEEP_ALIVE
-
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self.headers = {"content-type": SSE, **SSE_HEADERS, **headers}
+        super().__init__("sse", headers)
 
     def push(self, delta: Delta) -> bytes:
         last = len(delta.tokens) - 1
         return b"".join(
-            encode_sse(self._event(token, delta.finish if position == last else None))
+            self._encode(self._event(token, delta.finish if position == last else None))
             for position, token in enumerate(delta.tokens)
         )
 

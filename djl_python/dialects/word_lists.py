@@ -1,7 +1,7 @@
-"""Limits on the texts that are searched for in an answer: stop sequences and banned words.
+"""Limits on what is searched for in an answer: stop sequences, banned words, stop and biased token ids.
 
-Runs in the worker. Every text is searched for at every token, and the matchers are built before the first token, so
-that lists without a limit would take time from other requests.
+Runs in the worker. Every entry is searched for at every token, and matchers are built before the first token, or sent
+to the engine with each sequence, so that lists without a limit would take time from other requests.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 #: Limits of one list: characters of all its texts, and number of texts.
 MAX_CHARS: Final = 32_768
 MAX_WORDS: Final = 1_024
+MAX_TOKEN_IDS: Final = 1_024
 
 
 def excess(words: Collection[str]) -> str:
@@ -21,3 +22,9 @@ def excess(words: Collection[str]) -> str:
     if (chars := sum(map(len, words))) > MAX_CHARS:
         return f"expected at most {MAX_CHARS} characters together, got {chars}"
     return ""
+
+
+def excess_ids(token_ids: Collection[int]) -> str:
+    """The same for a list of token ids."""
+    count = len(token_ids)
+    return f"expected at most {MAX_TOKEN_IDS} token ids, got {count}" if count > MAX_TOKEN_IDS else ""

@@ -5,7 +5,6 @@ Runs in the front end. That own shape is that of DJL's front end, including the 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -15,11 +14,12 @@ from ..config import ModelConfig
 from ..dialects.base import Answer, Dialect, retry_header
 from ..dialects.djl_errors import djl_error
 from ..errors import ServingError
+from ..json_framing import encode_json
 
 
 def front_end_error(error: ServingError) -> Answer:
     """`error` in the front end's own shape: `{"code", "type", "message"}`, indented."""
-    return Answer(error.status, pretty_json(msgspec.structs.asdict(djl_error(error))))
+    return Answer(error.status, pretty_json(djl_error(error)))
 
 
 def error_answer(
@@ -34,7 +34,7 @@ def error_answer(
 
 def pretty_json(value: object) -> bytes:
     """`value` as JSON in the layout of DJL's front end."""
-    return json.dumps(value, indent=2).encode() + b"\n"
+    return msgspec.json.format(encode_json(value), indent=2) + b"\n"
 
 
 def reason(status: int) -> str:

@@ -17,7 +17,7 @@ from tornado.httpserver import HTTPServer
 from ..config import ServerConfig
 from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
 from ..dialects.openapi import TEXT, openapi
-from ..output_formatter import JSON
+from ..json_framing import JSON
 from .answers import pretty_json
 from .bodies import Bodies
 from .exchange import MAX_DISCARDED_BYTES, Exchange

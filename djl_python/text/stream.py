@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
 from .detokenizer import detokenizer
-from .stop import StopMatcher
+from .stop import StopMatcher, StopSequences
 from .tokenizer import Tokenizer
 
 
@@ -20,6 +20,7 @@ class TextStream:
 
     Args:
         request: `text` and `sampling` are used; `sampling.seed` is reported if the request samples.
+        stops: its compiled stop sequences; None if it has none.
         prompt_ids: the ids that the engine was given.
         prompt: the same as text.
         prefill: the prompt's tokens, if another sequence of the same prompt has them already.
@@ -32,6 +33,7 @@ class TextStream:
         self,
         tokenizer: Tokenizer,
         request: GenerateRequest,
+        stops: StopSequences | None,
         prompt_ids: Sequence[int],
         prompt: str,
         prefill: tuple[Token, ...] = (),
@@ -42,7 +44,7 @@ class TextStream:
         self._prompt_ids = prompt_ids
         self._prompt = prompt
         self._detokenizer = detokenizer(tokenizer, prompt_ids, request.text)
-        self._matcher = StopMatcher(request.text.stop_sequences) if request.text.stop_sequences else None
+        self._matcher = None if stops is None else StopMatcher(stops)
         self._held: list[Token] = []
         self._texts: list[str] = []
         self._count = 0

@@ -11,6 +11,7 @@ import socket
 import sys
 
 from .. import event_loop
+from ..csv_reading import allow_long_cells
 from ..processes import begin_child
 from . import EXIT_STOPPED
 from .service import Service
@@ -29,6 +30,7 @@ async def _serve(sock: socket.socket) -> None:
 
 def main() -> None:
     """Serve until told to stop."""
+    allow_long_cells()
     event_loop.run_undisturbed(_serve(begin_child("worker", "A model's worker process.")))
 
 

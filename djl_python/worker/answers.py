@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..errors import HandlerError
 from ..handler import Reply
 from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
-from ..output_formatter import JSON, encode_json
+from ..json_framing import JSON, encode_json
 from ..outputs import Output, concatenate, encode_item, item_content_type
 
 #: How long a stream may keep the event loop to itself.

@@ -13,7 +13,8 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ..batching import DynamicBatcher, is_split, join, split
+from ..batch_parts import is_split, join, split
+from ..batching import DynamicBatcher
 from ..config import ModelConfig
 from ..errors import HandlerError, ModelLoadError, PayloadError
 from ..handler import Context, Handler, Metrics, Reply

@@ -141,6 +141,40 @@ def test_a_chat_is_its_template_gone_on_with(plain: RunningServer) -> None:
     assert texts(plain, {"chat": ("/generate", GENERATE | {"inputs": written}, whole)})["chat"] == said
 
 
+#: What a greedy request has no use for.
+IN_VAIN: dict[str, Any] = {"temperature": 0.7, "top_k": 1, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.5, "seed": 3}
+
+
+def in_vain(*but: str) -> dict[str, Any]:
+    return {name: value for name, value in IN_VAIN.items() if name not in but}
+
+
+@pytest.mark.parametrize(
+    ("name", "greedy", "ignored"),
+    [
+        ("LMI", {}, in_vain()),
+        ("LMI stream", {}, in_vain()),
+        ("LMI chat", {"top_p": 0}, in_vain("top_p")),
+        ("OpenAI", {"temperature": 0}, in_vain("temperature")),
+        ("OpenAI", {"top_p": 0}, in_vain("top_p")),
+        ("OpenAI chat", {"temperature": 0}, in_vain("temperature")),
+        ("TGI", {}, {"seed": 3}),  # whatever else is given switches sampling on
+        ("TGI stream, or MindIE", {"do_sample": False}, in_vain("min_p", "typical_p")),
+        ("Triton", {"do_sample": False}, in_vain("typical_p", "top_k")),  # a top_k of 1 is what is done
+        ("Triton infer", {"temperature": 0}, in_vain("temperature", "typical_p", "top_k")),
+    ],
+)
+def test_what_steers_a_draw_is_named_where_there_is_none(
+    plain: RunningServer, strict: RunningServer, name: str, greedy: dict[str, Any], ignored: dict[str, Any]
+) -> None:
+    server = strict if name.endswith("MindIE") else plain
+    path, body, read = (PROMPTED | CHATTED)[name]
+    answer = post(server, path, with_parameters(body, greedy | ignored))
+    assert answer.status_code == 200, answer.text
+    assert set(answer.headers["x-ignored-parameters"].split(",")) == set(ignored)
+    assert read(objects(answer)) == read(objects(post(server, path, body)))
+
+
 HUGE = 1 << 64
 SAMPLED = {"temperature": 1, "top_k": HUGE}
 TOO_LONG = ["x" * 20_000, "y" * 20_000]
@@ -187,6 +221,45 @@ def test_texts_to_look_for_are_limited(plain: RunningServer, path: str, body: An
         many = {fields[-1]: TOO_MANY}
         refused = post(plain, path, {**body, **many} if beside else with_parameters(body, many))
         assert "expected at most 1024 texts, got 2000" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/invocations", GENERATE), ("/v1/completions", COMPLETE), ("/v1/chat/completions", CHAT)]
+)
+def test_token_ids_to_look_for_are_limited(plain: RunningServer, path: str, body: Any) -> None:
+    fields: dict[str, Any] = {"stop_token_ids": [7] * 1_025}
+    if path != "/invocations":
+        fields["logit_bias"] = {str(number): 1 for number in range(1_025)}
+    for field, value in fields.items():
+        refused = post(plain, path, with_parameters(body, {field: value}))
+        assert refused.status_code in (400, 424), refused.text
+        assert f"{field}: expected at most 1024 token ids, got 1025" in refused.text
+
+
+def test_texts_that_each_prompt_has_of_its_own_are_limited_together(plain: RunningServer) -> None:
+    for field in ("stop", "bad_words"):
+        own = {"name": field, "shape": [2], "datatype": "BYTES", "data": TOO_LONG}
+        refused = post(plain, "/v2/models/demo/infer", {"inputs": [*prompts(2)["inputs"], own]})
+        assert refused.status_code == 400
+        assert f"{field}: expected at most 32768 characters together, got 40000" in refused.text
+
+
+def prompts(count: int) -> Any:
+    return {"inputs": [{"name": "text_input", "shape": [count], "datatype": "BYTES", "data": ["a"] * count}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 1_025}),
+        ("/v1/completions", {"prompt": ["a"] * 9, "n": 128}),
+        ("/v2/models/demo/infer", prompts(1_025)),
+    ],
+)
+def test_sequences_are_limited(plain: RunningServer, path: str, body: Any) -> None:
+    refused = post(plain, path, body)
+    assert refused.status_code == 400
+    assert "expected at most 1024 sequences together, got " in refused.text
 
 
 # ------------------------------------------------------------------------------------------------ errors

@@ -65,7 +65,7 @@ def test_every_field() -> None:
             "repetition_penalty": 1.1,
             "ignore_eos": True,
             "min_tokens": 2,
-            "stop_token_ids": [1, 2],
+            "stop_token_ids": [1, 2, 1],
             "bad_words": ["no"],
             "truncate_prompt_tokens": 100,
             "skip_special_tokens": False,

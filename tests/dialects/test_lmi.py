@@ -13,6 +13,7 @@ from djl_python.config import ModelConfig, Options
 from djl_python.dialects import all_dialects, dialect
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
+from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
@@ -182,7 +183,6 @@ def test_sse() -> None:
     parsed = parse({"inputs": "What?", "stream": True}, output_formatter="sse")
     content_type, steps = answer(parsed)
     assert content_type == "text/event-stream"
-    assert parsed.formatter.headers["cache-control"] == "no-cache"
     assert events(b"".join(steps))[0] == {"token": LMI_TOKENS[0]}
 
 
@@ -411,6 +411,23 @@ def test_an_error_ends_a_stream() -> None:
     assert events(LMI.stream_error(error, tgi.headers, model(tgi_compat=True))) == [{**tgi_line, "index": 0}]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.HandlerError("no"),
+        errors.GenerationError("no"),
+        errors.UnavailableError("no"),
+        errors.OverloadedError("no"),
+        errors.ParameterError("no"),
+        errors.ServingError("no"),
+    ],
+)
+def test_errors_have_tgis_kinds(error: errors.ServingError) -> None:
+    tgi = model(tgi_compat=True)
+    (line,) = events(LMI.stream_error(error, {"content-type": "text/event-stream"}, tgi))
+    assert line["error_type"] == json.loads(TgiDialect().error(error, tgi).body)["error_type"]
+
+
 def test_a_handler_that_fails() -> None:
     answered = LMI.error(errors.HandlerError("ZeroDivisionError: division by zero"), model(), inputs=inputs({}))
     assert answered.status == 424
@@ -468,6 +485,8 @@ def test_what_the_front_end_refuses_as_tgis_clients_read_it(error: errors.Servin
 
 def test_only_a_stream_of_objects_ends_with_one() -> None:
     error = errors.GenerationError("no")
-    assert LMI.last_words(error, {"content-type": "text/event-stream; charset=utf-8"})
-    for kind in ("application/octet-stream", "text/csv", "text/plain; charset=utf-8"):
+    for kind in ("text/event-stream; charset=utf-8", "application/jsonlines", "application/x-ndjson"):
+        assert LMI.last_words(error, {"content-type": kind})
+    for kind in ("application/json", "application/octet-stream", "text/csv", "text/plain; charset=utf-8"):
         assert LMI.last_words(error, {"content-type": kind}) is None
+    assert LMI.last_words(error, {}) is None

@@ -108,7 +108,15 @@ def test_what_has_no_place_is_named() -> None:
         ({"inputs": []}, "inputs: expected a string or an array of strings, got an empty one"),
         ({"inputs": ["a", 1]}, "inputs[1]: expected a non-empty string, got 1"),
         ({"inputs": ["a", ""]}, "inputs[1]: expected a non-empty string, got an empty one"),
-        ({"inputs": ["a"] * 129}, "inputs: expected at most 128 sequences together, got 129 prompts with 1 each"),
+        ({"inputs": ["a"] * 1025}, "inputs: expected at most 1024 sequences together, got 1025 prompts"),
+        (
+            {"inputs": ["a"] * 9, "parameters": {"best_of": 128}},
+            "inputs: expected at most 1024 sequences together, got 9 prompts with 128 each",
+        ),
+        (
+            {"inputs": ["a"] * 2, "parameters": {"num_beams": 65}},
+            "inputs: expected at most 128 sequences together, got 2 prompts with 65 each",
+        ),
         (
             {"inputs": ["a"], "parameters": {"top_k": "x"}},
             'parameters.top_k: expected an integer >= -1 (-1 and 0: off), got "x"',

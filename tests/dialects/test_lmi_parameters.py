@@ -45,7 +45,7 @@ def test_defaults() -> None:
         ({"min_length": 3}, {"min_new_tokens": 3}),
         ({"ignore_eos_token": True}, {"ignore_eos": True}),
         ({"ignore_eos": True}, {"ignore_eos": True}),
-        ({"stop_token_ids": [1, 2]}, {"stop_token_ids": (1, 2)}),
+        ({"stop_token_ids": [1, 2, 1]}, {"stop_token_ids": (1, 2)}),
         ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
         ({"presence_penalty": -2, "frequency_penalty": 2}, {"presence_penalty": -2.0, "frequency_penalty": 2.0}),
         ({"logprobs": 3}, {"top_logprobs": 3}),

@@ -242,7 +242,6 @@ def test_headers() -> None:
     stream = parse("generate_stream", {"inputs": "What?"}, compute_type="gpu+optimized").formatter.headers
     assert stream["x-compute-type"] == "gpu+optimized"
     assert stream["x-compute-characters"] == "5"
-    assert stream["x-accel-buffering"] == "no"
 
 
 # ------------------------------------------------------------------------------------------------ parameters

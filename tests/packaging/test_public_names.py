@@ -6,6 +6,7 @@ import inspect
 
 import djl_python
 import djl_python.handler
+import djl_python.output_formatter
 
 
 def test_package_exports() -> None:
@@ -20,3 +21,9 @@ def test_what_handlers_are_written_against() -> None:
         if inspect.isclass(found) and found.__module__ == "djl_python.handler"
     }
     assert public == {"Context", "Handler", "Metrics", "Reply"}
+
+
+def test_what_output_formatters_are_written_with() -> None:
+    types = {"RequestInput", "RequestOutput", "Sequence", "TextGenerationOutput", "TextInput", "Token"}
+    assert types | {"output_formatter"} <= set(djl_python.output_formatter.__all__)
+    assert all(hasattr(djl_python.output_formatter, name) for name in djl_python.output_formatter.__all__)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from djl_python.text.stop import StopMatcher
+from djl_python.text.stop import StopMatcher, StopSequences
 
 
 def obvious(text: str, stops: list[str]) -> tuple[int, int] | None:
@@ -27,7 +27,7 @@ def test_random_texts_in_random_pieces(seed: int) -> None:
     draw = random.Random(seed)
     stops = ["".join(draw.choices("abc", k=draw.randint(1, 5))) for _ in range(draw.randint(1, 4))]
     text = "".join(draw.choices("abcx", k=40))
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(StopSequences(stops))
     read = 0
     while read < len(text):
         piece = text[read : read + draw.randint(0, 6)]
@@ -42,21 +42,30 @@ def test_random_texts_in_random_pieces(seed: int) -> None:
 
 
 def test_a_match_that_is_let_pass_can_be_part_of_a_later_one() -> None:
-    matcher = StopMatcher(["aa", "aab"])
+    matcher = StopMatcher(StopSequences(["aa", "aab"]))
     assert matcher.feed("aa", honoured=False) is None
     assert matcher.held == 2  # "aab" may still come
     assert matcher.feed("b") == (-2, 1)
 
 
 def test_a_leaf_that_is_let_pass_is_not_held() -> None:
-    matcher = StopMatcher(["END"])
+    matcher = StopMatcher(StopSequences(["END"]))
     assert matcher.feed("END", honoured=False) is None
     assert matcher.held == 0
 
 
 def test_many_long_stop_sequences_cost_no_more() -> None:
     stops = ["x" * 999 + str(i) for i in range(100)]
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(StopSequences(stops))
     assert matcher.feed("x" * 5000) is None
     assert matcher.held == 999
     assert matcher.feed("7") == (-999, 1)
+
+
+def test_those_who_look_for_the_same_do_not_disturb_each_other() -> None:
+    stops = StopSequences(["END"])
+    one, other = StopMatcher(stops), StopMatcher(stops)
+    assert one.feed("EN") is None
+    assert (one.held, other.held) == (2, 0)
+    assert other.feed("D") is None
+    assert one.feed("D") == (-2, 1)

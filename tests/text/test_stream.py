@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
@@ -28,7 +29,8 @@ def run(
         sampling=SamplingParams(max_new_tokens=len(ids), min_new_tokens=min_new_tokens, do_sample=do_sample, seed=7),
         text=TextOptions(**options),
     )
-    stream = TextStream(tokenizer, request, tokenizer.encode(prompt), prompt)
+    stops = StopSequences(request.text.stop_sequences) if request.text.stop_sequences else None
+    stream = TextStream(tokenizer, request, stops, tokenizer.encode(prompt), prompt)
     tokens: list[Token] = []
     seen: list[str] = []
     for position, token_id in enumerate(ids, 1):
@@ -162,7 +164,7 @@ def test_alternatives_and_prompt_tokens(loaded: dict[str, Tokenizer]) -> None:
     prompt = "hello wörld"
     ids = tokenizer.encode(prompt)
     request = GenerateRequest(prompt=prompt, sampling=SamplingParams(max_new_tokens=1))
-    stream = TextStream(tokenizer, request, ids, prompt)
+    stream = TextStream(tokenizer, request, None, ids, prompt)
     end = tokenizer.token_to_id("<|end|>")
     assert end is not None
     event = TokenEvent(
@@ -192,6 +194,6 @@ def test_logprobs_add_up_with_those_of_held_tokens(plain: Tokenizer) -> None:
 def test_prompt_tokens_that_a_sibling_has(plain: Tokenizer) -> None:
     known = (Token(1, "x", None),)
     request = GenerateRequest(prompt="x", sampling=SamplingParams(max_new_tokens=1))
-    stream = TextStream(plain, request, plain.encode("x"), "x", known)
+    stream = TextStream(plain, request, None, plain.encode("x"), "x", known)
     _, finish = stream.push(TokenEvent(1, plain.encode("a")[0], finish=FinishReason.LENGTH))
     assert finish is not None and finish.prefill == known

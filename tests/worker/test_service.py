@@ -60,6 +60,22 @@ async def test_starts_without_torch(loaded: Loader) -> None:
     assert (await front.call(b"x")).json == []
 
 
+async def test_a_cell_of_a_csv_body_may_be_long(loaded: Loader) -> None:
+    front = await loaded(
+        """
+        from djl_python import Output
+        from djl_python.encode_decode import decode
+        def handle(inputs):
+            if inputs.is_empty():
+                return None
+            cells = decode(inputs, inputs.get_property("content-type"))["inputs"]
+            return Output().add_as_json([len(cell) for cell in cells])
+        """
+    )
+    answer = await front.call(b"inputs\n" + b"a" * 140_000, headers={"content-type": "text/csv"})
+    assert (answer.status, answer.json) == (200, [140_000])
+
+
 async def test_async_handler_answers_many_at_once(loaded: Loader) -> None:
     front = await loaded(
         """

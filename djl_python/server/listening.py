@@ -16,6 +16,7 @@ from ..config import Address
 from ..errors import ConfigError
 
 try:
+    import fcntl
     import resource
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
@@ -23,37 +24,47 @@ except ImportError:  # not on Windows
 BACKLOG = 1024
 
 
-def bind(address: Address) -> list[socket.socket]:
-    """Sockets bound to `address`, not listening yet; port 0 becomes a free one, the same for all of them.
+class Listener:
+    """The sockets of one address, bound and not listening yet; port 0 becomes a free one, the same for all of them.
 
     Raises:
         ConfigError: the address is in use, not ours, or not allowed.
+
+    Attributes:
+        address: where clients find the server, with the port that was chosen.
     """
-    try:
-        return [_bind_unix(Path(address.unix_path))] if address.unix_path else _bind_tcp(address)
-    except OSError as exc:
-        raise _refusal(address, exc) from exc
 
+    def __init__(self, address: Address) -> None:
+        self._unix: _UnixPath | None = None
+        try:
+            if address.unix_path:
+                self._unix = _UnixPath(Path(address.unix_path))
+                self.sockets = [self._unix.socket]
+                self.address = address
+            else:
+                self.sockets = _bind_tcp(address)
+                self.address = Address(address.host, self.sockets[0].getsockname()[1])
+        except OSError as exc:
+            raise _refusal(address, exc) from exc
 
-def bound_address(sockets: list[socket.socket], wanted: Address) -> Address:
-    """Where clients find the server: `wanted`, with the port that was chosen."""
-    if wanted.unix_path:
-        return wanted
-    return Address(wanted.host, sockets[0].getsockname()[1])
+    def listen(self) -> None:
+        """Let clients in.
 
+        Raises:
+            ConfigError: another server, which was bound at the same time, listens already.
+        """
+        try:
+            for sock in self.sockets:
+                sock.listen(BACKLOG)
+        except OSError as exc:
+            raise _refusal(self.address, exc) from exc
 
-def listen(sockets: list[socket.socket]) -> None:
-    """Let clients in.
-
-    Raises:
-        ConfigError: another server, which was bound at the same time, listens already.
-    """
-    try:
-        for sock in sockets:
-            sock.listen(BACKLOG)
-    except OSError as exc:
-        name = sock.getsockname()
-        raise _refusal(Address(unix_path=name) if isinstance(name, str) else Address(*name[:2]), exc) from exc
+    def close(self) -> None:
+        """Give the address up, as soon as no more clients are let in: a successor may take it. Twice does nothing."""
+        _close(self.sockets)
+        if self._unix is not None:
+            self._unix.give_up()
+            self._unix = None
 
 
 def allow_descriptors() -> None:
@@ -96,17 +107,61 @@ def _bind_tcp(address: Address) -> list[socket.socket]:
     return sockets
 
 
-def _bind_unix(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-        path.unlink()  # of a server that was killed
-    try:
-        sock.bind(os.fspath(path))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+class _UnixPath:
+    """A socket at a path, and a locked file beside it that says whose the path is until it is given up.
+
+    A socket alone does not tell: the file of a server that was killed looks like that of one that does not listen yet.
+    The kernel takes the lock off when its process ends, whichever way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = Path(f"{path}.lock")
+        self._lock = _locked(self._lock_path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        try:
+            if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+                path.unlink()  # of a server that was killed
+            self.socket.bind(os.fspath(path))
+        except OSError:
+            self.socket.close()
+            self._unlock()
+            raise
+        self._status = path.stat()
+
+    def give_up(self) -> None:
+        """Remove the socket, unless somebody has put another in its place, and let go of the path."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), self._status):
+                self._path.unlink()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self._lock_path.unlink(missing_ok=True)  # while it is locked: nobody else removes it
+        os.close(self._lock)
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a file that is locked until it is closed; made if need be.
+
+    Raises:
+        OSError: EADDRINUSE where another process has the lock.
+    """
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    return lock
+        except BlockingIOError as exc:
+            os.close(lock)
+            raise OSError(errno.EADDRINUSE, "locked") from exc
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)  # its owner removed it just after it was opened here: it guards nothing
 
 
 def _answers(path: Path) -> bool:

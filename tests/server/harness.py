@@ -16,7 +16,7 @@ from djl_python.config import ModelConfig, Options, ServerConfig, ServingSetting
 from djl_python.dialects import all_dialects
 from djl_python.dialects.base import Dialect
 from djl_python.server.app import FrontEnd
-from djl_python.server.listening import bind, listen
+from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
 from djl_python.server.served_model import Health, ServedModel
@@ -105,11 +105,11 @@ async def running(
         models.add(model)
         served[f"{one.name}:{one.version}"] = model
         model.start()
-    sockets = bind(config.inference_address)
-    listen(sockets)
+    listener = Listener(config.inference_address)
+    listener.listen()
     http = front_end.http_server()
-    http.add_sockets(sockets)
-    port = sockets[0].getsockname()[1]
+    http.add_sockets(listener.sockets)
+    port = listener.address.port
     try:
         if wait:
             await asyncio.gather(*(wait_ready(model) for model in served.values()))

@@ -48,7 +48,11 @@ class Reply(Protocol):
 
 
 class Metrics(Protocol):
-    """Where a handler counts. Names are those of `djl_python.server.metrics`."""
+    """Where a handler counts. Names are those of `djl_python.server.metrics`.
+
+    A wrong name or number raises TypeError or ValueError here: a counter can't shrink, and no sum can have infinity or
+    NaN in it.
+    """
 
     def count(self, name: str, amount: float = 1) -> None: ...
 
@@ -62,7 +66,8 @@ class Context:
     """What a handler is told when it loads.
 
     `properties` is what DJL's `Input.get_properties()` gives: every key of serving.properties and OPTION_*, without
-    the `option.` prefix, as strings. `progress(what, done, total)` shows on the server's start-up lines.
+    the `option.` prefix, as strings. `progress(what, done, total)` shows on the server's start-up lines;
+    `done` and `total` are integers.
     `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one starts.
     `await run(owners, function, *args, **kwargs)` calls a synchronous function of the user's, in the one thread that
     the worker has for them. `owners` are the Inputs of the calls it is for: where it does not come back when the time

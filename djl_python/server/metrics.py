@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -138,7 +139,7 @@ class Metrics:
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
         self.registry.register(TgiMetrics({**self.counters, **self.gauges, **self.histograms}))
-        self._unknown: set[str] = set()
+        self._warned: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """The part of one model."""
@@ -153,11 +154,11 @@ class Metrics:
         """The body of /metrics; its type is `CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
-    def warn_unknown(self, name: str) -> None:
-        """Say once that a worker reports what nobody declared."""
-        if name not in self._unknown:
-            self._unknown.add(name)
-            log.warning("a worker reports the metric %r, which is not in the table: ignored", name)
+    def warn(self, name: str, problem: str) -> None:
+        """Say once of a metric that what a worker reports of it can't be taken over."""
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning("a worker's metric %r %s: left out", name, problem)
 
 
 class ModelMetrics:
@@ -190,7 +191,7 @@ class ModelMetrics:
             self._metrics.gauges["workers"].labels(*self._labels, state).set(number)
 
     def apply(self, worker: str, report: Report) -> None:
-        """Take over what a worker reports."""
+        """Take over what a worker reports; what can't be is logged and left out."""
         for name, value in report.gauges.items():
             if self._reported(name, Kind.GAUGE):
                 self._metrics.gauges[name].labels(*self._labels, worker).set(value)
@@ -198,19 +199,18 @@ class ModelMetrics:
         if used is not None and total:
             self._metrics.gauges["kv_cache_usage_ratio"].labels(*self._labels, worker).set(used / total)
         for name, amount in report.counts.items():
-            if (counter := self._counters.get(name)) is None:
-                if not self._reported(name, Kind.COUNTER):
-                    continue
-                counter = self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
-            counter.inc(amount)
+            if not 0 <= amount < math.inf:
+                self._metrics.warn(name, f"grows by {amount}, which no counter can")
+            elif (counter := self._counter(name)) is not None:
+                counter.inc(amount)
         for name, values in report.observations.items():
-            if (histogram := self._histograms.get(name)) is None:
-                if not self._reported(name, Kind.HISTOGRAM):
-                    continue
-                histogram = self._metrics.histograms[name].labels(*self._report_labels(name))
-                self._histograms[name] = histogram
+            if (histogram := self._histogram(name)) is None:
+                continue
             for value in values:
-                histogram.observe(value)
+                if math.isfinite(value):
+                    histogram.observe(value)
+                else:
+                    self._metrics.warn(name, f"has the observation {value}")
 
     def worker_came(self, worker: str) -> None:
         """There is a worker of this name, or one more."""
@@ -227,12 +227,24 @@ class ModelMetrics:
                 with contextlib.suppress(KeyError):
                     self._metrics.gauges[spec.name].remove(*self._labels, worker)
 
+    def _counter(self, name: str) -> Counter | None:
+        """A counter of this model's that workers may report."""
+        if name not in self._counters and self._reported(name, Kind.COUNTER):
+            self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
+        return self._counters.get(name)
+
+    def _histogram(self, name: str) -> Histogram | None:
+        """A histogram of this model's that workers may report."""
+        if name not in self._histograms and self._reported(name, Kind.HISTOGRAM):
+            self._histograms[name] = self._metrics.histograms[name].labels(*self._report_labels(name))
+        return self._histograms.get(name)
+
     def _reported(self, name: str, kind: Kind) -> bool:
         if name in _COUNTED_ALREADY:
             return False
         spec = _BY_NAME.get(name)
         if spec is None or spec.kind is not kind or not spec.reported:
-            self._metrics.warn_unknown(name)
+            self._metrics.warn(name, "is not in the table")
             return False
         return True
 

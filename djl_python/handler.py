@@ -38,6 +38,10 @@ class Reply(Protocol):
         """Send a piece of the body. Pieces written in one turn of the event loop share a frame."""
         ...
 
+    def keep_alive(self, data: bytes) -> None:
+        """Send a piece of the body that says nothing, so that a quiet connection stays open. It is no progress."""
+        ...
+
     async def drain(self) -> None:
         """Wait while the client has megabytes to read. Without it, who writes faster than is read is cut off."""
         ...

@@ -103,12 +103,14 @@ class Start(Message, frozen=True):
 class Chunk(Message, frozen=True):
     """Bytes of the response body; `last` ends it. The front end never looks inside.
 
-    The last one of a call that was cancelled is empty, and says that the worker has let go of it.
+    The last one of a call that was cancelled is empty, and says that the worker has let go of it. `keep_alive`: it says
+    nothing to the client, and is no progress.
     """
 
     id: int
     data: bytes
     last: bool
+    keep_alive: bool = False
 
 
 class Break(Message, frozen=True):

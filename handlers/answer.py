@@ -58,7 +58,8 @@ class Answer:
         elif self.streams:
             self._start()
             if data:
-                self._write(data)
+                self._reply.write(data)
+                self._wrote_s = self._loop.time()
 
     async def wait(self) -> None:
         """Until the end, keeping a quiet stream alive.
@@ -80,16 +81,13 @@ class Answer:
         if not self._reply.started:
             self._reply.start(200, self._formatter.headers)
 
-    def _write(self, data: bytes) -> None:
-        self._reply.write(data)
-        self._wrote_s = self._loop.time()
-
     def _keep_alive(self) -> None:
         """One timer for the whole stream: it looks when the last piece left, pieces do not move it."""
         with self:
             if self._wrote_s + self._keep_alive_s <= self._loop.time():
                 self._start()
-                self._write(self._formatter.keep_alive)
+                self._reply.keep_alive(self._formatter.keep_alive)
+                self._wrote_s = self._loop.time()
             self._timer = self._loop.call_at(self._wrote_s + self._keep_alive_s, self._keep_alive)
 
     def __enter__(self) -> None:

@@ -71,6 +71,7 @@ class Flight:
 
     Attributes:
         query: it generates nothing.
+        heard_at: when its answer last made progress, in the loop's time.
         beside: it takes no place among the calls of its worker.
     """
 

@@ -77,6 +77,13 @@ class ChannelReply:
             self._channel.send(Chunk(self._id, data, False))
             self._unread_bytes += len(data)
 
+    def keep_alive(self, data: bytes) -> None:
+        """Send a piece that says nothing: the connection is in use, and predict_timeout runs on. Raises as `write`."""
+        if not self.finished:
+            self._check(data)
+            self._channel.send(Chunk(self._id, data, False, keep_alive=True))
+            self._unread_bytes += len(data)
+
     async def drain(self) -> None:
         """Wait until the client has taken all but `MAX_UNREAD_BYTES` of what was written."""
         while self._unread_bytes > MAX_UNREAD_BYTES and not self.finished:

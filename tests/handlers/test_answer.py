@@ -16,15 +16,15 @@ FINISH = Finish(reason=FinishReason.EOS, text="", prompt="", prompt_tokens=1, ge
 
 
 class Reply(FakeReply):
-    """Tells when something is written."""
+    """Tells when it is kept alive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = asyncio.Event()
+        self.kept_alive = asyncio.Event()
 
-    def write(self, data: bytes) -> None:
-        super().write(data)
-        self.written.set()
+    def keep_alive(self, data: bytes) -> None:
+        super().keep_alive(data)
+        self.kept_alive.set()
 
 
 async def test_a_quiet_stream_is_kept_alive() -> None:
@@ -32,8 +32,8 @@ async def test_a_quiet_stream_is_kept_alive() -> None:
     answer = Answer(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
     waiting = asyncio.create_task(answer.wait())
     for _ in range(3):
-        reply.written.clear()
-        await reply.written.wait()
+        reply.kept_alive.clear()
+        await reply.kept_alive.wait()
     assert reply.status == 200
     assert reply.body == b"still here\n" * 3
     answer.push(Delta(text="x", finish=FINISH))

@@ -81,6 +81,19 @@ async def test_reply_in_one_frame() -> None:
     await ends.close()
 
 
+async def test_a_piece_that_keeps_alive_says_so() -> None:
+    ends = Ends()
+    reply = ChannelReply(await ends.open(), 5, "r")
+    with pytest.raises(RuntimeError, match="must be started"):
+        reply.keep_alive(b":")
+    reply.start(200, {})
+    reply.keep_alive(b":")
+    reply.finish()
+    reply.keep_alive(b"ignored")
+    assert (await ends.frame())[1:] == [Chunk(5, b":", False, keep_alive=True), Chunk(5, b"", True)]
+    await ends.close()
+
+
 async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     ends = Ends()
     channel = await ends.open()

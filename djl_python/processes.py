@@ -1,9 +1,10 @@
 """Spawning a child process of ours with a socket to it, and what such a child does first.
 
 Runs in the front end (spawns workers), the worker (spawns its engine) and in both kinds of child. Children are
-spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair, and log from the level
-that their parent logs from. Whoever dies, the other side sees the socket close; the kernel's parent-death signal is a
-second rope for a child that does not look.
+spawned, never forked: they begin as `python -P -m <module> --fd N` with one end of a socket pair, and log from the
+level that their parent logs from. They run in the model's directory, where a file may be named like a library: -P keeps
+that off the path of imports, until the user's code is imported. Whoever dies, the other side sees the socket close;
+the kernel's parent-death signal is a second rope for a child that does not look.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ async def spawn(
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 executable,
+                "-P",
                 "-m",
                 module,
                 "--fd",

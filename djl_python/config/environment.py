@@ -93,8 +93,9 @@ def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -
 def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a model's workers.
 
-    The server's own, `option.env` over it, PYTHONPATH with the model directory at its end, and output unbuffered, so
-    that a handler's prints are in the log when they are made. DJL_OFFLINE also keeps the hub client offline.
+    The server's own, `option.env` over it, and output unbuffered, so that a handler's prints are in the log when they
+    are made. DJL_OFFLINE also keeps the hub client offline. Unlike DJL's, PYTHONPATH does not have the model directory:
+    it would come before the standard library, of which a file of the model's may have the name.
     """
     environment = {"PYTHONUNBUFFERED": "1", **environ}
     if environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1"):
@@ -103,7 +104,4 @@ def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.envi
         name, equals, value = pair.strip().partition("=")
         if equals:
             environment[name.strip()] = value
-    if config.path:
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, config.path] if config.path not in paths else paths)
     return environment

@@ -63,16 +63,17 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
         ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
         ConfigError: a module:attribute that does not exist.
     """
+    place = locate(config)
+    built_in = None
+    if not place.file and not place.module:  # before files of the model directory can be taken for what it imports
+        built_in = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
     if config.path:
         put_on_path(Path(config.path))
-    place = locate(config)
     if place.file:
         module = load_user_module(config.path, place.file)
         target = _attribute(module, place.attribute) if place.attribute else _from_module(module, config)
-    elif place.module:
-        target = _from_import(place, config)
     else:
-        target = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
+        target = built_in or _from_import(place, config)
     return _as_handler(target, config, thread)
 
 

@@ -22,7 +22,8 @@ from djl_python.server.models import Models
 from djl_python.server.served_model import Health, ServedModel
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
-FAKE_MODULE = "tests.server.fake_worker"
+FAKE_MODULE = "tests.server.fake_worker"  # which workers find in
+ROOT = Path(__file__).parents[2]
 
 
 def model_config(
@@ -37,7 +38,7 @@ def model_config(
         name=name,
         version=version,
         serving=ServingSettings(**serving),
-        option=Options(**(option or {})),
+        option=Options(**{"env": f"PYTHONPATH={ROOT}", **(option or {})}),
         properties=properties or {},
     )
 

@@ -118,5 +118,5 @@ async def running(
             yield Site(port, client, front_end, served)
     finally:
         http.stop()
-        await asyncio.gather(*(model.stop() for model in served.values()))
+        await asyncio.gather(*(model.stop() for model in models.staffed))
         await http.close_all_connections()

@@ -27,12 +27,17 @@ _PR_SET_PDEATHSIG: Final = 1
 async def spawn(
     module: str,
     *,
+    log_name: str,
     executable: str = sys.executable,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
     new_session: bool = False,
 ) -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Start `module` as a process; the returned socket is our end."""
+    """Start `module` as a process; the returned socket is our end.
+
+    Args:
+        log_name: the word by which lines in the log are known as its own.
+    """
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -43,8 +48,8 @@ async def spawn(
                 module,
                 "--fd",
                 str(theirs.fileno()),
-                "--log-level",
-                logs.level(),
+                f"--log-level={logs.level()}",
+                f"--log-name={log_name}",
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=cwd,
@@ -69,6 +74,7 @@ def begin_child(name: str, description: str | None) -> socket.socket:
     parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
     parser.add_argument("--log-level", choices=logs.LEVELS, default="info", help="what goes to stderr")
+    parser.add_argument("--log-name", default=name, help="the word for it there")
     arguments = parser.parse_args()
     if sys.platform == "linux":
         parent = os.getppid()
@@ -76,5 +82,5 @@ def begin_child(name: str, description: str | None) -> socket.socket:
         if os.getppid() != parent:  # it died in between
             os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(arguments.log_level, model=name)
+    logs.configure(arguments.log_level, name=arguments.log_name)
     return socket.socket(fileno=arguments.fd)

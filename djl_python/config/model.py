@@ -60,3 +60,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str = ""
     warnings: tuple[str, ...] = ()
     checkpoint: Checkpoint = Checkpoint()
+
+    @property
+    def label(self) -> str:
+        """What people are told of which model it is: its name, and its version if it has one."""
+        return f"{self.name}:{self.version}" if self.version else self.name

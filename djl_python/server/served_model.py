@@ -60,7 +60,7 @@ class ServedModel:
         self.metrics = metrics
         self.worker_module = worker_module
         self.on_progress = on_progress
-        self.log_extra = {"model": config.name}
+        self.log_extra = {"model": config.label}
         self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
         self.replicas = [
             Replica(self, index, replica) for index, replica in enumerate([] if broken else placements(config))

@@ -467,7 +467,7 @@ from djl_python.processes import spawn
 from djl_python.protocol import Load
 
 async def main():
-    process, sock = await spawn("djl_python.worker", new_session=True)
+    process, sock = await spawn("djl_python.worker", log_name="demo/0", new_session=True)
     channel = Channel(lambda m: None, lambda: None)
     await channel.attach(sock)
     channel.send(Load(msgspec.msgpack.encode(ModelConfig(name="demo", path={str(tmp_path)!r}))))

@@ -20,7 +20,7 @@ from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Kind
 from djl_python.dialects.request_body import ignored_header
 from djl_python.engine.client import EngineClient
-from djl_python.errors import ServingError
+from djl_python.errors import GenerationError, ServingError
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.sources import local_path
@@ -143,10 +143,9 @@ class TextGenerationHandler(Handler):
         try:
             call = Call(self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s)
             await generate(call, prompts)
-        except asyncio.CancelledError:
-            metrics.count("aborted_requests")
-            raise
         except ServingError as error:
+            if isinstance(error, GenerationError):  # the front end sees an answer, as any other
+                metrics.count("aborted_requests")
             if not reply.started:
                 raise
             log.warning("request %s failed while it was streaming: %s", inputs.request_id, error.message)

@@ -112,11 +112,15 @@ SPECS: Final = (
     Spec("prompt_tokens", _C, "Tokens of prompts."),
     Spec("generated_tokens", _C, "Tokens generated."),
     Spec("preemptions", _C, "Sequences sent back to wait because the KV cache was full."),
-    _server("aborted_requests", _C, "Requests that ended before their answer was complete.", "reason"),
+    Spec(
+        "aborted_requests",
+        _C,
+        "Requests that ended before their answer was complete.",
+        (*_MODEL, "reason"),
+        report_label="engine_failed",
+    ),
 )
 _BY_NAME: Final = {spec.name: spec for spec in SPECS}
-#: Workers report these too; the front end, which sends the cancellations, has counted them already.
-_COUNTED_ALREADY: Final = frozenset({"aborted_requests"})
 
 
 class Metrics:
@@ -182,7 +186,7 @@ class ModelMetrics:
         ] = {}  # of each name; two while a model is loaded again and its last requests finish
 
     def aborted(self, reason: str) -> None:
-        """A request ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
+        """A request ended early: disconnect, timeout, worker_died, slow_reader, shutdown; workers add engine_failed."""
         self._metrics.counters["aborted_requests"].labels(*self._labels, reason).inc()
 
     def workers(self, counts: dict[str, int]) -> None:
@@ -240,8 +244,6 @@ class ModelMetrics:
         return self._histograms.get(name)
 
     def _reported(self, name: str, kind: Kind) -> bool:
-        if name in _COUNTED_ALREADY:
-            return False
         spec = _BY_NAME.get(name)
         if spec is None or spec.kind is not kind or not spec.reported:
             self._metrics.warn(name, "is not in the table")

@@ -268,6 +268,7 @@ class Service:
 
     def _give_up(self, status: int, reason: str) -> None:
         log.error("model %s: %s; this worker ends", self._config.name, reason)
+        self._metrics.flush()  # after this word the front end does not listen any more
         self._channel.send(Status("failed", reason))
         self._end(status)
 

@@ -65,6 +65,16 @@ def test_what_is_not_in_the_table_is_said_once(caplog: pytest.LogCaptureFixture)
     assert "nonsense" not in metrics.render().decode()
 
 
+def test_requests_that_workers_saw_fail_are_among_those_that_were_aborted() -> None:
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    model.aborted("timeout")
+    model.apply("0", Report(counts={"aborted_requests": 2}))
+    found = samples(metrics)
+    assert found["djl_aborted_requests_total", "m", "timeout", ""] == 1
+    assert found["djl_aborted_requests_total", "m", "engine_failed", ""] == 2
+
+
 @pytest.mark.parametrize("wrong", [-5.0, math.nan, math.inf])
 def test_a_number_that_no_counter_can_have_is_left_out_and_said(wrong: float, caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()

@@ -48,6 +48,7 @@ async def until_answered(session: aiohttp.ClientSession, url: str) -> None:
 async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> None:
     async with aiohttp.ClientSession() as session:
         url = f"{demo.url}/invocations"
+        before = await metrics(session, demo.url)
         streams = [asyncio.create_task(ask(session, url, LONG | {"stream": True})) for _ in range(2)]
         wholes = [asyncio.create_task(ask(session, url, LONG)) for _ in range(2)]
         await until_running(session, demo.url, 4)
@@ -62,6 +63,8 @@ async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> No
                 assert answer.lines[-1]["token"]["id"] == -1
         await until_answered(session, demo.url)
         await until_quiet(session, demo.url)
+        after = await metrics(session, demo.url)
+        assert after["djl_aborted_requests_total"] == before.get("djl_aborted_requests_total", 0) + 4
         assert len(psutil.Process(demo.process.pid).children(recursive=True)) == 2
 
 

@@ -70,8 +70,7 @@ class Answer:
         if not (self.streams and self._formatter.keep_alive):
             await self._done
             return
-        timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
-        self._timer = timer
+        self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
         try:
             await self._done
         finally:

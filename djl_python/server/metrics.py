@@ -181,9 +181,8 @@ class ModelMetrics:
             for name in ("prompt_tokens", "generated_tokens", "preemptions")
         }
         self._histograms: dict[str, Histogram] = {}
-        self._workers: dict[
-            str, int
-        ] = {}  # of each name; two while a model is loaded again and its last requests finish
+        # How many there are of each name: two while a model is loaded again and its last requests finish.
+        self._workers: dict[str, int] = {}
 
     def aborted(self, reason: str) -> None:
         """A request ended early: disconnect, timeout, worker_died, slow_reader, shutdown; workers add engine_failed."""

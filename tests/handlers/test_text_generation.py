@@ -13,8 +13,10 @@ import pytest
 
 from djl_python.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
 from djl_python.handlers.text_generation import TextGenerationHandler
+from djl_python.text.tokenizer import FastBackend
 from djl_python.types import EngineStats
 
+from .conftest import Watch
 from .harness import LIMITS, Served, byte_tokenizer, ids
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -108,11 +110,13 @@ async def test_a_prompt_must_fit(served: Served) -> None:
     await served.answer("x" * 63)
 
 
-async def test_a_very_long_prompt_is_tokenized_off_the_loop(model_dir: Path) -> None:
+async def test_a_very_long_prompt_is_tokenized_off_the_loop(model_dir: Path, watch: Watch) -> None:
     limits = msgspec.structs.replace(LIMITS, max_model_len=1 << 20)
     served = await Served(model_dir, limits).load()
     served.engine.reply_to = lambda prompt: "short"
+    went_on = watch(FastBackend, "encode")
     await served.answer("long " * 10_000)
+    assert went_on == [True]
     assert len(served.engine.prompts[1]) == 50_000
 
 

@@ -74,9 +74,11 @@ class Site:
                 await writer.wait_closed()
 
     async def metric(self, line: str) -> float:
-        """The value of the sample whose name and labels are `line`; 0 if there is none."""
-        text = (await self.client.get("/metrics")).text
-        return sum(float(found.rpartition(" ")[2]) for found in text.splitlines() if found.startswith(line))
+        """The sum of the samples whose names and labels begin with `line`; 0 if a metric of that name has none."""
+        lines = (await self.client.get("/metrics")).text.splitlines()
+        name = line.partition("{")[0]
+        assert any(found.startswith(f"# TYPE {name} ") for found in lines), name
+        return sum(float(found.rpartition(" ")[2]) for found in lines if found.startswith(line))
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:

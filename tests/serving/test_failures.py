@@ -32,7 +32,7 @@ def process(server: RunningServer, module: str) -> psutil.Process:
 
 async def until_running(session: aiohttp.ClientSession, url: str, count: int) -> None:
     async with asyncio.timeout(20):
-        while (await metrics(session, url)).get("djl_running_requests", 0) < count:
+        while (await metrics(session, url))["djl_running_requests"] < count:
             await asyncio.sleep(0.01)
 
 
@@ -64,7 +64,7 @@ async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> No
         await until_answered(session, demo.url)
         await until_quiet(session, demo.url)
         after = await metrics(session, demo.url)
-        assert after["djl_aborted_requests_total"] == before.get("djl_aborted_requests_total", 0) + 4
+        assert after["djl_aborted_requests_total"] == before["djl_aborted_requests_total"] + 4
         assert len(psutil.Process(demo.process.pid).children(recursive=True)) == 2
 
 

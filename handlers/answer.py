@@ -19,7 +19,7 @@ from djl_python.user_errors import contained
 log = logging.getLogger(__name__)
 
 
-class Answer:
+class AnswerWriter:
     """The answer to one call.
 
     It is a context manager without state, for the callbacks of the engine client: what is raised in it fails this

@@ -10,12 +10,12 @@ from djl_python.errors import ParameterError, ServingError, from_kind
 from djl_python.handler import Metrics
 from djl_python.types import Finish, Images, SamplingParams, Timings, TokenEvent
 
-from .answer import Answer
+from .answer import AnswerWriter
 from .step_metrics import StepMetrics
 
 
-class Call:
-    """One call between engine and client.
+class Generation:
+    """The generation for one call, between engine and client.
 
     Args:
         waited_s: how long it waited before it came here.
@@ -25,7 +25,7 @@ class Call:
     def __init__(
         self,
         engine: EngineClient,
-        answer: Answer,
+        answer: AnswerWriter,
         metrics: Metrics,
         steps: StepMetrics,
         *,

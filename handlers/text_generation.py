@@ -27,8 +27,8 @@ from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.types import GenerateRequest
 
-from .answer import Answer
-from .call import Call
+from .answer import AnswerWriter
+from .call import Generation
 from .checks import check, without_effect
 from .generation import generate
 from .image_processor import ImageProcessor
@@ -139,10 +139,12 @@ class TextGenerationHandler(Handler):
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
-        answer = Answer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
+        answer = AnswerWriter(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
         try:
-            call = Call(self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s)
-            await generate(call, prompts)
+            generation = Generation(
+                self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s
+            )
+            await generate(generation, prompts)
         except ServingError as error:
             if isinstance(error, GenerationError):  # the front end sees an answer, as any other
                 metrics.count("aborted_requests")

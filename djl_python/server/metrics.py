@@ -35,7 +35,7 @@ _TOKENS: Final = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32
 _BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """Prometheus' types."""
 
     COUNTER = "counter"
@@ -51,7 +51,7 @@ class Spec:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = _MODEL
     buckets: tuple[float, ...] = ()
@@ -61,20 +61,20 @@ class Spec:
     @property
     def full_name(self) -> str:
         """As it stands in /metrics."""
-        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+        return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
 
 
-def _server(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
+def _server(name: str, kind: MetricKind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
     """A metric that the front end alone knows."""
     return Spec(name, kind, text, (*_MODEL, *labels), buckets, reported=False)
 
 
 def _worker(name: str, text: str) -> Spec:
     """A gauge of one worker."""
-    return Spec(name, Kind.GAUGE, text, _WORKER)
+    return Spec(name, MetricKind.GAUGE, text, _WORKER)
 
 
-_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 SPECS: Final = (
     _server("requests", _C, "Requests answered, by HTTP status.", "dialect", "code"),
@@ -134,11 +134,11 @@ class Metrics:
         for spec in SPECS:
             name = PREFIX + spec.name
             match spec.kind:
-                case Kind.COUNTER:
+                case MetricKind.COUNTER:
                     self.counters[spec.name] = Counter(name, spec.help, spec.labels, registry=self.registry)
-                case Kind.GAUGE:
+                case MetricKind.GAUGE:
                     self.gauges[spec.name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
-                case Kind.HISTOGRAM:
+                case MetricKind.HISTOGRAM:
                     self.histograms[spec.name] = Histogram(
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
@@ -196,7 +196,7 @@ class ModelMetrics:
     def apply(self, worker: str, report: Report) -> None:
         """Take over what a worker reports; what can't be is logged and left out."""
         for name, value in report.gauges.items():
-            if self._reported(name, Kind.GAUGE):
+            if self._reported(name, MetricKind.GAUGE):
                 self._metrics.gauges[name].labels(*self._labels, worker).set(value)
         used, total = (report.gauges.get(f"kv_cache_blocks_{what}") for what in ("used", "total"))
         if used is not None and total:
@@ -232,17 +232,17 @@ class ModelMetrics:
 
     def _counter(self, name: str) -> Counter | None:
         """A counter of this model's that workers may report."""
-        if name not in self._counters and self._reported(name, Kind.COUNTER):
+        if name not in self._counters and self._reported(name, MetricKind.COUNTER):
             self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
         return self._counters.get(name)
 
     def _histogram(self, name: str) -> Histogram | None:
         """A histogram of this model's that workers may report."""
-        if name not in self._histograms and self._reported(name, Kind.HISTOGRAM):
+        if name not in self._histograms and self._reported(name, MetricKind.HISTOGRAM):
             self._histograms[name] = self._metrics.histograms[name].labels(*self._report_labels(name))
         return self._histograms.get(name)
 
-    def _reported(self, name: str, kind: Kind) -> bool:
+    def _reported(self, name: str, kind: MetricKind) -> bool:
         spec = _BY_NAME.get(name)
         if spec is None or spec.kind is not kind or not spec.reported:
             self._metrics.warn(name, "is not in the table")

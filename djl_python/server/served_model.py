@@ -71,12 +71,12 @@ class ServedModel:
         self._broken = broken
         self._on_change = on_change
         self._was_ready = False
-        self._succeeded = False
+        self._superseded = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def successor(self) -> ServedModel:
         """The same model once more, not started yet: the numbers of workers are its own from now on."""
-        self._succeeded = True
+        self._superseded = True
         return ServedModel(
             self.config,
             self.metrics,
@@ -148,7 +148,7 @@ class ServedModel:
         """A worker's state changed."""
         self._was_ready = self._was_ready or self.ready
         states = [replica.state for replica in self.replicas]
-        if not self._succeeded:
+        if not self._superseded:
             counts: dict[str, int] = {
                 state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED
             }

@@ -1,8 +1,8 @@
 """One line per record on stderr: `2026-11-20T10:00:00Z INFO model message`.
 
-Runs in every process; configured once, by the command line and by the first thing a child process does. The word
-after the level is the model that a record is about, or `-`; in a worker it is the model and the worker's number, as in
-`llama/0`, and in that worker's engine `llama/0/engine`.
+Runs in every process; the command line configures it, and each child process does so first. The word after the level
+is the model that a record is about, or else `-` in the front end. In a worker it is the model and the worker's number,
+such as `llama/0`, and in the engine of that worker `llama/0/engine`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class Formatter(logging.Formatter):
-    """UTC to the second; tracebacks and further lines follow as they are.
+    """Formats records with the time in UTC, to the second; tracebacks and further lines follow unchanged.
 
     Args:
-        name: the word for a record that names no model of its own.
+        name: the word for a record that names no model.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class Formatter(logging.Formatter):
 
 
 def configure(level: str, stream: TextIO | None = None, name: str = "-") -> None:
-    """Send everything from `level` (one of `LEVELS`) up to `stream`, by default stderr; `name` is this process's."""
+    """Log records of at least `level` (one of `LEVELS`) to `stream`, by default stderr; for `name` see `Formatter`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Formatter(name))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -39,12 +39,12 @@ def configure(level: str, stream: TextIO | None = None, name: str = "-") -> None
 
 
 def level() -> str:
-    """The one of `LEVELS` that this process logs from."""
+    """The lowest level that this process logs, one of `LEVELS`."""
     name = logging.getLevelName(logging.getLogger().level).lower()
     return name if name in LEVELS else "info"
 
 
 def name() -> str:
-    """The word for this process, or `-`."""
+    """The name of this process in its log lines, or `-`."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
     return next((formatter.name for formatter in formatters if isinstance(formatter, Formatter)), "-")

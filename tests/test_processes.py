@@ -69,6 +69,7 @@ def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text("minWorkers=2\n")
     with running_server("-m", f"a:2={tmp_path},b={tmp_path}") as server:
         httpx.post(f"{server.url}/predictions/a")
+        httpx.get(f"{server.url}/ping")  # the line of a request is written after its answer
         lines = server.output().splitlines()
     called = {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
     assert called == {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}

@@ -2,7 +2,7 @@
 
 Runs in the front end, which reads them, and in the worker, which receives them. From these declarations come parsing
 and validation (`binding.py`), the README's tables (`table.py`) and the nearest-name suggestions. A field's encoded
-name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no word for:
+name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
 
     environment  a variable that sets this, beside OPTION_<KEY>
     aliases      other keys for the same setting
@@ -110,7 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             description="Continuous batching: auto, a known engine's name, or module:Class; disable: LMI's "
             "dynamic-batch schema, batch_size sequences at once.",
-            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name of its own
+            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name for its own engine
         ),
     ] = "auto"
     enable_streaming: Annotated[
@@ -135,7 +135,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
     ] = 0.9
     kv_cache_memory_mb: Annotated[
-        Positive | None, Meta(description="Memory for the KV cache in MiB; unset: the engine chooses.")
+        Positive | None,
+        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
     ] = None
     block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
     dtype: Annotated[
@@ -196,7 +197,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     spec_length: Annotated[
         Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
     ] = None
-    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
+    threads: Annotated[
+        Positive | None,
+        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
+    ] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),

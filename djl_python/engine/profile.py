@@ -1,8 +1,8 @@
 """`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
 
-Wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: the native
-program's own clock, or what torch's profiler sees. The sequences' sampling parameters are a mixture of all there are.
-The floor it prints is what a step can't beat: the weights' bytes read once.
+Prints the wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: by
+the native program's own clock, or by torch's profiler. The sequences' sampling parameters are a mixture of all kinds.
+The floor that it prints is a lower bound of a step: the time to read the weights' bytes once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ _KINDS: Final = {
 }
 
 
-# What the sequences of a batch ask for, in turn. Half of them show log-probabilities, as TGI's and LMI's streams do.
+# Sampling parameters of the sequences, in turn. Half of them show log-probabilities, as TGI's and LMI's streams do.
 _MIXTURE: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"do_sample": True, "temperature": 0.8, "logprobs": False},
@@ -71,15 +72,19 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
         Milliseconds: `step`, its phases `schedule`, `model`, `sample` and `rest`, the model's `operators` by kind, and
         `floor`, the time to read the weights once at the bandwidth that was measured just before.
     """
-    batch_size = settings.max_batch_size
-    batch = open_batch(settings, lambda what, done, total: None)
+    with closing(open_batch(settings, lambda what, done, total: None)) as batch:
+        return _measure(batch, context, steps)
+
+
+def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, Any]:
+    batch_size = batch.max_batch_size
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
         mixed = _MIXTURE[number % len(_MIXTURE)]
         batch.add(
             number,
             prompt,
-            # Who began first generates while the others' prompts are read, for as many steps as that takes.
+            # Sequences that begin first decode while the others' prompts are read, for as many steps as that takes.
             SamplingParams(max_new_tokens=batch.max_model_len - context, ignore_eos=True, seed=number, **mixed),
         )
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
@@ -113,7 +118,7 @@ def _median_ms(seconds: list[float]) -> float:
 
 
 def _operators(batch: PagedRollingBatch, steps: int) -> dict[str, float]:
-    """Milliseconds of own time a step, by kind of operator. torch's profiler itself slows small operators down."""
+    """Milliseconds of self time per step, by kind of operator. torch's profiler itself slows small operators down."""
     before = batch.runner.operator_seconds()
     if before:
         for _ in range(steps):
@@ -149,7 +154,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="steps to measure")
     parser.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16")
     parser.add_argument("--quantize", default="none", help="none, int8 or int4")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, help="CPU threads (default: all cores, within the CPU limit of a container)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     arguments = parser.parse_args()
     results = [

@@ -1,4 +1,4 @@
-"""The listening sockets: bound early, so that a taken port is known before a model is loaded; listening when told.
+"""The listening sockets: bound early, so that a port in use is noticed before a model is loaded; listening later.
 
 Runs in the front end, at start-up.
 """
@@ -25,13 +25,13 @@ BACKLOG = 1024
 
 
 class Listener:
-    """The sockets of one address, bound and not listening yet; port 0 becomes a free one, the same for all of them.
+    """The sockets of an address, bound but not listening yet; port 0 becomes a free port, the same for all of them.
 
     Raises:
-        ConfigError: the address is in use, not ours, or not allowed.
+        ConfigError: the address is in use, not this machine's, or not allowed.
 
     Attributes:
-        address: where clients find the server, with the port that was chosen.
+        address: the address that clients use, with the port that was bound.
     """
 
     def __init__(self, address: Address) -> None:
@@ -48,10 +48,10 @@ class Listener:
             raise _refusal(address, exc) from exc
 
     def listen(self) -> None:
-        """Let clients in.
+        """Start listening.
 
         Raises:
-            ConfigError: another server, which was bound at the same time, listens already.
+            ConfigError: another server, bound to the same address at the same time, listens already.
         """
         try:
             for sock in self.sockets:
@@ -60,18 +60,18 @@ class Listener:
             raise _refusal(self.address, exc) from exc
 
     def close(self) -> None:
-        """Give the address up, as soon as no more clients are let in: a successor may take it. Twice does nothing."""
+        """Stop listening, and release the address for another server; may be called again."""
         _close(self.sockets)
         if self._unix is not None:
-            self._unix.give_up()
+            self._unix.release()
             self._unix = None
 
 
 def allow_descriptors() -> None:
-    """Have as many descriptors as this process may ask for: each connection is one, and the usual limit is 1,024."""
+    """Raise the limit on file descriptors to the most allowed: each connection is one, and 1,024 is the usual limit."""
     if resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with suppress(OSError, ValueError):  # macOS calls unlimited what it does not give
+        with suppress(OSError, ValueError):  # macOS reports an unlimited maximum that it does not grant
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -108,10 +108,10 @@ def _bind_tcp(address: Address) -> list[socket.socket]:
 
 
 class _UnixPath:
-    """A socket at a path, and a locked file beside it that says whose the path is until it is given up.
+    """A socket bound to a path, and a locked file beside it that reserves the path.
 
-    A socket alone does not tell: the file of a server that was killed looks like that of one that does not listen yet.
-    The kernel takes the lock off when its process ends, whichever way.
+    The socket's file alone does not tell a server that was killed from one that does not listen yet. The kernel removes
+    the lock when its process ends, however it ends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,7 +122,7 @@ class _UnixPath:
         self.socket.setblocking(False)
         try:
             if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-                path.unlink()  # of a server that was killed
+                path.unlink()  # left by a server that was killed
             self.socket.bind(os.fspath(path))
         except OSError:
             self.socket.close()
@@ -130,23 +130,23 @@ class _UnixPath:
             raise
         self._status = path.stat()
 
-    def give_up(self) -> None:
-        """Remove the socket, unless somebody has put another in its place, and let go of the path."""
+    def release(self) -> None:
+        """Remove the socket's file, unless something else has replaced it, and release the lock."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self._path.stat(), self._status):
                 self._path.unlink()
         self._unlock()
 
     def _unlock(self) -> None:
-        self._lock_path.unlink(missing_ok=True)  # while it is locked: nobody else removes it
+        self._lock_path.unlink(missing_ok=True)  # still locked: it can't be another server's
         os.close(self._lock)
 
 
 def _locked(path: Path) -> int:
-    """The descriptor of a file that is locked until it is closed; made if need be.
+    """A descriptor of the file, locked until it is closed; a missing file is created.
 
     Raises:
-        OSError: EADDRINUSE where another process has the lock.
+        OSError: with EADDRINUSE if another process has the lock.
     """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -161,7 +161,7 @@ def _locked(path: Path) -> int:
         except OSError:
             os.close(lock)
             raise
-        os.close(lock)  # its owner removed it just after it was opened here: it guards nothing
+        os.close(lock)  # its owner removed the file between the two calls: this lock protects nothing
 
 
 def _answers(path: Path) -> bool:

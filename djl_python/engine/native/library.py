@@ -1,8 +1,8 @@
 """Finds the kernels for this processor, or has them built. Engine process, once.
 
-A wheel has brought them (setup.py). Where it hasn't, or where the sources have changed since, the machine's compiler
-makes them, and they are kept in the user's cache directory: some ten seconds the first time, nothing after. Without a
-compiler, or on another processor, there are none and the reason is told.
+A wheel contains them (setup.py). If it doesn't, or if the sources have changed since, the machine's compiler builds
+them into the user's cache directory: some ten seconds the first time, nothing after. Without a compiler, on an
+unsupported processor, or where no code can be loaded, there are none, and `UnavailableError` gives the reason.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import functools
 import logging
+import mmap
+import os
 import platform
 import sys
 import tempfile
@@ -32,8 +34,8 @@ from .compiling import (
 
 log = logging.getLogger(__name__)
 
-_BUILDING: Final = threading.Lock()
-# Of Linux on x86-64.
+_FINDING: Final = threading.Lock()
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64
 _ARCH_PRCTL: Final = 158
 _REQUEST_PERMISSION: Final = 0x1023
 _TILE_DATA: Final = 18
@@ -43,24 +45,41 @@ class UnavailableError(Exception):
     """There are no native kernels here; the message says what is missing."""
 
 
-@functools.cache
 def library() -> ctypes.CDLL:
-    """The kernels: the best that there are, or can be built, for this processor.
+    """The best kernels that exist or can be built for this processor. Looked for once, even if none are found.
 
     Raises:
-        UnavailableError: the processor lacks something; or no kernels came along, and none could be built.
+        UnavailableError: the processor lacks a feature, or there are no kernels and none could be built or loaded.
     """
+    with _FINDING:
+        found = _answer()
+    if isinstance(found, str):
+        raise UnavailableError(found)
+    return found
+
+
+@functools.cache
+def _answer() -> ctypes.CDLL | str:
+    """The kernels, or why there are none."""
+    try:
+        return find_library()
+    except UnavailableError as reason:
+        return str(reason)
+
+
+def find_library() -> ctypes.CDLL:
+    """What `library` remembers; looks, and builds if need be, each time."""
     reasons: list[str] = []
     for processor in processors_here():
         try:
             return _declared(_found(processor) or _built(processor))
-        except CompilationError as reason:  # an old compiler may not know this processor, but the next
+        except CompilationError as reason:  # an old compiler may not know this kind, but the next
             reasons.append(str(reason))
     raise UnavailableError(reasons[0] if reasons else lacking())
 
 
 def processors_here() -> list[Processor]:
-    """Which kernels this process can run, best first."""
+    """The kinds of processor whose kernels this process can run, best first."""
     here = features_here()
     if here >= TILES and not _may_use_tiles():
         here -= TILES
@@ -68,18 +87,18 @@ def processors_here() -> list[Processor]:
 
 
 def _may_use_tiles() -> bool:
-    """Ask the system for room for tiles, of which it keeps 8 KiB for each thread; threads to come have it too.
+    """Ask the system for permission to use AMX tiles, 8 KiB of state for each thread; later threads have it, too.
 
-    Linux gives it to whoever asks, from 5.16 on (its documentation of XSTATE); systems that stand in for it may not.
+    Linux grants it to any process from 5.16 on (its documentation of XSTATE); systems that emulate Linux may not.
     """
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def begin_building() -> None:
-    """Build the kernels beside what this process does next, if they aren't there; `library` waits for it."""
+    """Build the kernels in a background thread, if they aren't there; `library` waits for it."""
 
     def build() -> None:
-        with contextlib.suppress(UnavailableError):  # `library` says it again to whoever wants the kernels
+        with contextlib.suppress(UnavailableError):  # `library` raises it again when the kernels are needed
             library()
 
     threading.Thread(target=build, name="kernels", daemon=True).start()
@@ -94,36 +113,61 @@ def lacking() -> str:
 
 
 def _found(processor: Processor) -> ctypes.CDLL | None:
-    """What came with the package, if it is of these sources and runs with this machine's libraries."""
+    """The kernels of the package, if built from these sources and loadable with this machine's libraries."""
     path = SOURCES / processor.library
-    if not is_current(path, processor):
-        return None
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as reason:
-        log.warning("the CPU kernels that came with the package can't be loaded: %s", reason)
-        return None
+    return _loaded(path, "came with the package") if is_current(path, processor) else None
 
 
 def _built(processor: Processor) -> ctypes.CDLL:
-    """What was built here, now or before."""
-    path = Path.home() / ".cache" / "djl-serving" / f"kernels-{processor.name}-{fingerprint(processor)}.so"
-    with _BUILDING:
-        if not path.exists():
-            log.info("building the CPU kernels for %s (once)", processor.name)
-            path = _writable(path.parent) / path.name
-            compile_kernels(processor, path)
-    return ctypes.CDLL(str(path))
+    """The kernels built on this machine before, or built now if there are none or they can't be loaded.
 
-
-def _writable(home: Path) -> Path:
-    """This directory; where a container has none, or one that is read-only, one that the next start won't find."""
+    Raises:
+        CompilationError: they can't be built.
+        UnavailableError: they can't be loaded.
+    """
+    name = f"kernels-{processor.name}-{fingerprint(processor)}.so"
+    home = _home()
+    if home is not None and os.access(home / name, os.R_OK) and (kept := _loaded(home / name, "were built before")):
+        return kept
+    log.info("building the CPU kernels for %s (once)", processor.name)
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=home).close()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="djl-serving-"))
-    return home
+        path = _place(home) / name
+        compile_kernels(processor, path)
+        return ctypes.CDLL(str(path))
+    except OSError as reason:  # another processor's kernels would fare no better
+        raise UnavailableError(f"kernels that are built here can't be kept or loaded: {reason}") from reason
+
+
+def _loaded(path: Path, which: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as reason:
+        log.warning("the CPU kernels that %s can't be loaded: %s", which, reason)
+        return None
+
+
+def _home() -> Path | None:
+    """Where kernels are kept; None where the user has no home."""
+    try:
+        return Path.home() / ".cache" / "djl-serving"
+    except RuntimeError:
+        return None
+
+
+def _place(home: Path | None) -> Path:
+    """Where to build: `home`, if files in it can be written and executed; else a temporary directory.
+
+    The next start won't find kernels in the latter.
+    """
+    if home is not None:
+        with contextlib.suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=home) as file:
+                file.write(b"\0")
+                file.flush()
+                mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+            return home
+    return Path(tempfile.mkdtemp(prefix="djl-serving-"))
 
 
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:

@@ -64,7 +64,7 @@ class Cancel(Message, frozen=True):
 
 
 class Taken(Message, frozen=True):
-    """The client has taken `size` more bytes of the answer to call `id`; sent at intervals, see `server.exchange`."""
+    """The client has taken `size` more bytes of the answer to call `id`; sent seldom, see `server.http_answer`."""
 
     id: int
     size: int

@@ -16,7 +16,7 @@ from .handlers.checks import check, without_effect
 from .sources import shown_url
 from .user_module import put_on_path, user_file
 from .user_source import UserSource
-from .worker.entry_point import DEFAULT_FUNCTION, Place, locate, no_attribute, no_function, no_module
+from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
 
 BUILT_IN_HANDLER: Final = "text-generation"
 
@@ -27,11 +27,11 @@ def handler_of(config: ModelConfig) -> str:
     Raises:
         ModelLoadError, ConfigError: there is no handler, or it would not load.
     """
-    place = locate(config)
-    if place.file:
-        return _of_file(config, place)
-    if place.module:
-        return _of_module(config, place)
+    location = locate(config)
+    if location.file:
+        return _of_file(config, location)
+    if location.module:
+        return _of_module(config, location)
     return _built_in(config)
 
 
@@ -46,17 +46,17 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
     return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
 
 
-def _of_file(config: ModelConfig, place: Place) -> str:
+def _of_file(config: ModelConfig, location: Location) -> str:
     """The handler that importing the file would find, looked for in the order of `worker.entry_point`."""
-    path, wanted = Path(config.path, place.file), config.option.handler
+    path, wanted = Path(config.path, location.file), config.option.handler
     chosen = " (option.entryPoint)" if config.option.entry_point else ""
     if config.option.python_executable:  # perhaps another version of Python, with another syntax
         return f"{path}{chosen}, and of it what its import will show"
     source = UserSource(path)
-    if place.attribute:
-        if source.has(place.attribute) is False:
-            raise no_attribute(path.name, place.attribute)
-        return f"{path}:{place.attribute}{chosen}"
+    if location.attribute:
+        if source.has(location.attribute) is False:
+            raise no_attribute(path.name, location.attribute)
+        return f"{path}:{location.attribute}{chosen}"
     has = source.has(wanted)
     if has:
         return f"{path}{chosen}, function {wanted}"
@@ -64,7 +64,7 @@ def _of_file(config: ModelConfig, place: Place) -> str:
         if source.handler_class:
             return f"{path}{chosen}, class {source.handler_class}"
         if source.handler_class == "" and source.has_formatters:
-            return _built_in(config, place.file)
+            return _built_in(config, location.file)
         if source.handler_class is None or source.has_formatters is None:
             has = None
     if has is None:
@@ -72,16 +72,18 @@ def _of_file(config: ModelConfig, place: Place) -> str:
     raise no_function(path.name, wanted, source.functions)
 
 
-def _of_module(config: ModelConfig, place: Place) -> str:
+def _of_module(config: ModelConfig, location: Location) -> str:
     if config.path:
         put_on_path(Path(config.path))
     # Another interpreter, or another environment, may have other modules.
     here = not config.option.python_executable and not config.option.env
-    name = place.module.partition(".")[0]
+    name = location.module.partition(".")[0]
     if here and (not name or importlib.util.find_spec(name) is None):
         entry_point = config.option.entry_point
-        raise registry.no_module(entry_point, name) if place.attribute else no_module(entry_point)
+        raise registry.no_module(entry_point, name) if location.attribute else no_module(entry_point)
     what = (
-        f"{place.module}:{place.attribute}" if place.attribute else f"{place.module}, function {config.option.handler}"
+        f"{location.module}:{location.attribute}"
+        if location.attribute
+        else f"{location.module}, function {config.option.handler}"
     )
     return f"{what} (option.entryPoint)"

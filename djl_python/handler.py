@@ -38,6 +38,10 @@ class Reply(Protocol):
         """Send a piece of the body. Pieces written in one turn of the event loop share a frame."""
         ...
 
+    def keep_alive(self, data: bytes) -> None:
+        """Send a piece of the body that only keeps a quiet connection open; it does not restart predict_timeout."""
+        ...
+
     async def drain(self) -> None:
         """Wait while the client has megabytes left to read. Without this, a client that reads too slowly is cut off."""
         ...
@@ -48,7 +52,11 @@ class Reply(Protocol):
 
 
 class Metrics(Protocol):
-    """Records a handler's metrics. Names are those of `djl_python.server.metrics`."""
+    """Records a handler's metrics. Names are those of `djl_python.server.metrics`.
+
+    Each method raises TypeError or ValueError for a name that is not text and a value that is not a number; `count` and
+    `observe` take finite numbers only, and `count` none below 0.
+    """
 
     def count(self, name: str, amount: float = 1) -> None: ...
 
@@ -63,10 +71,10 @@ class Context:
 
     `properties` is what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_*, without
     the `option.` prefix, as strings. `progress(what, done, total)` shows loading progress in the server's start-up
-    lines. `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one
-    starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user function in the worker's only thread
-    for such functions. `owners` are the Inputs of the calls that the function runs for: if it has not returned when one
-    of these calls times out, the worker ends, and a new one starts.
+    lines; `done` and `total` are integers. `fail(message)` says that the handler can no longer answer: the worker
+    reports it and ends, and a new one starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user
+    function in the worker's only thread for such functions. `owners` are the Inputs of the calls that the function runs
+    for: if it has not returned when one of these calls times out, the worker ends, and a new one starts.
     """
 
     name: str

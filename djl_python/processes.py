@@ -1,9 +1,10 @@
 """Spawn a child process connected by a socket pair, and set up such a child at its start.
 
 Runs in the front end (spawns workers), the worker (spawns its engine) and in both kinds of child. Children are
-spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair, and use their parent's
-log level. When either process dies, the other sees the socket close; the kernel's parent-death signal is a fallback for
-a child that does not watch its socket.
+spawned, never forked: they begin as `python -P -m <module> --fd N` with one end of a socket pair, and use their
+parent's log level. They run in the model directory, where a file may be named like a library: -P keeps that directory
+out of the import path, to which it is added when user code is imported. When either process dies, the other sees the
+socket close; the kernel's parent-death signal is a fallback for a child that does not watch its socket.
 """
 
 from __future__ import annotations
@@ -26,23 +27,29 @@ _PR_SET_PDEATHSIG: Final = 1
 async def spawn(
     module: str,
     *,
+    log_name: str,
     executable: str = sys.executable,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
     new_session: bool = False,
 ) -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Start `module` as a process; the returned socket is the parent's end. Raises OSError if it can't be started."""
+    """Start `module` as a process; the returned socket is the parent's end. Raises OSError if it can't be started.
+
+    Args:
+        log_name: names the process in its log lines, see `logs`.
+    """
     ours, theirs = socket.socketpair()
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 executable,
+                "-P",
                 "-m",
                 module,
                 "--fd",
                 str(theirs.fileno()),
-                "--log-level",
-                logs.level(),
+                f"--log-level={logs.level()}",
+                f"--log-name={log_name}",
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=cwd,
@@ -67,6 +74,7 @@ def begin_child(name: str, description: str | None) -> socket.socket:
     parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
     parser.add_argument("--log-level", choices=logs.LEVELS, default="info", help="what goes to stderr")
+    parser.add_argument("--log-name", default=name, help="name of this process in its log lines")
     arguments = parser.parse_args()
     if sys.platform == "linux":
         parent = os.getppid()
@@ -74,5 +82,5 @@ def begin_child(name: str, description: str | None) -> socket.socket:
         if os.getppid() != parent:  # the parent died in between
             os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(arguments.log_level, model=name)
+    logs.configure(arguments.log_level, name=arguments.log_name)
     return socket.socket(fileno=arguments.fd)

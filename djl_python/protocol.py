@@ -64,7 +64,7 @@ class Cancel(Message, frozen=True):
 
 
 class Taken(Message, frozen=True):
-    """The client has taken `size` more bytes of the answer to call `id`; sent at intervals, see `server.exchange`."""
+    """The client has taken `size` more bytes of the answer to call `id`; sent seldom, see `server.http_answer`."""
 
     id: int
     size: int
@@ -103,12 +103,14 @@ class Start(Message, frozen=True):
 class Chunk(Message, frozen=True):
     """Bytes of the response body; `last` ends it. The front end never looks inside.
 
-    The last chunk of a cancelled call is empty, and says that the worker has released the call.
+    The last chunk of a cancelled call is empty, and says that the worker has released the call. `keep_alive` marks a
+    chunk that only keeps a quiet connection open: the answer has not progressed.
     """
 
     id: int
     data: bytes
     last: bool
+    keep_alive: bool = False
 
 
 class Break(Message, frozen=True):

@@ -6,6 +6,7 @@ downloaded or unpacked appears in the cache directory whole or not at all, even 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import importlib
@@ -16,7 +17,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -156,10 +157,10 @@ class HttpSource:
 
     def fetch(self, uri: str, revision: str = "") -> Path:
         shown = shown_url(uri)
-        with tempfile.NamedTemporaryFile(prefix="djl-download-") as file:
-            digest = hashlib.sha256()
+        with _staging(_root(self._cache_dir)) as directory:
+            archive, digest = directory / "archive", hashlib.sha256()
             try:
-                with urllib.request.urlopen(uri, timeout=DOWNLOAD_TIMEOUT_S) as response:
+                with urllib.request.urlopen(uri, timeout=DOWNLOAD_TIMEOUT_S) as response, archive.open("wb") as file:
                     while data := response.read(1 << 20):
                         digest.update(data)
                         file.write(data)
@@ -170,9 +171,8 @@ class HttpSource:
                 raise ConfigError(f"{shown}: can't be downloaded: {_one_line(exc)}") from exc
             except http.client.HTTPException as exc:  # its message may quote the URL
                 raise ConfigError(f"{shown}: can't be downloaded ({type(exc).__name__})") from exc
-            file.flush()
             name = PurePosixPath(urlsplit(uri).path).name or "download"
-            return _cached(self._cache_dir, name, digest.hexdigest(), lambda to: _unpack(Path(file.name), to, shown))
+            return _cached(self._cache_dir, name, digest.hexdigest(), lambda to: _unpack(archive, to, shown))
 
 
 class S3Source:
@@ -264,25 +264,41 @@ class HubSource:
 
 def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], None]) -> Path:
     """The directory for (name, key) in the cache; where it is missing, `fill` writes its content."""
-    root = cache_dir or Path.home() / ".cache" / "djl-serving"
-    destination = root / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}" / _stem(name)
+    destination = _root(cache_dir) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}" / _stem(name)
     if destination.is_dir():
         return destination
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".partial-", dir=destination.parent))
-    except OSError as exc:
-        raise ConfigError(f"{destination.parent}: {exc.strerror}; DJL_CACHE_DIR says where downloads go") from exc
-    try:
+    with _staging(destination.parent) as staging:
         fill(staging)
         try:
             staging.rename(destination)
         except OSError:
             if not destination.is_dir():  # else another process was first: its copy is as good
                 raise
-        return destination
+    return destination
+
+
+def _root(cache_dir: Path | None) -> Path:
+    return cache_dir or Path.home() / ".cache" / "djl-serving"
+
+
+@contextlib.contextmanager
+def _staging(parent: Path) -> Iterator[Path]:
+    """A new directory in `parent`, removed at the end unless it has been renamed.
+
+    The system's temporary directory may have no room for a model.
+
+    Raises:
+        ConfigError: the directory can't be created.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
+    except OSError as exc:
+        raise ConfigError(f"{parent}: {exc.strerror}; DJL_CACHE_DIR says where downloads go") from exc
+    try:
+        yield made
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _unpack(archive: Path, staging: Path, shown: str = "") -> None:

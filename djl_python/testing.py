@@ -29,6 +29,8 @@ from .types import TokenEvent
 
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"
+#: Variables that override the command line, or add models to it.
+_STRONGER: Final = frozenset({"SERVING_INFERENCE_ADDRESS", "SERVING_LOAD_MODELS", "SERVING_MODEL_STORE", "HF_MODEL_ID"})
 
 
 class FakeRollingBatch(EchoRollingBatch):
@@ -109,11 +111,14 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """Start `python -m djl_python ARGUMENTS` on a free port and wait until its models have loaded; SIGTERM at the end.
 
+    The server inherits this process's environment, except for variables that would change its address or its models.
+
     Raises:
         RuntimeError: the server ended, or was not ready in time; the message has its output.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+    inherited = {name: value for name, value in os.environ.items() if name not in _STRONGER}
     with tempfile.TemporaryDirectory(prefix="djl-server-") as folder:
         log = Path(folder) / "output"
         with log.open("wb") as sink:
@@ -122,7 +127,7 @@ def running_server(
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
+                env={**inherited, **(environment or {})},
             )
         server = RunningServer(url, process, log)
         try:

@@ -19,7 +19,7 @@ from djl_python.user_errors import contained
 log = logging.getLogger(__name__)
 
 
-class Answer:
+class AnswerWriter:
     """The answer to one call.
 
     It is a context manager without state, for the callbacks of the engine client: an exception inside it fails this
@@ -58,7 +58,8 @@ class Answer:
         elif self.streams:
             self._start()
             if data:
-                self._write(data)
+                self._reply.write(data)
+                self._wrote_s = self._loop.time()
 
     async def wait(self) -> None:
         """Wait until the answer has ended, keeping a quiet stream alive.
@@ -69,8 +70,7 @@ class Answer:
         if not (self.streams and self._formatter.keep_alive):
             await self._done
             return
-        timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
-        self._timer = timer
+        self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
         try:
             await self._done
         finally:
@@ -80,16 +80,13 @@ class Answer:
         if not self._reply.started:
             self._reply.start(200, self._formatter.headers)
 
-    def _write(self, data: bytes) -> None:
-        self._reply.write(data)
-        self._wrote_s = self._loop.time()
-
     def _keep_alive(self) -> None:
         """Write if the stream was quiet. One timer serves the whole stream; it is not reset for every piece."""
         with self:
             if self._wrote_s + self._keep_alive_s <= self._loop.time():
                 self._start()
-                self._write(self._formatter.keep_alive)
+                self._reply.keep_alive(self._formatter.keep_alive)
+                self._wrote_s = self._loop.time()
             self._timer = self._loop.call_at(self._wrote_s + self._keep_alive_s, self._keep_alive)
 
     def __enter__(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from djl_python.errors import ParameterError
 from djl_python.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
 
-from .call import Call
+from .call import Generation
 from .choice import Choice
 from .preparation import Prepared
 
@@ -137,11 +137,11 @@ class BeamSearch:
         ParameterError: parameters that do not go with beam search.
     """
 
-    def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
+    def __init__(self, generation: Generation, prepared: Prepared, number: int) -> None:
         request = prepared.request
         _check(request)
         sampling = request.sampling
-        self._call = call
+        self._generation = generation
         self._prepared = prepared
         self._number = number
         eos_ids = frozenset() if sampling.ignore_eos else prepared.tokenizer.eos_ids
@@ -173,7 +173,7 @@ class BeamSearch:
         )
         self._alternatives, self._missing = [()] * len(running), len(running)
         for index, beam in enumerate(running):
-            self._call.submit(
+            self._generation.submit(
                 self._prepared.ids + beam.ids, self._prepared.images, sampling, functools.partial(self._receive, index)
             )
 
@@ -182,10 +182,10 @@ class BeamSearch:
         self._missing -= 1
         if self._missing:
             return
-        now_s = self._call.count_token(self._last_s)
+        now_s = self._generation.count_token(self._last_s)
         if self._last_s is None:
             self._prompt_event = event
-            self._began_s = self._call.began_s(self._submitted_s, now_s)
+            self._began_s = self._generation.began_s(self._submitted_s, now_s)
         self._last_s = now_s
         self._beams.advance(self._alternatives)
         if self._beams.done:
@@ -195,7 +195,7 @@ class BeamSearch:
 
     def _answer(self, now_s: float) -> None:
         request = self._prepared.request
-        timings = self._call.timings(self._submitted_s, self._began_s, now_s)
+        timings = self._generation.timings(self._submitted_s, self._began_s, now_s)
         for number, beam in enumerate(self._beams.finished[: request.branching.n], self._number):
             choice = Choice(self._prepared, number, request)
             for event in self._events(beam):
@@ -204,9 +204,9 @@ class BeamSearch:
                     continue
                 if delta.finish is not None:
                     finish = msgspec.structs.replace(delta.finish, timings=timings)
-                    self._call.count_sequence(finish, request.sampling.max_new_tokens)
+                    self._generation.count_sequence(finish, request.sampling.max_new_tokens)
                     delta = msgspec.structs.replace(delta, finish=finish)
-                self._call.answer.push(delta)
+                self._generation.answer.push(delta)
 
     def _events(self, beam: Beam) -> list[TokenEvent]:
         """The events that the engine would have sent, had it drawn this beam."""

@@ -10,12 +10,14 @@ from djl_python.errors import ParameterError, ServingError, from_kind
 from djl_python.handler import Metrics
 from djl_python.types import Finish, Images, SamplingParams, Timings, TokenEvent
 
-from .answer import Answer
+from .answer import AnswerWriter
 from .step_metrics import StepMetrics
 
 
-class Call:
-    """One call, between engine and client. Make it when the call has been prepared: that ends the time of validation.
+class Generation:
+    """The generation for one call, between engine and client.
+
+    Make it when the call has been prepared: that ends the time of validation.
 
     Args:
         waited_s: how long the call waited for this worker, in seconds.
@@ -25,7 +27,7 @@ class Call:
     def __init__(
         self,
         engine: EngineClient,
-        answer: Answer,
+        answer: AnswerWriter,
         metrics: Metrics,
         steps: StepMetrics,
         *,

@@ -14,14 +14,14 @@ from djl_python.errors import ParameterError
 from djl_python.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Grammar, Token, TokenEvent
 
 from .beam_search import BeamSearch
-from .call import Call
+from .call import Generation
 from .choice import Choice
 from .preparation import Prepared
 
 _SEED_SHIFT: Final = 64 - DRAWN_SEED_BITS
 
 
-async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
+async def generate(generation: Generation, prompts: Sequence[Prepared]) -> None:
     """Generate until the end, a failure, or the cancellation of this task. Leaves nothing in the engine.
 
     Raises:
@@ -33,11 +33,11 @@ async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
         for prepared in prompts:
             branching = prepared.request.branching
             job = BeamSearch if branching.num_beams > 1 else Drawing
-            job(call, prepared, number).start()
+            job(generation, prepared, number).start()
             number += branching.n
-        await call.answer.wait()
+        await generation.answer.wait()
     finally:
-        call.release()
+        generation.release()
 
 
 class Drawing:
@@ -52,18 +52,18 @@ class Drawing:
         ParameterError: the best of several sequences are to be streamed.
     """
 
-    def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
+    def __init__(self, generation: Generation, prepared: Prepared, number: int) -> None:
         branching = prepared.request.branching
-        self._call = call
+        self._generation = generation
         self._number = number
         self._wanted, self._drawn = branching.n, max(branching.n, branching.best_of)
-        if self._drawn > self._wanted and call.answer.streams:
+        if self._drawn > self._wanted and generation.answer.streams:
             raise ParameterError("best_of: sequences can't be streamed before the best is known", "best_of")
         self._kept: list[list[Delta]] | None = None
-        if self._drawn > 1 and not call.answer.streams:
+        if self._drawn > 1 and not generation.answer.streams:
             self._kept = [[] for _ in range(self._drawn)]
         self._open = self._drawn
-        if self._kept is None and not call.answer.shows_logprobs:
+        if self._kept is None and not generation.answer.shows_logprobs:
             sampling = msgspec.structs.replace(prepared.request.sampling, logprobs=False, top_logprobs=0)
             request = msgspec.structs.replace(prepared.request, sampling=sampling)
             prepared = dataclasses.replace(prepared, request=request)
@@ -73,9 +73,9 @@ class Drawing:
         """Submit the first sequence; its siblings follow when they can share the prompt in the engine's cache."""
         request = self._prepared.request
         if self._drawn == 1:
-            _Drawn(self._call, self._prepared, request, self._number, self._call.answer.push)
+            _Drawn(self._generation, self._prepared, request, self._number, self._generation.answer.push)
         else:
-            _Drawn(self._call, self._prepared, request, self._number, self._deliver(0), self._start_siblings)
+            _Drawn(self._generation, self._prepared, request, self._number, self._deliver(0), self._start_siblings)
 
     def _start_siblings(self, prefill: tuple[Token, ...]) -> None:
         request = self._prepared.request
@@ -84,10 +84,12 @@ class Drawing:
                 request.sampling, seed=sibling_seed(request.sampling.seed, index), prompt_logprobs=None
             )
             sibling = msgspec.structs.replace(request, sampling=sampling)
-            _Drawn(self._call, self._prepared, sibling, self._number + index, self._deliver(index), prefill=prefill)
+            _Drawn(
+                self._generation, self._prepared, sibling, self._number + index, self._deliver(index), prefill=prefill
+            )
 
     def _deliver(self, index: int) -> Callable[[Delta], None]:
-        return self._call.answer.push if self._kept is None else functools.partial(self._keep, self._kept[index])
+        return self._generation.answer.push if self._kept is None else functools.partial(self._keep, self._kept[index])
 
     def _keep(self, deltas: list[Delta], delta: Delta) -> None:
         deltas.append(delta)
@@ -101,7 +103,7 @@ class Drawing:
         best = sorted(self._kept, key=lambda deltas: _mean_logprob(deltas[-1].finish), reverse=True)
         for number, deltas in enumerate(best[: self._wanted], self._number):
             for delta in deltas:
-                self._call.answer.push(msgspec.structs.replace(delta, choice=number))
+                self._generation.answer.push(msgspec.structs.replace(delta, choice=number))
 
 
 class _Drawn:
@@ -117,7 +119,7 @@ class _Drawn:
 
     def __init__(
         self,
-        call: Call,
+        generation: Generation,
         prepared: Prepared,
         request: GenerateRequest,
         number: int,
@@ -125,7 +127,7 @@ class _Drawn:
         began: Callable[[tuple[Token, ...]], None] | None = None,
         prefill: tuple[Token, ...] = (),
     ) -> None:
-        self._call = call
+        self._generation = generation
         self._prepared = prepared
         self._request = request
         self._choice = Choice(prepared, number, request, prefill)
@@ -138,12 +140,12 @@ class _Drawn:
         self._last_s: float | None = None
         self._began_s = 0.0
         self._submitted_s = time.perf_counter()
-        self._id = call.submit(prepared.ids, prepared.images, request.sampling, self._receive)
+        self._id = generation.submit(prepared.ids, prepared.images, request.sampling, self._receive)
 
     def _receive(self, event: TokenEvent) -> None:
-        now_s = self._call.count_token(self._last_s)
+        now_s = self._generation.count_token(self._last_s)
         if self._last_s is None:
-            self._began_s = self._call.began_s(self._submitted_s, now_s)
+            self._began_s = self._generation.began_s(self._submitted_s, now_s)
         self._last_s = now_s
         delta = self._choice.push(event)
         if self._began is not None:
@@ -153,10 +155,10 @@ class _Drawn:
             return
         if delta.finish is not None:
             if event.finish is None:  # a stop sequence matched, and the engine does not know them
-                self._call.cancel(self._id)
-            timings = self._call.timings(self._submitted_s, self._began_s, now_s)
+                self._generation.cancel(self._id)
+            timings = self._generation.timings(self._submitted_s, self._began_s, now_s)
             finish = msgspec.structs.replace(delta.finish, timings=timings)
-            self._call.count_sequence(finish, self._max_new_tokens)
+            self._generation.count_sequence(finish, self._max_new_tokens)
             delta = msgspec.structs.replace(delta, finish=finish)
         for earlier in self._undecided:
             self._deliver(earlier)
@@ -175,13 +177,13 @@ class _Drawn:
         return False
 
     def _begin_again(self, form: Grammar) -> None:
-        self._call.cancel(self._id)
+        self._generation.cancel(self._id)
         self._form = None
         self._undecided.clear()
         sampling = msgspec.structs.replace(self._request.sampling, grammar=form)
         prepared = dataclasses.replace(self._prepared, new_parser=None)
         self._choice = Choice(prepared, self._number, self._request)
-        self._id = self._call.submit(self._prepared.ids, self._prepared.images, sampling, self._receive)
+        self._id = self._generation.submit(self._prepared.ids, self._prepared.images, sampling, self._receive)
 
 
 def sibling_seed(seed: int, index: int) -> int:

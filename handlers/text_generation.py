@@ -20,14 +20,14 @@ from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Kind
 from djl_python.dialects.request_body import ignored_header
 from djl_python.engine.client import EngineClient
-from djl_python.errors import ServingError
+from djl_python.errors import GenerationError, ServingError
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
 
-from .answer import Answer
-from .call import Call
+from .answer import AnswerWriter
+from .call import Generation
 from .checks import check, without_effect
 from .generation import generate
 from .image_processor import ImageProcessor
@@ -138,14 +138,15 @@ class TextGenerationHandler(Handler):
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
-        answer = Answer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
+        answer = AnswerWriter(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
         try:
-            call = Call(self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s)
-            await generate(call, prompts)
-        except asyncio.CancelledError:
-            metrics.count("aborted_requests")
-            raise
+            generation = Generation(
+                self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s
+            )
+            await generate(generation, prompts)
         except ServingError as error:
+            if isinstance(error, GenerationError):  # to the front end this looks like any other answer
+                metrics.count("aborted_requests")
             if not reply.started:
                 raise
             log.warning("request %s failed while it was streaming: %s", inputs.request_id, error.message)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 
 from djl_python.testing import running_server, write_byte_tokenizer
+
+BODY = {"inputs": "ab", "parameters": {"max_new_tokens": 2}}
+
+CUSTOM = """\
+from answers import YES
+from djl_python import Output
+
+
+def handle(inputs):
+    return Output().add(YES)
+"""
+
+LOGGING = """\
+import logging
+
+
+def handle(inputs):
+    logging.getLogger("mine").warning("called")
+"""
 
 ENGINE = """\
 import logging
@@ -22,13 +43,44 @@ class Engine(FakeRollingBatch):
 """
 
 
+def model_directory(path: Path, engine: str) -> Path:
+    write_byte_tokenizer(path)
+    (path / "config.json").write_text("{}")
+    (path / "serving.properties").write_text(f"option.rolling_batch={engine}\n")
+    return path
+
+
+def test_a_file_of_the_model_may_be_named_like_a_library(tmp_path: Path) -> None:
+    """What a worker and an engine run on is imported without the model's directory, what the user runs, with it."""
+    model = model_directory(tmp_path / "model", "echo")
+    for library in ("types", "queue", "tokenizers"):
+        (model / f"{library}.py").write_text("raise ImportError('not the library')")
+    custom = tmp_path / "custom"
+    shutil.copytree(model, custom)
+    (custom / "answers.py").write_text("YES = 'yes'")
+    (custom / "model.py").write_text(CUSTOM)
+    with running_server("-m", f"model={model},custom={custom}") as server:
+        for name, answer in (("model", '{"generated_text":"ab"}'), ("custom", "yes")):
+            assert httpx.post(f"{server.url}/predictions/{name}", json=BODY).text == answer
+
+
+def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(LOGGING)
+    (tmp_path / "serving.properties").write_text("minWorkers=2\n")
+    with running_server("-m", f"a:2={tmp_path},b={tmp_path}") as server:
+        httpx.post(f"{server.url}/predictions/a")
+        httpx.get(f"{server.url}/ping")  # the line of a request is written after its answer
+        lines = server.output().splitlines()
+    called = {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
+    assert called == {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}
+    assert any(' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in line for line in lines)
+
+
 @pytest.mark.parametrize(("level", "heard"), [("debug", 3), ("info", 2), ("warning", 1)])
 def test_workers_and_engines_log_from_the_level_of_the_command_line(tmp_path: Path, level: str, heard: int) -> None:
-    model = write_byte_tokenizer(tmp_path / "model")
+    model = model_directory(tmp_path / "model", "log_engine:Engine")
     (model / "log_engine.py").write_text(ENGINE)
-    (model / "config.json").write_text("{}")
-    (model / "serving.properties").write_text("option.rolling_batch=log_engine:Engine\n")
     with running_server("-m", str(model), "--log-level", level) as server:
         lines = server.output().splitlines()
-    assert len([line for line in lines if line.endswith(" engine of the engine")]) == heard
-    assert any("INFO worker engine ready" in line for line in lines) == (level != "warning")
+    assert len([line for line in lines if line.endswith(" model/0/engine of the engine")]) == heard
+    assert any("INFO model/0 engine ready" in line for line in lines) == (level != "warning")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import types
 import zipfile
@@ -230,6 +231,14 @@ class TestHttpSource:
         assert fetch_model(f"{server}/m.zip", cache) == path
         make_zip(tmp_path / "www" / "m.zip", **{"model.py": "2"})
         assert (fetch_model(f"{server}/m.zip", cache) / "model.py").read_text() == "2"
+
+    def test_a_download_goes_where_the_models_are(
+        self, server: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no" / "room"))
+        make_zip(tmp_path / "www" / "m.zip", **{"model.py": "1"})
+        path = fetch_model(f"{server}/m.zip", cache)
+        assert list(cache.iterdir()) == [path.parent]
 
     def test_errors(self, server: str, tmp_path: Path, cache: Path) -> None:
         with pytest.raises(ConfigError, match=r"none\.zip: the server answered 404") as caught:

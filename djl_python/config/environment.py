@@ -93,8 +93,9 @@ def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -
 def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a model's workers.
 
-    It is the server's own, overridden by `option.env`, with the model directory at the end of PYTHONPATH, and with
-    unbuffered output, so that a handler's prints reach the log at once. DJL_OFFLINE also keeps the hub client offline.
+    It is the server's own, overridden by `option.env`, with unbuffered output, so that a handler's prints reach the log
+    at once. DJL_OFFLINE also keeps the hub client offline. Unlike in DJL, the model directory is not in PYTHONPATH: it
+    would come before the standard library, and a file of the model may be named like one of its modules.
     """
     environment = {"PYTHONUNBUFFERED": "1", **environ}
     if environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1"):
@@ -103,7 +104,4 @@ def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.envi
         name, equals, value = pair.strip().partition("=")
         if equals:
             environment[name.strip()] = value
-    if config.path:
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, config.path] if config.path not in paths else paths)
     return environment

@@ -65,7 +65,7 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
                 provenance[setting.key] = "default"
     _remark_on_keys(entries, findings)
     settings, options = ServingSettings(**serving), Options(**option)
-    engine = _engine(settings, spec, entries, findings)
+    engine = _engine(settings, entries, findings)
     _check_directory(options, spec, directory, findings)
     if findings.problems:
         raise ConfigError("\n".join(findings.problems))
@@ -156,7 +156,7 @@ def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
             findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, _KNOWN)}")
 
 
-def _engine(settings: ServingSettings, spec: ModelSpec, entries: Mapping[str, Entry], findings: _Findings) -> str:
+def _engine(settings: ServingSettings, entries: Mapping[str, Entry], findings: _Findings) -> str:
     name = settings.engine or "Python"
     engine = _ENGINES.get(name.lower(), "")
     if not engine:

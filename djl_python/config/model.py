@@ -60,3 +60,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str = ""
     warnings: tuple[str, ...] = ()
     checkpoint: Checkpoint = Checkpoint()
+
+    @property
+    def label(self) -> str:
+        """Names the model in /ping and in the log: `name`, or `name:version` where it has a version."""
+        return f"{self.name}:{self.version}" if self.version else self.name

@@ -80,7 +80,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="Seconds a request may take, once a worker has it.",
+            description="Seconds an answer may take, once a worker has its request; of a stream, the first piece, and "
+            "each one after it.",
             extra={"environment": "PREDICT_TIMEOUT"},
         ),
     ] = 120.0

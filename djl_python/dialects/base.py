@@ -141,7 +141,7 @@ class ServerView(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether every model has a ready worker and the server is not draining."""
+        """Whether there is a model, every one has a ready worker, and the server is not draining."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from .. import logs
 from ..channel import Channel
 from ..config import ModelConfig, Options, engine_environment
 from ..errors import ModelLoadError, WorkerDiedError
@@ -142,7 +143,9 @@ class EngineClient:
         check_options(config.option)
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
         environment = engine_environment(config.option.kernels != "torch" and not lacking())
-        self._process, sock = await spawn("djl_python.engine", cwd=config.path or None, env=environment)
+        self._process, sock = await spawn(
+            "djl_python.engine", log_name=f"{logs.name()}/engine", cwd=config.path or None, env=environment
+        )
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)
         settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))

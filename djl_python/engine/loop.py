@@ -15,13 +15,15 @@ import sys
 import threading
 import traceback
 from collections import deque
+from pathlib import Path
 
 import msgspec
 
 from ..errors import ParameterError, ServingError
 from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
 from ..types import TokenEvent
-from .rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
+from ..user_module import put_on_path
+from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, rolling_batch_class
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,8 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
 
     try:
         settings = msgspec.msgpack.decode(opening.settings, type=EngineSettings)
+        if opening.rolling_batch not in ROLLING_BATCHES:
+            put_on_path(Path.cwd())  # the model directory, which may contain the user's engine
         batch = rolling_batch_class(opening.rolling_batch)(settings, progress)
     except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
         if not isinstance(exc, ServingError):

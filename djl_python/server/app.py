@@ -129,7 +129,7 @@ class FrontEnd(routing.Router):
 
     def ping(self) -> Answer:
         """Status as in DJL: 500 once a model has failed, 207 while one loads if allow_multi_status is set, else 200."""
-        health = {_label(model.config.name, model.config.version): model.health for model in self.models}
+        health = {model.config.label: model.health for model in self.models}
         status = 200
         if Health.FAILED in health.values():
             status = 500
@@ -144,7 +144,3 @@ class FrontEnd(routing.Router):
     @functools.cached_property
     def _document(self) -> bytes:
         return openapi([*self.routes.rows, *self.routes.shared])
-
-
-def _label(name: str, version: str) -> str:
-    return f"{name}:{version}" if version else name

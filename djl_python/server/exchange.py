@@ -1,7 +1,6 @@
-"""One HTTP request and its answer: the bridge between Tornado's connection and a model's pool.
+"""One HTTP request, from its route to the end of its answer: the bridge between Tornado and a model's pool.
 
-Runs in the front end's event loop. Uses the connection directly rather than tornado.web's RequestHandler: a chunk of a
-stream costs one write and nothing else.
+Runs in the front end's event loop. Sits on Tornado's connection, without tornado.web's RequestHandler.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from tornado.iostream import StreamBufferFullError
 
 from ..dialects.base import Answer, Dialect
 from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
-from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from ..protocol import Call
-from .answers import error_answer, reason
+from .answers import error_answer
 from .bodies import Body
 from .flights import Flight, next_id
+from .http_answer import HttpAnswer
 from .routes import Match
 from .served_model import ServedModel
 
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 access_log = logging.getLogger("djl_python.access")
 log = logging.getLogger(__name__)
 
-#: Unsent bytes of an answer at which its client is cut off.
-MAX_UNSENT_BYTES: Final = 8 << 20
-#: A worker is told (`Taken`) each time that a client has taken this much of a stream.
-TAKEN_EVERY_BYTES: Final = 256 << 10
 #: A body that is too large is read to its end, so that the client sees the refusal, unless it is longer than this.
 MAX_DISCARDED_BYTES: Final = 1 << 30
 #: Longest body of a page: it is parsed in the front end's event loop, where everything else waits meanwhile.
@@ -67,17 +62,9 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._flight: Flight | None = None
         self._body = Body(front_end.bodies)
         self._refusal: ServingError | None = None  # found before the whole body was read
-        self._status = 0  # of the answer, once it is known
-        self._headers: dict[str, str] = {}
-        self._head_sent = False
-        self._bodiless = False
-        self._chunked = False
-        self._close_after = False
-        self._ended = False
-        self._untold_bytes = 0  # of the answer, written but not yet reported to the worker as taken
-        self._telling = False
         self._received_at = time.monotonic()
         self._request_id = request.headers.get(front_end.config.request_id_header_key) or uuid.uuid4().hex
+        self._answer = HttpAnswer(front_end, request, self._request_id, self._on_taken)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
 
@@ -97,7 +84,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._refusal = refusal
         waits = headers.get("Expect", "").lower() == "100-continue"
         if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
-            self._close_after = True
+            self._answer.close_after = True
             self.fail(self._refusal)
 
     def data_received(self, chunk: bytes) -> None:
@@ -138,46 +125,37 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._body.let_go()
 
     def start(self, status: int, headers: dict[str, str]) -> None:
-        """Keep status and headers until the first piece of the body, which tells whether it is the whole body."""
-        self._status, self._headers = status, headers
+        """The answer's status and headers are known."""
+        self._answer.start(status, headers)
 
     def body(self, data: bytes, last: bool) -> None:
         """Write a piece of the answer's body; `last` ends the answer."""
-        if self._ended:
+        answer = self._answer
+        if answer.ended:
             return
-        stream = self._connection.stream
-        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
         try:
-            if not self._head_sent:
-                self._send_head(data, last)
-            elif data and not self._bodiless:
-                self._write(data)
+            answer.write(data, last)
         except StreamBufferFullError:
-            log.warning("a client reads too slowly: cut off", extra=self._log_extra)
+            log.warning("a client reads too slowly: cut off", extra=answer.log_extra)
             self._abandon("slow_reader")
-            stream.close()
+            self._connection.stream.close()
             return
-        self._untold_bytes += len(data)
         if last:
             self._end()
-            self._connection.finish()
-            self._let_go()
-        elif self._untold_bytes >= TAKEN_EVERY_BYTES and not self._telling:
-            self._tell_when_taken()
+            answer.finish()
 
     def break_off(self) -> None:
-        """End an answer that can't be completed: close the connection after what was written."""
-        if not self._ended:
+        """End an answer that can't be completed, so that its client notices."""
+        if not self._answer.ended:
             self._end()
-            self._close_after = True
-            self._let_go()
+            self._answer.break_off()
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
         dialect, model = self._dialect, self._model or self._front_end.models.only
         config = model.config if model is not None else None
-        if self._head_sent:
-            headers = {name.lower(): value for name, value in self._headers.items()}
+        if self._answer.begun:
+            headers = {name.lower(): value for name, value in self._answer.headers.items()}
             last_words = dialect.last_words(error, headers, config) if dialect is not None else None
             if last_words is None:
                 self.break_off()
@@ -192,35 +170,8 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _let_go(self) -> None:
-        """Lift the limit on unsent bytes, as nothing more is written; close the connection after them if required."""
-        stream = self._connection.stream
-        stream.max_write_buffer_size = None
-        if not stream.closed() and (self._close_after or stream.writing()):
-            sent = stream.write(b"")
-            self._front_end.sending(sent)
-            if self._close_after:
-                sent.add_done_callback(lambda _sent: stream.close())
-
-    def _tell_when_taken(self) -> None:
-        """Tell the worker once the kernel has taken everything written so far for the client."""
-        size, self._untold_bytes = self._untold_bytes, 0
-        if not self._connection.stream.writing():
-            self._tell(size)
-            return
-        self._telling = True
-
-        def told(sent: asyncio.Future[None]) -> None:
-            self._telling = False
-            if self._ended or sent.cancelled() or sent.exception() is not None:
-                return
-            self._tell(size)
-            if self._untold_bytes >= TAKEN_EVERY_BYTES:
-                self._tell_when_taken()
-
-        self._connection.stream.write(b"").add_done_callback(told)
-
-    def _tell(self, size: int) -> None:
+    def _on_taken(self, size: int) -> None:
+        """Tell the worker how much more of its answer the client has taken."""
         if self._flight is not None and self._model is not None:
             self._model.pool.taken(self._flight, size)
 
@@ -276,6 +227,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         name = name or named.get("model_name") or headers.get("model_name", "")
         version = match.version or named.get("model_version") or headers.get("model_version", "")
         self._model = front_end.models.select(name, version, dialect.unversioned)
+        self._answer.log_extra = self._model.log_extra
         self._dialect = dialect = front_end.dialects[dialect.speaker(match.operation, self._model.config)]
         if front_end.draining:
             raise UnavailableError("the server is shutting down")
@@ -298,67 +250,20 @@ class Exchange(httputil.HTTPMessageDelegate):
         if length > MAX_PAGE_BYTES and self._match is not None and self._match.is_page:
             raise TooLargeError(f"the body is larger than {MAX_PAGE_BYTES} bytes, which is the most at this path")
 
-    def _send_head(self, data: bytes, last: bool) -> None:
-        headers = self._front_end.base_headers()
-        for name, value in self._headers.items():
-            if name.lower() not in SERVERS_OWN:
-                self._add_header(headers, name, value)
-        headers[self._front_end.config.request_id_header_key] = self._request_id
-        self._bodiless = self._request.method == "HEAD" or self._status in BODILESS
-        if last and self._status not in BODILESS:
-            headers["Content-Length"] = str(len(data))
-        elif not last:
-            self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
-            headers.setdefault("Cache-Control", "no-cache")
-            if headers.get("Content-Type", "").startswith("text/event-stream"):
-                headers["X-Accel-Buffering"] = "no"
-            if self._request.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
-                self._request.headers.pop("Connection", None)
-                self._close_after = True
-        if self._front_end.draining:
-            self._close_after = True
-        if self._close_after:
-            headers["Connection"] = "close"
-        self._head_sent = True
-        start_line = httputil.ResponseStartLine("HTTP/1.1", self._status, reason(self._status))
-        self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
-
-    def _write(self, data: bytes) -> None:
-        """Write a further piece of the body, directly into the socket if it has room.
-
-        Tornado's own write costs two futures and an event loop iteration per piece, and nothing awaits them.
-        """
-        stream = self._connection.stream
-        sock = stream.socket
-        if sock is None:
-            return  # `on_connection_close` is about to be called
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-        try:
-            sent = 0 if stream.writing() else sock.send(framed)
-        except OSError:
-            sent = 0  # no room, or the client has gone: the stream waits, or notices
-        if sent < len(framed):
-            stream.write(framed[sent:])
-
-    def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
-        if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):
-            headers[name] = value
-        else:
-            log.warning("the response header %r can't be sent with its value: left out", name, extra=self._log_extra)
-
     def _abandon(self, cause: str) -> None:
         """Cancel the call: the client no longer reads its answer."""
-        if self._ended:
+        if self._answer.ended:
             return
         self._end()
+        self._answer.abandon()
         if self._flight is not None and self._model is not None:
             self._model.pool.cancel(self._flight, cause)
 
     def _end(self) -> None:
-        self._ended = True
+        """Count and log the request, whose answer is complete, cut off or wanted no more."""
         self._body.let_go()
         duration_s = time.monotonic() - self._received_at
-        status = self._status if self._head_sent else CLIENT_CLOSED
+        status = self._answer.status if self._answer.begun else CLIENT_CLOSED
         config, dialect = None, self._dialect
         if self._model is not None:
             config = self._model.config
@@ -375,9 +280,5 @@ class Exchange(httputil.HTTPMessageDelegate):
             logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO,
             '%s "%s %s" %d %.0f ms',
             *(request.remote_ip, request.method, request.path, status, duration_s * 1000),
-            extra=self._log_extra,
+            extra=self._answer.log_extra,
         )
-
-    @property
-    def _log_extra(self) -> dict[str, str]:
-        return self._model.log_extra if self._model is not None else {}

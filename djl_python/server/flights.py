@@ -72,6 +72,7 @@ class Flight:
     Attributes:
         query: whether the call is a query, which generates nothing.
         beside: whether it takes one of the worker's places for queries, and none of those for calls.
+        heard_at: when its answer last progressed, in the loop's time.
     """
 
     __slots__ = (

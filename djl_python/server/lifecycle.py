@@ -13,11 +13,9 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from tornado.httpserver import HTTPServer
 
 from .. import event_loop
 from ..config import ModelConfig, ModelSpec, ServerConfig
@@ -26,7 +24,7 @@ from ..errors import ConfigError
 from ..protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
-from .listening import allow_descriptors, bind, bound_address, listen
+from .listening import Listener, allow_descriptors
 from .metrics import Metrics
 from .models import Models
 from .served_model import Health, ServedModel
@@ -78,7 +76,7 @@ class Server:
     async def run(self) -> int:
         """Run the server from start to exit; returns the exit code, see the module's docstring."""
         allow_descriptors()
-        sockets = bind(self._config.inference_address)
+        listener = Listener(self._config.inference_address)
         self._catch_signals()
         http = self._front_end.http_server()
         opened = False
@@ -87,8 +85,8 @@ class Server:
             nonlocal opened
             if not opened:
                 opened = True
-                listen(sockets)
-                http.add_sockets(sockets)
+                listener.listen()
+                http.add_sockets(listener.sockets)
 
         self._announcer.found([model.config for model in self._models])
         for warning in self._config.warnings:
@@ -102,21 +100,19 @@ class Server:
                 return 0 if self._stop.is_set() else 1
             event_loop.settle()
             open_port()
-            address = bound_address(sockets, self._config.inference_address)
             ready = [model.config for model in self._models if model.ready]
-            self._announcer.serving(address, ready, only=len(self._models) == 1)
+            self._announcer.serving(listener.address, ready, only=len(self._models) == 1)
             await self._stop.wait()
-            await self._drain(http)
+            http.stop()
+            listener.close()
+            await self._drain()
             return 0
         finally:
             http.stop()
+            listener.close()
             await asyncio.gather(*(model.stop() for model in self._models.staffed))
             await self._front_end.wait_sent(timeout_s=1.0)
             await http.close_all_connections()
-            for sock in sockets:
-                sock.close()
-            if self._config.inference_address.unix_path:
-                Path(self._config.inference_address.unix_path).unlink(missing_ok=True)
 
     def _add(self, config: ModelConfig, broken: str = "") -> None:
         if config.option.throttle_error_http_code is None:
@@ -148,10 +144,9 @@ class Server:
         stopped.cancel()
         return any(model.health is not Health.FAILED for model in self._models)
 
-    async def _drain(self, http: HTTPServer) -> None:
-        """Accept no new connections or calls; give running calls and pages `drain_timeout` to finish."""
+    async def _drain(self) -> None:
+        """Accept no new calls; give running calls and pages `drain_timeout` to finish."""
         self._front_end.draining = True
-        http.stop()
         models = self._models.staffed
 
         def busy() -> int:

@@ -16,6 +16,7 @@ from ..config import Address
 from ..errors import ConfigError
 
 try:
+    import fcntl
     import resource
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
@@ -23,37 +24,47 @@ except ImportError:  # not on Windows
 BACKLOG = 1024
 
 
-def bind(address: Address) -> list[socket.socket]:
-    """Sockets bound to `address`, not listening yet; port 0 becomes a free port, the same for all of them.
+class Listener:
+    """The sockets of an address, bound but not listening yet; port 0 becomes a free port, the same for all of them.
 
     Raises:
         ConfigError: the address is in use, not this machine's, or not allowed.
+
+    Attributes:
+        address: the address that clients use, with the port that was bound.
     """
-    try:
-        return [_bind_unix(Path(address.unix_path))] if address.unix_path else _bind_tcp(address)
-    except OSError as exc:
-        raise _refusal(address, exc) from exc
 
+    def __init__(self, address: Address) -> None:
+        self._unix: _UnixPath | None = None
+        try:
+            if address.unix_path:
+                self._unix = _UnixPath(Path(address.unix_path))
+                self.sockets = [self._unix.socket]
+                self.address = address
+            else:
+                self.sockets = _bind_tcp(address)
+                self.address = Address(address.host, self.sockets[0].getsockname()[1])
+        except OSError as exc:
+            raise _refusal(address, exc) from exc
 
-def bound_address(sockets: list[socket.socket], wanted: Address) -> Address:
-    """The address that clients use: `wanted`, with the port that was bound."""
-    if wanted.unix_path:
-        return wanted
-    return Address(wanted.host, sockets[0].getsockname()[1])
+    def listen(self) -> None:
+        """Start listening.
 
+        Raises:
+            ConfigError: another server, bound to the same address at the same time, listens already.
+        """
+        try:
+            for sock in self.sockets:
+                sock.listen(BACKLOG)
+        except OSError as exc:
+            raise _refusal(self.address, exc) from exc
 
-def listen(sockets: list[socket.socket]) -> None:
-    """Start listening.
-
-    Raises:
-        ConfigError: another server, bound to the same address at the same time, listens already.
-    """
-    try:
-        for sock in sockets:
-            sock.listen(BACKLOG)
-    except OSError as exc:
-        name = sock.getsockname()
-        raise _refusal(Address(unix_path=name) if isinstance(name, str) else Address(*name[:2]), exc) from exc
+    def close(self) -> None:
+        """Stop listening, and release the address for another server; may be called again."""
+        _close(self.sockets)
+        if self._unix is not None:
+            self._unix.release()
+            self._unix = None
 
 
 def allow_descriptors() -> None:
@@ -96,17 +107,61 @@ def _bind_tcp(address: Address) -> list[socket.socket]:
     return sockets
 
 
-def _bind_unix(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-        path.unlink()  # left by a server that was killed
-    try:
-        sock.bind(os.fspath(path))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+class _UnixPath:
+    """A socket bound to a path, and a locked file beside it that reserves the path.
+
+    The socket's file alone does not tell a server that was killed from one that does not listen yet. The kernel removes
+    the lock when its process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = Path(f"{path}.lock")
+        self._lock = _locked(self._lock_path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        try:
+            if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+                path.unlink()  # left by a server that was killed
+            self.socket.bind(os.fspath(path))
+        except OSError:
+            self.socket.close()
+            self._unlock()
+            raise
+        self._status = path.stat()
+
+    def release(self) -> None:
+        """Remove the socket's file, unless something else has replaced it, and release the lock."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), self._status):
+                self._path.unlink()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self._lock_path.unlink(missing_ok=True)  # still locked: it can't be another server's
+        os.close(self._lock)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor of the file, locked until it is closed; a missing file is created.
+
+    Raises:
+        OSError: with EADDRINUSE if another process has the lock.
+    """
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    return lock
+        except BlockingIOError as exc:
+            os.close(lock)
+            raise OSError(errno.EADDRINUSE, "locked") from exc
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)  # its owner removed the file between the two calls: this lock protects nothing
 
 
 def _answers(path: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +36,7 @@ _TOKENS: Final = (1, 8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32
 _BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """Prometheus' metric types."""
 
     COUNTER = "counter"
@@ -51,7 +52,7 @@ class Spec:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = _MODEL
     buckets: tuple[float, ...] = ()
@@ -61,20 +62,20 @@ class Spec:
     @property
     def full_name(self) -> str:
         """The name in /metrics."""
-        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+        return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
 
 
-def _server(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
+def _server(name: str, kind: MetricKind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
     """A metric that only the front end sets."""
     return Spec(name, kind, text, (*_MODEL, *labels), buckets, reported=False)
 
 
 def _worker(name: str, text: str) -> Spec:
     """A gauge of one worker."""
-    return Spec(name, Kind.GAUGE, text, _WORKER)
+    return Spec(name, MetricKind.GAUGE, text, _WORKER)
 
 
-_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 SPECS: Final = (
     _server("requests", _C, "Requests answered, by HTTP status.", "dialect", "code"),
@@ -112,11 +113,15 @@ SPECS: Final = (
     Spec("prompt_tokens", _C, "Tokens of prompts."),
     Spec("generated_tokens", _C, "Tokens generated."),
     Spec("preemptions", _C, "Sequences sent back to wait because the KV cache was full."),
-    _server("aborted_requests", _C, "Requests that ended before their answer was complete.", "reason"),
+    Spec(
+        "aborted_requests",
+        _C,
+        "Requests that ended before their answer was complete.",
+        (*_MODEL, "reason"),
+        report_label="engine_failed",
+    ),
 )
 _BY_NAME: Final = {spec.name: spec for spec in SPECS}
-#: Workers report these too, but the front end, which sends the cancellations, has already counted them.
-_COUNTED_ALREADY: Final = frozenset({"aborted_requests"})
 
 
 class Metrics:
@@ -130,16 +135,16 @@ class Metrics:
         for spec in SPECS:
             name = PREFIX + spec.name
             match spec.kind:
-                case Kind.COUNTER:
+                case MetricKind.COUNTER:
                     self.counters[spec.name] = Counter(name, spec.help, spec.labels, registry=self.registry)
-                case Kind.GAUGE:
+                case MetricKind.GAUGE:
                     self.gauges[spec.name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
-                case Kind.HISTOGRAM:
+                case MetricKind.HISTOGRAM:
                     self.histograms[spec.name] = Histogram(
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
         self.registry.register(TgiMetrics({**self.counters, **self.gauges, **self.histograms}))
-        self._unknown: set[str] = set()
+        self._warned: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:
         """The metrics of one model."""
@@ -154,11 +159,11 @@ class Metrics:
         """The body of /metrics; its type is `CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
-    def warn_unknown(self, name: str) -> None:
-        """Log once that a worker reports an undeclared metric."""
-        if name not in self._unknown:
-            self._unknown.add(name)
-            log.warning("a worker reports the metric %r, which is not in the table: ignored", name)
+    def warn(self, name: str, problem: str) -> None:
+        """Log once per metric why something that a worker reports of it is ignored."""
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning("a worker's metric %r %s: ignored", name, problem)
 
 
 class ModelMetrics:
@@ -190,27 +195,26 @@ class ModelMetrics:
             self._metrics.gauges["workers"].labels(*self._labels, state).set(number)
 
     def apply(self, worker: str, report: Report) -> None:
-        """Apply what a worker reports."""
+        """Apply what a worker reports, except for numbers that a metric can't have."""
         for name, value in report.gauges.items():
-            if self._reported(name, Kind.GAUGE):
+            if self._reported(name, MetricKind.GAUGE):
                 self._metrics.gauges[name].labels(*self._labels, worker).set(value)
         used, total = (report.gauges.get(f"kv_cache_blocks_{what}") for what in ("used", "total"))
         if used is not None and total:
             self._metrics.gauges["kv_cache_usage_ratio"].labels(*self._labels, worker).set(used / total)
         for name, amount in report.counts.items():
-            if (counter := self._counters.get(name)) is None:
-                if not self._reported(name, Kind.COUNTER):
-                    continue
-                counter = self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
-            counter.inc(amount)
+            if not 0 <= amount < math.inf:
+                self._metrics.warn(name, f"grows by {amount}, which no counter can")
+            elif (counter := self._counter(name)) is not None:
+                counter.inc(amount)
         for name, values in report.observations.items():
-            if (histogram := self._histograms.get(name)) is None:
-                if not self._reported(name, Kind.HISTOGRAM):
-                    continue
-                histogram = self._metrics.histograms[name].labels(*self._report_labels(name))
-                self._histograms[name] = histogram
+            if (histogram := self._histogram(name)) is None:
+                continue
             for value in values:
-                histogram.observe(value)
+                if math.isfinite(value):
+                    histogram.observe(value)
+                else:
+                    self._metrics.warn(name, f"has the observation {value}")
 
     def worker_came(self, worker: str) -> None:
         """Record a new worker of this name."""
@@ -227,12 +231,22 @@ class ModelMetrics:
                 with contextlib.suppress(KeyError):
                     self._metrics.gauges[spec.name].remove(*self._labels, worker)
 
-    def _reported(self, name: str, kind: Kind) -> bool:
-        if name in _COUNTED_ALREADY:
-            return False
+    def _counter(self, name: str) -> Counter | None:
+        """A counter of this model's that workers may report."""
+        if name not in self._counters and self._reported(name, MetricKind.COUNTER):
+            self._counters[name] = self._metrics.counters[name].labels(*self._report_labels(name))
+        return self._counters.get(name)
+
+    def _histogram(self, name: str) -> Histogram | None:
+        """A histogram of this model's that workers may report."""
+        if name not in self._histograms and self._reported(name, MetricKind.HISTOGRAM):
+            self._histograms[name] = self._metrics.histograms[name].labels(*self._report_labels(name))
+        return self._histograms.get(name)
+
+    def _reported(self, name: str, kind: MetricKind) -> bool:
         spec = _BY_NAME.get(name)
         if spec is None or spec.kind is not kind or not spec.reported:
-            self._metrics.warn_unknown(name)
+            self._metrics.warn(name, "is not in the table")
             return False
         return True
 

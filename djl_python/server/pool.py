@@ -169,9 +169,10 @@ class Pool:
                         self._release(gone)
                         self._count()
                     continue
-                flight.heard_at = now
                 touched[message.id] = flight
                 if isinstance(message, Chunk):
+                    if not message.keep_alive:
+                        flight.heard_at = now
                     flight.pieces.append(message.data)
                     flight.last = message.last
                 elif isinstance(message, Break):

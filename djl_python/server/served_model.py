@@ -60,7 +60,7 @@ class ServedModel:
         self.metrics = metrics
         self.worker_module = worker_module
         self.on_progress = on_progress
-        self.log_extra = {"model": config.name}
+        self.log_extra = {"model": config.label}
         self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
         self.replicas = [
             Replica(self, index, replica) for index, replica in enumerate([] if broken else placements(config))
@@ -71,12 +71,12 @@ class ServedModel:
         self._broken = broken
         self._on_change = on_change
         self._was_ready = False
-        self._succeeded = False
+        self._superseded = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def successor(self) -> ServedModel:
         """A new instance of the model, not started yet; only it reports the numbers of workers from now on."""
-        self._succeeded = True
+        self._superseded = True
         return ServedModel(
             self.config,
             self.metrics,
@@ -148,7 +148,7 @@ class ServedModel:
         """Apply a change of a worker's state to metrics, pool and `settled`, and call `on_change`."""
         self._was_ready = self._was_ready or self.ready
         states = [replica.state for replica in self.replicas]
-        if not self._succeeded:
+        if not self._superseded:
             counts: dict[str, int] = {
                 state: states.count(state) for state in WorkerState if state is not WorkerState.STOPPED
             }

@@ -160,6 +160,7 @@ class Replica:
         try:
             process, ours = await spawn(
                 self._model.worker_module,
+                log_name=f"{self._config.label}/{self.name}",
                 executable=executable,
                 cwd=self._config.path or None,
                 env=worker_environment(self._config),

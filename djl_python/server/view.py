@@ -37,8 +37,8 @@ class View:
 
     @property
     def ready(self) -> bool:
-        """Whether every model has a ready worker and the server is not draining."""
-        return not self._draining() and all(model.ready for model in self._models)
+        """Whether there is a model, every one has a ready worker, and the server is not draining."""
+        return not self._draining() and len(self._models) > 0 and all(model.ready for model in self._models)
 
     def select(self, name: str = "", version: str = "", unversioned: str = "") -> ModelStatus:
         """The model that a request means; raises as `Models.select`."""

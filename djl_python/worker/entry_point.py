@@ -42,7 +42,7 @@ BUILT_IN: Final = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a model's handler is. Neither a file nor a module: the built-in one.
 
     Attributes:
@@ -63,20 +63,22 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
         ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
         ConfigError: the entry point is a module:attribute that does not exist.
     """
+    location = locate(config)
+    built_in = None
+    if not location.file and not location.module:
+        # Imported before the model directory is on the path, where a file may be named like one of its imports.
+        built_in = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
     if config.path:
         put_on_path(Path(config.path))
-    place = locate(config)
-    if place.file:
-        module = load_user_module(config.path, place.file)
-        target = _attribute(module, place.attribute) if place.attribute else _from_module(module, config)
-    elif place.module:
-        target = _from_import(place, config)
+    if location.file:
+        module = load_user_module(config.path, location.file)
+        target = _attribute(module, location.attribute) if location.attribute else _from_module(module, config)
     else:
-        target = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
+        target = built_in or _from_import(location, config)
     return _as_handler(target, config, thread)
 
 
-def locate(config: ModelConfig) -> Place:
+def locate(config: ModelConfig) -> Location:
     """Where the handler is, as far as that can be told without running user code.
 
     Raises:
@@ -87,9 +89,9 @@ def locate(config: ModelConfig) -> Place:
     if entry_point:
         return _named(entry_point, directory)
     if directory is not None and (file := default_file(config, directory)) is not None:
-        return Place(file)
+        return Location(file)
     if config.option.model_id or (directory is not None and (directory / "config.json").is_file()):
-        return Place()
+        return Location()
     raise ModelLoadError(
         f"no handler found in {config.path or config.url or 'this model'}: expected model.py or "
         f"{config.name}.py with a function {config.option.handler}(inputs), a checkpoint's config.json, or "
@@ -97,10 +99,10 @@ def locate(config: ModelConfig) -> Place:
     )
 
 
-def _named(entry_point: str, directory: Path | None) -> Place:
-    """The place that option.entryPoint names."""
+def _named(entry_point: str, directory: Path | None) -> Location:
+    """The location that option.entryPoint names."""
     if entry_point in BUILT_IN:
-        return Place()
+        return Location()
     if entry_point.startswith(("http://", "https://")):
         raise ModelLoadError(
             f"option.entryPoint={shown_url(entry_point)}: put the file into the model directory, and name it here"
@@ -110,21 +112,21 @@ def _named(entry_point: str, directory: Path | None) -> Place:
         if directory is None:
             raise ModelLoadError(f"option.entryPoint={entry_point}: the model has no directory")
         existing_file(directory, name)
-        return Place(name, attribute=attribute)
+        return Location(name, attribute=attribute)
     if not attribute and directory is not None and (directory / f"{entry_point}.py").is_file():
-        return Place(f"{entry_point}.py")
-    return Place(module=name, attribute=attribute)
+        return Location(f"{entry_point}.py")
+    return Location(module=name, attribute=attribute)
 
 
-def _from_import(place: Place, config: ModelConfig) -> Any:
-    if place.attribute:
-        return load_object(f"{place.module}:{place.attribute}")
+def _from_import(location: Location, config: ModelConfig) -> Any:
+    if location.attribute:
+        return load_object(f"{location.module}:{location.attribute}")
     try:
-        return _from_module(importlib.import_module(place.module), config)
+        return _from_module(importlib.import_module(location.module), config)
     except ModuleNotFoundError as exc:
-        if exc.name is None or not f"{place.module}.".startswith(f"{exc.name}."):
+        if exc.name is None or not f"{location.module}.".startswith(f"{exc.name}."):
             raise  # it exists, and one of its own imports failed
-        raise no_module(place.module) from exc
+        raise no_module(location.module) from exc
 
 
 def no_module(entry_point: str) -> ModelLoadError:

@@ -6,6 +6,7 @@ Runs in the worker's event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Mapping
 from typing import Final
@@ -76,6 +77,13 @@ class ChannelReply:
             self._channel.send(Chunk(self._id, data, False))
             self._unread_bytes += len(data)
 
+    def keep_alive(self, data: bytes) -> None:
+        """Send a piece that only keeps the connection open: it does not restart predict_timeout. Raises as `write`."""
+        if not self.finished:
+            self._check(data)
+            self._channel.send(Chunk(self._id, data, False, keep_alive=True))
+            self._unread_bytes += len(data)
+
     async def drain(self) -> None:
         """Wait until the client has taken all but `MAX_UNREAD_BYTES` of what was written."""
         while self._unread_bytes > MAX_UNREAD_BYTES and not self.finished:
@@ -132,21 +140,43 @@ class ChannelMetrics:
         channel.before_frame = self._go_along
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Add to a counter."""
+        """Add to a counter.
+
+        Raises:
+            TypeError, ValueError: the name is not text, or the amount is not a finite number >= 0.
+        """
+        _check_name(name)
+        added = float(amount)
+        if not 0 <= added < math.inf:
+            raise ValueError(f"the counter {name!r} can't grow by {amount}")
         with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + float(amount)
+            self._counts[name] = self._counts.get(name, 0) + added
             self._schedule()
 
     def gauge(self, name: str, value: float) -> None:
-        """Set a gauge."""
+        """Set a gauge.
+
+        Raises:
+            TypeError, ValueError: the name is not text, or the value is not a number.
+        """
+        _check_name(name)
+        shown = float(value)
         with self._lock:
-            self._gauges[name] = float(value)
+            self._gauges[name] = shown
             self._schedule()
 
     def observe(self, name: str, *values: float) -> None:
-        """Add observations to a histogram."""
+        """Add observations to a histogram.
+
+        Raises:
+            TypeError, ValueError: the name is not text, or a value is not a finite number.
+        """
+        _check_name(name)
+        observed = [float(value) for value in values]
+        if not all(map(math.isfinite, observed)):
+            raise ValueError(f"the histogram {name!r} can't have {', '.join(map(str, values))}")
         with self._lock:
-            self._observations.setdefault(name, []).extend(map(float, values))
+            self._observations.setdefault(name, []).extend(observed)
             self._schedule()
 
     def flush(self) -> None:
@@ -186,3 +216,9 @@ class ChannelMetrics:
             report = Report(gauges=self._gauges, counts=self._counts, observations=self._observations)
             self._clear()
         self._channel.send(report)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a metric is {name!r}, expected str")
+    name.encode()  # raises for a lone surrogate, which no frame can hold

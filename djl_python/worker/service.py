@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import os
 import socket
 import uuid
@@ -22,7 +23,7 @@ from .. import event_loop
 from ..channel import Channel
 from ..config import ModelConfig
 from ..dialects import dialect
-from ..errors import HandlerError, ServingError, UnavailableError
+from ..errors import HandlerError, ServingError, UnavailableError, printable
 from ..handler import Context, Handler
 from ..inputs import Input
 from ..protocol import AnyMessage, Call, Cancel, Chunk, Load, Status, Stop, Taken
@@ -171,13 +172,18 @@ class Service:
             model_dir=Path(config.path),
             config=config,
             metrics=self._metrics,
-            progress=lambda what, done, total: self._call_soon(
-                self._channel.send, Status("loading", what, done, total)
-            ),
-            fail=lambda reason: self._call_soon(self._fail, reason),
+            progress=self._progress,
+            fail=lambda reason: self._call_soon(self._fail, printable(str(reason))),
             run=self.thread.run,
             properties=self._properties,
         )
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """Report loading progress for `Context`. Checked here, because only here an error reaches the user's code."""
+        if not isinstance(what, str):
+            raise TypeError(f"what is being loaded is {what!r}, expected str")
+        status = Status("loading", printable(what), int(operator.index(done)), int(operator.index(total)))
+        self._call_soon(self._channel.send, status)
 
     def _fail_load(self, detail: str) -> None:
         self._channel.send(Status("failed", detail))  # the front end shows it
@@ -262,6 +268,7 @@ class Service:
 
     def _give_up(self, status: int, reason: str) -> None:
         log.error("model %s: %s; this worker ends", self._config.name, reason)
+        self._metrics.flush()  # the front end ignores what comes after this Status
         self._channel.send(Status("failed", reason))
         self._end(status)
 

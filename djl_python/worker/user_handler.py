@@ -26,8 +26,6 @@ from .thread import HandlerThread
 
 MAX_ASYNC_CALLS: Final = 1024
 
-Answer = Any  # what a handle() may return: Output, None, or an iterator
-
 
 class UserHandler(Handler):
     """A `handle(inputs)` function, or a class with `handle` and optionally `load(context)` and `close()`.
@@ -40,7 +38,7 @@ class UserHandler(Handler):
         self._target = target
         self._thread = thread
         self._turn: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
-        self._batcher: DynamicBatcher[Input, Answer] | None = None
+        self._batcher: DynamicBatcher[Input, Any] | None = None
         self._handle: Callable[[Input], Any] = target
         self._close: Callable[[], Any] | None = None
         self._metrics: Metrics
@@ -114,7 +112,7 @@ class UserHandler(Handler):
                 raise
             raise contained(exc) from exc
 
-    async def _run_batch(self, items: Sequence[Input]) -> list[Answer]:
+    async def _run_batch(self, items: Sequence[Input]) -> list[Any]:
         async with self._turn:
             self._metrics.observe("batch_size", len(items))
             result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
@@ -134,13 +132,13 @@ class UserHandler(Handler):
         # The handler caught an error and failed the whole batch: raise, so that the items are run one by one.
         raise HandlerError(f"the handler answered a batch with code {result.code}")
 
-    async def _send(self, answer: Answer, inputs: Input, reply: Reply) -> None:
+    async def _send(self, answer: Any, inputs: Input, reply: Reply) -> None:
         def iterate(items: Iterable[Any]) -> AsyncIterator[Any]:
             return self._thread.iterate((inputs,), items)
 
         await send(answer, reply, iterate)
 
-    def _finalize(self, answer: Answer) -> None:
+    def _finalize(self, answer: Any) -> None:
         if isinstance(answer, Output) and answer.has_finalizer:
             self._thread.post(answer.execute_finalize)
 

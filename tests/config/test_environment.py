@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from djl_python.config import ModelConfig, Options, engine_environment, worker_environment
@@ -74,7 +69,7 @@ def test_worker_environment() -> None:
         "B": "x=y",
         "C": "",
         "PATH": "/bin",
-        "PYTHONPATH": f"/lib1{os.pathsep}/models/m",
+        "PYTHONPATH": "/lib1",
         "PYTHONUNBUFFERED": "1",
     }
     assert worker_environment(ModelConfig(name="hub"), {}) == {"PYTHONUNBUFFERED": "1"}
@@ -86,11 +81,3 @@ def test_engine_environment() -> None:
     assert engine_environment(False, {"A": "0"}) == {"A": "0"}
     assert engine_environment(True, {"A": "0"}) == {"A": "0", "GOMP_SPINCOUNT": "2000"}
     assert engine_environment(True, {"GOMP_SPINCOUNT": "5"}) == {"GOMP_SPINCOUNT": "5"}
-
-
-def test_a_worker_imports_the_model_s_modules(tmp_path: Path) -> None:
-    (tmp_path / "my_helper.py").write_text("import os\nVALUE = os.environ['GREETING']\n")
-    config = ModelConfig(name="m", path=str(tmp_path), option=Options(env="GREETING=hello"))
-    command = [sys.executable, "-c", "import my_helper; print(my_helper.VALUE)"]
-    result = subprocess.run(command, env=worker_environment(config), capture_output=True, text=True, timeout=30)
-    assert result.stdout == "hello\n", result.stderr

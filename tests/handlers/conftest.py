@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,29 @@ def user_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+Watch = Callable[[type, str], list[bool]]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Tells of each call of a method whether the event loop went on meanwhile."""
+
+    def watch(owner: type, name: str) -> list[bool]:
+        loop, method = asyncio.get_running_loop(), getattr(owner, name)
+        went_on: list[bool] = []
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            turn = threading.Event()
+            loop.call_soon_threadsafe(turn.set)
+            went_on.append(turn.wait(1))
+            return method(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+        return went_on
+
+    return watch
 
 
 @pytest.fixture

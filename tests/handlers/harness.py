@@ -150,6 +150,9 @@ class FakeReply:
         assert self.started and not self.finished
         self.pieces.append(data)
 
+    def keep_alive(self, data: bytes) -> None:
+        self.write(data)
+
     async def drain(self) -> None: ...
 
     def finish(self, data: bytes = b"") -> None:

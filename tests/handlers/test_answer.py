@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from djl_python.errors import HandlerError
-from djl_python.handlers.answer import Answer
+from djl_python.handlers.answer import AnswerWriter
 from djl_python.types import Delta, Finish, FinishReason
 
 from .harness import FakeReply, PlainFormatter
@@ -16,24 +16,24 @@ FINISH = Finish(reason=FinishReason.EOS, text="", prompt="", prompt_tokens=1, ge
 
 
 class Reply(FakeReply):
-    """Tells when something is written."""
+    """Tells when it is kept alive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = asyncio.Event()
+        self.kept_alive = asyncio.Event()
 
-    def write(self, data: bytes) -> None:
-        super().write(data)
-        self.written.set()
+    def keep_alive(self, data: bytes) -> None:
+        super().keep_alive(data)
+        self.kept_alive.set()
 
 
 async def test_a_quiet_stream_is_kept_alive() -> None:
     reply = Reply()
-    answer = Answer(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
+    answer = AnswerWriter(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
     waiting = asyncio.create_task(answer.wait())
     for _ in range(3):
-        reply.written.clear()
-        await reply.written.wait()
+        reply.kept_alive.clear()
+        await reply.kept_alive.wait()
     assert reply.status == 200
     assert reply.body == b"still here\n" * 3
     answer.push(Delta(text="x", finish=FINISH))
@@ -44,7 +44,7 @@ async def test_a_quiet_stream_is_kept_alive() -> None:
 
 async def test_a_busy_stream_is_left_alone() -> None:
     reply = Reply()
-    answer = Answer(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
+    answer = AnswerWriter(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
     waiting = asyncio.create_task(answer.wait())
     await asyncio.sleep(0)
     timer = answer._timer
@@ -58,7 +58,7 @@ async def test_a_busy_stream_is_left_alone() -> None:
 
 async def test_an_answer_that_is_not_streamed_is_never_begun_early() -> None:
     reply = Reply()
-    answer = Answer(PlainFormatter(stream=False), reply, 1, keep_alive_s=0.0)
+    answer = AnswerWriter(PlainFormatter(stream=False), reply, 1, keep_alive_s=0.0)
     waiting = asyncio.create_task(answer.wait())
     await asyncio.sleep(0)
     assert not reply.started
@@ -69,7 +69,7 @@ async def test_an_answer_that_is_not_streamed_is_never_begun_early() -> None:
 
 async def test_the_last_finish_ends_it() -> None:
     reply = Reply()
-    answer = Answer(PlainFormatter(stream=True), reply, 2)
+    answer = AnswerWriter(PlainFormatter(stream=True), reply, 2)
     answer.push(Delta(choice=1, finish=FINISH))
     assert not answer.done()
     answer.push(Delta(choice=0, finish=FINISH))
@@ -82,7 +82,7 @@ async def test_the_last_finish_ends_it() -> None:
     [(StopIteration(), RuntimeError), (SystemExit(1), HandlerError), (KeyboardInterrupt(), HandlerError)],
 )
 async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[Exception]) -> None:
-    answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
+    answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
     with answer:
         raise error
     assert answer.done()
@@ -91,7 +91,7 @@ async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[
 
 
 async def test_what_fails_after_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    answer = Answer(PlainFormatter(stream=True), FakeReply(), 1)
+    answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
     with answer:
         raise ValueError("the first")
     with answer:

@@ -10,7 +10,9 @@ import pytest
 
 from djl_python.dialects.typed_errors import typed_error
 from djl_python.errors import ContextLengthError, PayloadError
+from djl_python.text.tokenizer import FastBackend
 
+from .conftest import Watch
 from .harness import LIMITS, Served
 
 
@@ -22,8 +24,10 @@ async def test_tokens_have_exact_characters(served: Served) -> None:
     assert all(text[start:stop] == piece for piece, start, stop in spans)
 
 
-async def test_a_long_text_is_tokenized_off_the_loop(served: Served) -> None:
+async def test_a_long_text_is_tokenized_off_the_loop(served: Served, watch: Watch) -> None:
+    went_on = watch(FastBackend, "spans")
     assert len(json.loads((await served.query("tokenize", b"long " * 10_000)).body)) == 50_000
+    assert went_on == [True]
 
 
 async def test_more_tokens_than_can_be_listed(served: Served) -> None:

@@ -11,9 +11,11 @@ import pytest
 from tokenizers import normalizers
 
 from djl_python.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
+from djl_python.text.chat import ChatTemplates
 from djl_python.text.tokenizer import FastBackend
 from djl_python.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 
+from .conftest import Watch
 from .harness import BYTES, EOS, Served, ids
 
 TEMPLATE = (
@@ -51,9 +53,11 @@ async def test_a_chat_is_written_by_the_template(chatting: Served) -> None:
     assert chatting.engine.sampling[1].max_new_tokens == 64 - len(ids("u=hi;a="))
 
 
-async def test_a_long_chat_is_rendered_off_the_loop(chatting: Served) -> None:
+async def test_a_long_chat_is_rendered_and_tokenized_off_the_loop(chatting: Served, watch: Watch) -> None:
+    rendered, tokenized = watch(ChatTemplates, "render"), watch(FastBackend, "encode")
     with pytest.raises(ContextLengthError, match=r"^messages: 30005 tokens"):
         await chatting.plain(request(chat("x" * 30_000)))
+    assert rendered == tokenized == [True]
 
 
 async def test_the_last_message_can_be_continued(chatting: Served) -> None:

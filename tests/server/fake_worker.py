@@ -162,7 +162,5 @@ class FakeWorker:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("-m")
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--log-level")
-    asyncio.run(FakeWorker().run(parser.parse_args().fd))
+    asyncio.run(FakeWorker().run(parser.parse_known_args()[0].fd))

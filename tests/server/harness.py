@@ -16,13 +16,14 @@ from djl_python.config import ModelConfig, Options, ServerConfig, ServingSetting
 from djl_python.dialects import all_dialects
 from djl_python.dialects.base import Dialect
 from djl_python.server.app import FrontEnd
-from djl_python.server.listening import bind, listen
+from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
 from djl_python.server.served_model import Health, ServedModel
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
-FAKE_MODULE = "tests.server.fake_worker"
+FAKE_MODULE = "tests.server.fake_worker"  # which workers find in
+ROOT = Path(__file__).parents[2]
 
 
 def model_config(
@@ -37,7 +38,7 @@ def model_config(
         name=name,
         version=version,
         serving=ServingSettings(**serving),
-        option=Options(**(option or {})),
+        option=Options(**{"env": f"PYTHONPATH={ROOT}", **(option or {})}),
         properties=properties or {},
     )
 
@@ -73,9 +74,11 @@ class Site:
                 await writer.wait_closed()
 
     async def metric(self, line: str) -> float:
-        """The value of the sample whose name and labels are `line`; 0 if there is none."""
-        text = (await self.client.get("/metrics")).text
-        return sum(float(found.rpartition(" ")[2]) for found in text.splitlines() if found.startswith(line))
+        """The sum of the samples whose names and labels begin with `line`; 0 if a metric of that name has none."""
+        lines = (await self.client.get("/metrics")).text.splitlines()
+        name = line.partition("{")[0]
+        assert any(found.startswith(f"# TYPE {name} ") for found in lines), name
+        return sum(float(found.rpartition(" ")[2]) for found in lines if found.startswith(line))
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
@@ -105,11 +108,11 @@ async def running(
         models.add(model)
         served[f"{one.name}:{one.version}"] = model
         model.start()
-    sockets = bind(config.inference_address)
-    listen(sockets)
+    listener = Listener(config.inference_address)
+    listener.listen()
     http = front_end.http_server()
-    http.add_sockets(sockets)
-    port = sockets[0].getsockname()[1]
+    http.add_sockets(listener.sockets)
+    port = listener.address.port
     try:
         if wait:
             await asyncio.gather(*(wait_ready(model) for model in served.values()))
@@ -117,5 +120,5 @@ async def running(
             yield Site(port, client, front_end, served)
     finally:
         http.stop()
-        await asyncio.gather(*(model.stop() for model in served.values()))
+        await asyncio.gather(*(model.stop() for model in models.staffed))
         await http.close_all_connections()

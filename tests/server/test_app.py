@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import pytest
+
 from djl_python.config import ModelConfig
 from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route, ServerView
 from djl_python.dialects.lmi import LmiDialect
@@ -36,6 +38,16 @@ async def test_everything_ready() -> None:
     async with running() as site:
         assert (await site.client.get("/health")).status_code == 200
         assert (await site.client.get("/ping")).json() == {"m": {"status": "Healthy"}}
+
+
+@pytest.mark.parametrize("path", ["/health", "/v2/health/ready"])
+async def test_a_server_that_has_no_model_left_is_not_ready(path: str) -> None:
+    async with running() as site:
+        assert (await site.client.post("/v2/repository/models/m/unload")).status_code == 200
+        assert (await site.client.get(path)).status_code == 503
+        assert (await site.client.get("/v2/health/live")).status_code == 200
+        assert (await site.client.post("/v2/repository/models/m/load")).status_code == 200
+        assert (await site.client.get(path)).status_code == 200
 
 
 async def test_a_model_that_is_loading_is_503_and_says_so() -> None:

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from djl_python.server.exchange import Exchange
-
 from .harness import Site, model_config, running, until
 
 POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s"
@@ -100,23 +98,6 @@ async def test_a_client_that_leaves_takes_its_call_out_of_the_worker(order: dict
         assert await site.metric('djl_aborted_requests_total{model="m",reason="disconnect"') == 1
 
 
-async def test_a_piece_for_a_client_that_has_just_left_is_nobody_elses_error() -> None:
-    """It comes in the turn of the loop in which the connection is found closed, before anybody is told."""
-    async with running() as site:
-        first = site.pid
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(request({"do": "stream", "n": 1000, "gap_s": 0.01}))
-        await head_of(reader)
-        (place,) = site.model.pool._places.values()
-        (flight,) = place.flights.values()
-        assert isinstance(flight.client, Exchange)
-        flight.client._connection.stream.close()
-        flight.client.body(b"a piece", False)
-        await until(lambda: site.model.pool.busy == 0)
-        writer.close()
-        assert (await site.post(do="echo")).json()["pid"] == first
-
-
 async def wait_idle(site: Site) -> None:
     """Running, waiting, queued and used blocks are all back to zero."""
     async with asyncio.timeout(5):
@@ -137,7 +118,7 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
 
 
 async def test_a_stream_that_waits_for_its_client_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.exchange.MAX_UNSENT_BYTES", 2 << 20)
+    monkeypatch.setattr("djl_python.server.http_answer.MAX_UNSENT_BYTES", 2 << 20)
     async with (
         running() as site,
         site.client.stream(

@@ -51,9 +51,15 @@ class Spawned:
     def workers(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def client(self) -> httpx.AsyncClient:
+        _, unix, path = self.url.partition("unix:")
+        if unix:
+            return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), base_url="http://unix", timeout=20)
+        return httpx.AsyncClient(base_url=self.url, timeout=20)
+
     async def post(self, **order: object) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=20) as client:
-            return await client.post(f"{self.url}/invocations", json=order)
+        async with self.client() as client:
+            return await client.post("/invocations", json=order)
 
     async def in_flight(self, number: int) -> None:
         """Wait until so many requests are with the worker of the model "fake"."""
@@ -64,7 +70,7 @@ class Spawned:
         await self._shows("/ping", lambda text: model not in text)
 
     async def _shows(self, path: str, condition: Callable[[str], bool]) -> None:
-        async with httpx.AsyncClient(base_url=self.url) as client, asyncio.timeout(20):
+        async with self.client() as client, asyncio.timeout(20):
             while not condition((await client.get(path)).text):
                 await asyncio.sleep(0.01)
 
@@ -84,7 +90,7 @@ async def spawned(*arguments: object, ready: bool = True, **environment: str) ->
     try:
         if ready:
             await until(lambda: "curl " in server.output or process.returncode is not None, timeout_s=30)
-            found = re.search(r"ready at (http\S+)", server.output)
+            found = re.search(r"ready at (\S+)", server.output)
             assert found, server.output
             server.url = found[1]
         yield server
@@ -243,24 +249,23 @@ async def test_the_port_may_open_before_the_models_are_loaded(model_dir: ModelDi
         assert "reading weights 1/2" in server.output
 
 
-async def test_a_unix_socket_is_served_and_removed(model_dir: ModelDir, tmp_path: Path) -> None:
-    path = tmp_path / "serving.sock"
-    config = tmp_path / "config.properties"
-    config.write_text(f"inference_address=unix:{path}\n")
-    model = model_dir()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "djl_python", str(model), "-f", str(config)), stderr=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    transport = httpx.AsyncHTTPTransport(uds=str(path))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client, asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(httpx.ConnectError):
-                assert (await client.post("/invocations", json={"do": "echo"})).status_code == 200
-                break
-            await asyncio.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert await process.wait() == 0
+async def test_a_unix_socket_goes_to_a_successor_while_its_server_drains(model_dir: ModelDir, tmp_path: Path) -> None:
+    path, model = tmp_path / "serving.sock", model_dir()
+    address = f"unix:{path}"
+    async with spawned(model, SERVING_INFERENCE_ADDRESS=address) as old:
+        async with spawned(model, ready=False, SERVING_INFERENCE_ADDRESS=address) as refused:
+            assert await refused.process.wait() != 0
+        assert f"{address} is in use by another process" in refused.output
+        slow = asyncio.create_task(old.post(do="hang"))
+        await old.in_flight(1)
+        old.process.send_signal(signal.SIGTERM)
+        await until(lambda: not path.exists())
+        async with spawned(model, SERVING_INFERENCE_ADDRESS=address) as new:
+            slow.cancel()  # the last request of the old one
+            assert await old.process.wait() == 0
+            assert (await new.post(do="echo")).status_code == 200
+            new.process.send_signal(signal.SIGTERM)
+            assert await new.process.wait() == 0
     assert not path.exists()
 
 

@@ -1,4 +1,5 @@
 import logging
+import math
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -57,8 +58,44 @@ def test_what_is_not_in_the_table_is_said_once(caplog: pytest.LogCaptureFixture)
         for _ in range(2):
             # The last two exist, and are not the workers' to report.
             model.apply("0", Report(gauges={"nonsense": 1, "workers": 9}, counts={"requests": 1}))
-    assert [record.args for record in caplog.records] == [("nonsense",), ("workers",), ("requests",)]
+    problem = "is not in the table"
+    assert [record.args for record in caplog.records] == [
+        (name, problem) for name in ("nonsense", "workers", "requests")
+    ]
     assert "nonsense" not in metrics.render().decode()
+
+
+def test_requests_that_workers_saw_fail_are_among_those_that_were_aborted() -> None:
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    model.aborted("timeout")
+    model.apply("0", Report(counts={"aborted_requests": 2}))
+    found = samples(metrics)
+    assert found["djl_aborted_requests_total", "m", "timeout", ""] == 1
+    assert found["djl_aborted_requests_total", "m", "engine_failed", ""] == 2
+
+
+@pytest.mark.parametrize("wrong", [-5.0, math.nan, math.inf])
+def test_a_number_that_no_counter_can_have_is_left_out_and_said(wrong: float, caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    with caplog.at_level(logging.WARNING):
+        metrics.model("m", "").apply("0", Report(counts={"generated_tokens": wrong, "prompt_tokens": 3}))
+    assert [record.args for record in caplog.records] == [
+        ("generated_tokens", f"grows by {wrong}, which no counter can")
+    ]
+    found = samples(metrics)
+    assert found["djl_generated_tokens_total", "m", ""] == 0
+    assert found["djl_prompt_tokens_total", "m", ""] == 3
+
+
+def test_an_observation_that_has_no_sum_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    with caplog.at_level(logging.WARNING):
+        metrics.model("m", "").apply("0", Report(observations={"batch_size": [math.inf, 2, math.nan]}))
+    assert [record.args for record in caplog.records] == [("batch_size", "has the observation inf")]
+    found = samples(metrics)
+    assert found["djl_batch_size_sum", "m", ""] == 2
+    assert found["djl_batch_size_count", "m", ""] == 1
 
 
 def test_the_two_kinds_of_waiting_are_told_apart() -> None:

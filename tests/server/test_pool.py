@@ -312,12 +312,12 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     flight = shared.submit(call(), client)
     shared.receive(worker, [Start(flight.id, 200, {})])
 
-    async def chunk_after_50_s() -> None:
+    async def chunk_after_50_s(*others: AnyMessage) -> None:
         nonlocal now_s
         now_s += 50
         for _ in range(3):  # what is due comes in the next turn
             await asyncio.sleep(0)
-        shared.receive(worker, [Chunk(flight.id, b"x", False)])
+        shared.receive(worker, [Chunk(flight.id, b"x", False), *others])
 
     for _ in range(5):
         await chunk_after_50_s()
@@ -328,6 +328,11 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     await chunk_after_50_s()
     assert other.error is not None and client.error is None
     assert worker.cancels == [(stuck.id, "timeout")] and not worker.hung_up.is_set()  # it works on others
+    quiet = shared.submit(call(), other := Recorder())
+    await chunk_after_50_s(Start(quiet.id, 200, {}), Chunk(quiet.id, b":", False, keep_alive=True))
+    assert other.got == [200, (b":", False)]
+    await chunk_after_50_s()
+    assert worker.cancels[1:] == [(quiet.id, "timeout")] and client.error is None
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:

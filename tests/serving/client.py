@@ -49,12 +49,14 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Any, *, leave_afte
 
 
 async def metrics(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Sums of the samples of each metric, over all labels."""
+    """Sums of the samples of each metric, over all labels; 0 for one that has none yet."""
     async with session.get(f"{url}/metrics") as response:
         text = await response.text()
     found: dict[str, float] = {}
     for line in text.splitlines():
-        if line and not line.startswith("#"):
+        if line.startswith("# TYPE "):
+            found[line.split()[2]] = 0.0
+        elif line and not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             name = name.partition("{")[0]
             found[name] = found.get(name, 0.0) + float(value)
@@ -69,6 +71,6 @@ async def until_quiet(session: aiohttp.ClientSession, url: str, timeout_s: float
     async with asyncio.timeout(timeout_s):
         while True:
             now = await metrics(session, url)
-            if not any(now.get(name) for name in QUIET):
+            if not any(now[name] for name in QUIET):
                 return
             await asyncio.sleep(0.02)

@@ -166,9 +166,9 @@ async def stream(session: aiohttp.ClientSession, url: str, body: Any, begun: asy
 
 
 def process(server: RunningServer, name: str, module: str) -> psutil.Process:
-    """A model's worker, which has the model's directory in its path, or that worker's engine."""
+    """A model's worker, which is in the model's directory, or that worker's engine."""
     for child in psutil.Process(server.process.pid).children():
-        if any(part.endswith(f"/{name}") for part in child.environ().get("PYTHONPATH", "").split(":")):
+        if child.cwd().endswith(f"/{name}"):
             return child if module == "djl_python.worker" else child.children()[0]
     raise AssertionError(f"no worker of {name}")
 

@@ -32,7 +32,7 @@ def process(server: RunningServer, module: str) -> psutil.Process:
 
 async def until_running(session: aiohttp.ClientSession, url: str, count: int) -> None:
     async with asyncio.timeout(20):
-        while (await metrics(session, url)).get("djl_running_requests", 0) < count:
+        while (await metrics(session, url))["djl_running_requests"] < count:
             await asyncio.sleep(0.01)
 
 
@@ -48,6 +48,7 @@ async def until_answered(session: aiohttp.ClientSession, url: str) -> None:
 async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> None:
     async with aiohttp.ClientSession() as session:
         url = f"{demo.url}/invocations"
+        before = await metrics(session, demo.url)
         streams = [asyncio.create_task(ask(session, url, LONG | {"stream": True})) for _ in range(2)]
         wholes = [asyncio.create_task(ask(session, url, LONG)) for _ in range(2)]
         await until_running(session, demo.url, 4)
@@ -62,6 +63,8 @@ async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> No
                 assert answer.lines[-1]["token"]["id"] == -1
         await until_answered(session, demo.url)
         await until_quiet(session, demo.url)
+        after = await metrics(session, demo.url)
+        assert after["djl_aborted_requests_total"] == before["djl_aborted_requests_total"] + 4
         assert len(psutil.Process(demo.process.pid).children(recursive=True)) == 2
 
 
@@ -95,19 +98,64 @@ async def test_a_full_queue_answers_at_once(tmp_path: Path) -> None:
             assert (await ask(session, url, SHORT)).status == 200
 
 
+def streams(tokens: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By dialect, a path and a body that streams so many tokens; MindIE's model is the one named so."""
+    parameters = {"max_new_tokens": tokens}
+    return {
+        "lmi": ("/invocations?model_name=slow", {"inputs": "abc", "parameters": parameters, "stream": True}),
+        "openai": ("/v1/completions", {"model": "slow", "prompt": "abc", "max_tokens": tokens, "stream": True}),
+        "tgi": ("/generate_stream?model_name=slow", {"inputs": "abc", "parameters": parameters}),
+        "mindie": ("/generate_stream?model_name=mindie", {"inputs": "abc", "parameters": parameters}),
+        "triton": ("/v2/models/slow/generate_stream", {"text_input": "abc", "max_tokens": tokens}),
+    }
+
+
+#: The built-in handler, with streams that are soon kept alive.
+QUICKLY_KEPT_ALIVE = """
+from functools import partial
+from djl_python.handlers import text_generation
+text_generation.AnswerWriter = partial(text_generation.AnswerWriter, keep_alive_s=0.1)
+Handler = text_generation.TextGenerationHandler
+"""
+
+
 @pytest.mark.asyncio
 async def test_predict_timeout_is_the_gap_of_a_stream_and_the_whole_of_an_answer(tmp_path: Path) -> None:
-    model = fake_model(tmp_path / "slow", **{"option.fake_step_ms": 50, "option.predict_timeout": 0.7})
-    with running_server("-m", str(model)) as server:
+    options = {"option.fake_step_ms": 50, "option.predict_timeout": 0.7}
+    slow = fake_model(tmp_path / "slow", **options)
+    mindie = fake_model(tmp_path / "mindie", **options, **{"option.tgi_dialect": "mindie"})
+    with running_server("-m", f"slow={slow},mindie={mindie}") as server:
         async with aiohttp.ClientSession() as session:
-            url = f"{server.url}/invocations"
-            body = {"inputs": "abc", "parameters": {"max_new_tokens": 30}}  # 1.5 s
-            whole, streamed = await asyncio.gather(ask(session, url, body), ask(session, url, body | {"stream": True}))
+            path, body = streams(30)["lmi"]  # 1.5 s
+            whole, *answers = await asyncio.gather(
+                ask(session, f"{server.url}{path}", body | {"stream": False}),
+                *(ask(session, f"{server.url}{path}", body) for path, body in streams(30).values()),
+            )
             assert whole.status == 424
             assert "predict_timeout" in whole.lines[0]["error"]
-            assert len(streamed.lines) == 30
-            assert "error" not in streamed.lines[-1]
+            for name, answer in zip(streams(30), answers, strict=True):
+                assert answer.status == 200 and answer.pieces >= 30, name
+                assert "error" not in answer.text, name
             await until_quiet(session, server.url)
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_is_only_kept_alive_times_out(tmp_path: Path) -> None:
+    options = {
+        "option.fake_step_ms": 1500, "option.predict_timeout": 0.7, "option.entryPoint": "model.py:Handler",
+    }  # fmt: skip
+    slow = fake_model(tmp_path / "slow", **options)
+    mindie = fake_model(tmp_path / "mindie", **options, **{"option.tgi_dialect": "mindie"})
+    for model in (slow, mindie):
+        (model / "model.py").write_text(QUICKLY_KEPT_ALIVE)
+    with running_server("-m", f"slow={slow},mindie={mindie}") as server:
+        async with aiohttp.ClientSession() as session:
+            answers = await asyncio.gather(
+                *(ask(session, f"{server.url}{path}", body) for path, body in streams(1).values())
+            )
+    for name, answer in zip(streams(1), answers, strict=True):
+        assert "option.predict_timeout" in answer.text, name
+        assert answer.text.startswith(":") == (name in ("openai", "tgi", "mindie")), name
 
 
 @pytest.mark.asyncio

@@ -65,7 +65,7 @@ class Front:
         self._reader: asyncio.Task[None]
 
     async def start(self) -> None:
-        self.process, sock = await spawn("djl_python.worker", cwd=self.config.path, new_session=True)
+        self.process, sock = await spawn("djl_python.worker", log_name="demo/0", cwd=self.config.path, new_session=True)
         self.channel = Channel(self._on_messages, lambda: None)
         await self.channel.attach(sock)
         self.channel.send(Load(msgspec.msgpack.encode(self.config)))

@@ -29,6 +29,9 @@ class Recorded:
         assert self.started and not self.finished
         self.pieces += [data] if data else []
 
+    def keep_alive(self, data: bytes) -> None:
+        raise AssertionError("this is the handler's")
+
     async def drain(self) -> None:
         self.drained += 1
 

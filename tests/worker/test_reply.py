@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import Callable
@@ -80,6 +81,19 @@ async def test_reply_in_one_frame() -> None:
     await ends.close()
 
 
+async def test_a_piece_that_keeps_alive_says_so() -> None:
+    ends = Ends()
+    reply = ChannelReply(await ends.open(), 5, "r")
+    with pytest.raises(RuntimeError, match="must be started"):
+        reply.keep_alive(b":")
+    reply.start(200, {})
+    reply.keep_alive(b":")
+    reply.finish()
+    reply.keep_alive(b"ignored")
+    assert (await ends.frame())[1:] == [Chunk(5, b":", False, keep_alive=True), Chunk(5, b"", True)]
+    await ends.close()
+
+
 async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     ends = Ends()
     channel = await ends.open()
@@ -144,6 +158,33 @@ async def test_metrics_leave_together_from_any_thread() -> None:
     metrics.observe("h", 1.5)
     assert await ends.frame() == [Report(gauges={"g": 4}, counts={"a": 3}, observations={"h": [0.5, 1.5]})]
     await asyncio.to_thread(metrics.count, "b")
+    assert await ends.frame() == [Report(counts={"b": 1})]
+    await ends.close()
+
+
+@pytest.mark.parametrize(
+    ("misuse", "error"),
+    [
+        (lambda metrics: metrics.count("a", -5), ValueError),
+        (lambda metrics: metrics.count("a", math.nan), ValueError),
+        (lambda metrics: metrics.count("a", math.inf), ValueError),
+        (lambda metrics: metrics.count("a", "many"), ValueError),
+        (lambda metrics: metrics.count(5), TypeError),
+        (lambda metrics: metrics.count("\udce9"), ValueError),
+        (lambda metrics: metrics.gauge(None, 1), TypeError),
+        (lambda metrics: metrics.gauge("a", None), TypeError),
+        (lambda metrics: metrics.observe(b"a", 1), TypeError),
+        (lambda metrics: metrics.observe("a", 1, math.nan), ValueError),
+    ],
+)
+async def test_a_wrong_number_is_the_callers_error_and_is_not_sent(
+    misuse: Callable[[ChannelMetrics], None], error: type[Exception]
+) -> None:
+    ends = Ends()
+    metrics = ChannelMetrics(await ends.open())
+    with pytest.raises(error):
+        misuse(metrics)
+    metrics.count("b")
     assert await ends.frame() == [Report(counts={"b": 1})]
     await ends.close()
 

@@ -483,7 +483,7 @@ from djl_python.processes import spawn
 from djl_python.protocol import Load
 
 async def main():
-    process, sock = await spawn("djl_python.worker", new_session=True)
+    process, sock = await spawn("djl_python.worker", log_name="demo/0", new_session=True)
     channel = Channel(lambda m: None, lambda: None)
     await channel.attach(sock)
     channel.send(Load(msgspec.msgpack.encode(ModelConfig(name="demo", path={str(tmp_path)!r}))))
@@ -536,6 +536,45 @@ async def test_stop_closes_a_class_handler(loaded: Loader, tmp_path: Path) -> No
     front.stop()
     assert await front.exit_status() == worker.EXIT_STOPPED
     assert (tmp_path / "closed").read_text() == "1"
+
+
+async def test_a_wrong_number_fails_the_call_that_it_is_in_and_no_other(loaded: Loader) -> None:
+    front = await loaded(
+        """
+        import asyncio
+        from djl_python import Output
+        class Counter:
+            def load(self, context):
+                self.metrics, self.failed = context.metrics, asyncio.Event()
+            async def handle(self, inputs):
+                amount = inputs.get_as_json()
+                if amount:
+                    await self.failed.wait()
+                try:
+                    self.metrics.count("generated_tokens", amount or -1)
+                finally:
+                    self.failed.set()
+                return Output().add("counted")
+        """
+    )
+    neighbour, wrong = await asyncio.gather(front.call(3), front.call(0))
+    assert wrong.status == 424 and "can't grow by -1" in wrong.json["error"]
+    assert neighbour.body == b"counted"
+
+
+async def test_progress_that_is_no_number_is_told_where_it_was_said(front: Callable[..., Front]) -> None:
+    status = await front(
+        """
+        class Model:
+            def load(self, context):
+                context.progress("weights", 0.5, 1)
+            def handle(self, inputs):
+                pass
+        """
+    ).load()
+    assert status.state == "failed"
+    assert "TypeError: 'float' object cannot be interpreted as an integer" in status.detail
+    assert 'context.progress("weights", 0.5, 1)' in status.detail
 
 
 async def test_ctrl_c_is_left_to_the_front_end(loaded: Loader) -> None:

@@ -1,0 +1,170 @@
+"""The answer to an HTTP request: head, body, and how far its client is behind.
+
+Runs in the front end's event loop. Writes to Tornado's connection directly: a piece of a stream costs one write and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tornado import httputil
+from tornado.http1connection import HTTP1Connection
+
+from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
+from .answers import reason
+
+if TYPE_CHECKING:
+    from .app import FrontEnd
+
+log = logging.getLogger(__name__)
+
+#: Unsent bytes of an answer at which its client is too slow.
+MAX_UNSENT_BYTES: Final = 8 << 20
+#: `on_taken` is called each time that a client has taken this much of a stream.
+TAKEN_EVERY_BYTES: Final = 256 << 10
+
+
+class HttpAnswer:
+    """One answer: `start`, then `write` until its last piece, then `finish`; or `break_off` or `abandon` at any time.
+
+    Args:
+        request_id: sent in a header.
+        on_taken: told how many bytes more the kernel has taken for the client.
+
+    Attributes:
+        status: of the answer; 0 before `start`.
+        headers: those that `start` was given.
+        begun: whether the head has been sent.
+        ended: whether nothing more is written.
+        close_after: whether the connection is closed after the answer.
+        log_extra: of the model that answers.
+    """
+
+    def __init__(
+        self,
+        front_end: FrontEnd,
+        request: httputil.HTTPServerRequest,
+        request_id: str,
+        on_taken: Callable[[int], None],
+    ) -> None:
+        assert isinstance(request.connection, HTTP1Connection)
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.begun = self.ended = self.close_after = False
+        self.log_extra: dict[str, str] = {}
+        self._front_end = front_end
+        self._request = request
+        self._connection = request.connection
+        self._request_id = request_id
+        self._on_taken = on_taken
+        self._bodiless = self._chunked = False
+        self._untold_bytes = 0  # written, and not yet reported as taken
+        self._telling = False
+
+    def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Keep status and headers until the first piece of the body, which tells whether it is the whole body."""
+        self.status, self.headers = status, headers
+
+    def write(self, data: bytes, last: bool) -> None:
+        """Write a piece of the body, directly into the socket if it has room.
+
+        Tornado's own write costs two futures and an event loop iteration per piece, and nothing awaits them.
+
+        Raises:
+            StreamBufferFullError: the client is too slow.
+        """
+        stream = self._connection.stream
+        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
+        if not self.begun:
+            self._send_head(data, last)
+        elif data and not self._bodiless and (sock := stream.socket) is not None:  # else it has just been closed
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+            try:
+                sent = 0 if stream.writing() else sock.send(framed)
+            except OSError:
+                sent = 0  # no room, or the client has gone: the stream waits, or notices
+            if sent < len(framed):
+                stream.write(framed[sent:])
+        self._untold_bytes += len(data)
+        if self._untold_bytes >= TAKEN_EVERY_BYTES and not last and not self._telling:
+            self._tell_when_taken()
+
+    def finish(self) -> None:
+        """End the answer after its last piece."""
+        self.ended = True
+        self._connection.finish()
+        self._let_go()
+
+    def break_off(self) -> None:
+        """End an answer that can't be completed: close the connection after what was written."""
+        self.ended = self.close_after = True
+        self._let_go()
+
+    def abandon(self) -> None:
+        """Write nothing more: nobody reads it."""
+        self.ended = True
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _send_head(self, data: bytes, last: bool) -> None:
+        headers = self._front_end.base_headers()
+        for name, value in self.headers.items():
+            if name.lower() not in SERVERS_OWN:
+                self._add_header(headers, name, value)
+        headers[self._front_end.config.request_id_header_key] = self._request_id
+        self._bodiless = self._request.method == "HEAD" or self.status in BODILESS
+        if last and self.status not in BODILESS:
+            headers["Content-Length"] = str(len(data))
+        elif not last:
+            self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
+            headers.setdefault("Cache-Control", "no-cache")
+            if headers.get("Content-Type", "").startswith("text/event-stream"):
+                headers["X-Accel-Buffering"] = "no"
+            if self._request.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
+                self._request.headers.pop("Connection", None)
+                self.close_after = True
+        if self._front_end.draining:
+            self.close_after = True
+        if self.close_after:
+            headers["Connection"] = "close"
+        self.begun = True
+        start_line = httputil.ResponseStartLine("HTTP/1.1", self.status, reason(self.status))
+        self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
+
+    def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
+        if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):
+            headers[name] = value
+        else:
+            log.warning("the response header %r can't be sent with its value: left out", name, extra=self.log_extra)
+
+    def _tell_when_taken(self) -> None:
+        """Call `on_taken` once the kernel has taken everything written so far."""
+        size, self._untold_bytes = self._untold_bytes, 0
+        if not self._connection.stream.writing():
+            self._on_taken(size)
+            return
+        self._telling = True
+
+        def told(sent: asyncio.Future[None]) -> None:
+            self._telling = False
+            if self.ended or sent.cancelled() or sent.exception() is not None:
+                return
+            self._on_taken(size)
+            if self._untold_bytes >= TAKEN_EVERY_BYTES:
+                self._tell_when_taken()
+
+        self._connection.stream.write(b"").add_done_callback(told)
+
+    def _let_go(self) -> None:
+        """Lift the limit on unsent bytes, as nothing more is written; close the connection after them if required."""
+        stream = self._connection.stream
+        stream.max_write_buffer_size = None
+        if not stream.closed() and (self.close_after or stream.writing()):
+            sent = stream.write(b"")
+            self._front_end.sending(sent)
+            if self.close_after:
+                sent.add_done_callback(lambda _sent: stream.close())

@@ -1,0 +1,160 @@
+"""Answers on real connections, written piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tornado import httputil
+from tornado.iostream import StreamBufferFullError
+
+from djl_python.config import Address, ServerConfig
+from djl_python.dialects import all_dialects
+from djl_python.server.app import FrontEnd
+from djl_python.server.http_answer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, HttpAnswer
+from djl_python.server.listening import Listener
+from djl_python.server.metrics import Metrics
+from djl_python.server.models import Models
+
+from .harness import until
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclass
+class Asked:
+    """A request that has come in, and the answer that the test is to write."""
+
+    answer: HttpAnswer
+    request: httputil.HTTPServerRequest
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    taken: list[int] = field(default_factory=list)
+
+    async def head(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    def close(self) -> None:
+        """Find out that the client has gone."""
+        connection: Any = self.request.connection
+        connection.stream.close()
+
+
+class Desk(FrontEnd):
+    """Leaves requests to the test."""
+
+    def __init__(self) -> None:
+        super().__init__(ServerConfig(), Models(), Metrics(), all_dialects())
+        self.requests: asyncio.Queue[httputil.HTTPServerRequest] = asyncio.Queue()
+
+    def find_handler(self, request: httputil.HTTPServerRequest, **_kwargs: Any) -> httputil.HTTPMessageDelegate:
+        requests = self.requests
+
+        class Complete(httputil.HTTPMessageDelegate):
+            def finish(self) -> None:
+                requests.put_nowait(request)
+
+        return Complete()
+
+
+@contextlib.asynccontextmanager
+async def asked(request: bytes = GET) -> AsyncIterator[Asked]:
+    desk, listener = Desk(), Listener(Address("127.0.0.1", 0))
+    http = desk.http_server()
+    listener.listen()
+    http.add_sockets(listener.sockets)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
+    try:
+        writer.write(request)
+        received = await asyncio.wait_for(desk.requests.get(), 10)
+        taken: list[int] = []
+        yield Asked(HttpAnswer(desk, received, "r", taken.append), received, reader, writer, taken)
+    finally:
+        writer.close()
+        http.stop()
+        listener.close()
+        await http.close_all_connections()
+
+
+async def test_an_answer_in_one_piece_has_a_length() -> None:
+    async with asked() as asks:
+        asks.answer.start(200, {"x-mine": "yes"})
+        asks.answer.write(b"whole", True)
+        asks.answer.finish()
+        head = await asks.head()
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        for line in (b"X-Mine: yes", b"X-Request-Id: r", b"Content-Length: 5"):
+            assert line in head
+        assert await asks.reader.readexactly(5) == b"whole"
+
+
+async def test_a_piece_leaves_when_it_is_written() -> None:
+    async with asked() as asks:
+        asks.answer.start(200, {})
+        asks.answer.write(b"one", False)
+        assert b"Transfer-Encoding: chunked" in await asks.head()
+        for piece in (b"two", b"three"):
+            assert asks.answer.begun and not asks.answer.ended
+            await asks.reader.readuntil(b"\r\n")
+            await asks.reader.readuntil(b"\r\n")
+            asks.answer.write(piece, piece == b"three")
+        asks.answer.finish()
+        assert await asks.reader.readuntil(b"0\r\n\r\n") == b"5\r\nthree\r\n0\r\n\r\n"
+
+
+async def test_a_piece_for_a_client_that_has_just_left_is_no_error() -> None:
+    """It comes in the turn of the loop in which the connection is found closed, before anybody is told."""
+    async with asked() as asks:
+        asks.answer.start(200, {})
+        asks.answer.write(b"one", False)
+        asks.close()
+        asks.answer.write(b"two", False)
+        asks.answer.abandon()
+        assert asks.answer.ended
+
+
+async def test_what_a_client_has_taken_is_told_in_large_steps() -> None:
+    async with asked() as asks:
+        reading = asyncio.create_task(asks.reader.read())
+        asks.answer.start(200, {})
+        for _ in range(9):
+            asks.answer.write(bytes(TAKEN_EVERY_BYTES // 4), False)
+        await until(lambda: len(asks.taken) == 2)
+        assert asks.taken == [TAKEN_EVERY_BYTES] * 2
+        asks.answer.break_off()
+        await reading
+
+
+async def test_a_client_that_takes_nothing_is_too_slow() -> None:
+    async with asked() as asks:
+        asks.answer.start(200, {})
+        with pytest.raises(StreamBufferFullError):
+            for _ in range(64):
+                asks.answer.write(bytes(MAX_UNSENT_BYTES // 8), False)
+        asks.answer.abandon()
+        assert sum(asks.taken) < 64 * MAX_UNSENT_BYTES // 8
+
+
+async def test_an_answer_that_is_broken_off_has_no_end() -> None:
+    async with asked() as asks:
+        asks.answer.start(200, {})
+        asks.answer.write(b"one", False)
+        asks.answer.break_off()
+        await asks.head()
+        assert await asks.reader.read() == b"3\r\none\r\n"
+
+
+async def test_a_header_that_can_not_be_sent_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with asked() as asks:
+        asks.answer.log_extra = {"model": "m"}
+        asks.answer.start(200, {"good": "1", "bad": "a\r\nb: c"})
+        asks.answer.write(b"", True)
+        asks.answer.finish()
+        head = await asks.head()
+        assert b"Good: 1" in head and b"b: c" not in head
+    (record,) = caplog.records
+    assert record.args == ("bad",) and vars(record)["model"] == "m"

@@ -268,7 +268,10 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """The engine after a step: gauges, except that `preemptions` counts since the engine started."""
+    """The engine after a step: gauges, and counts since the engine started.
+
+    Counts are `preemptions`, `draft_tokens` (that were verified) and `accepted_draft_tokens`.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -276,3 +279,5 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     kv_blocks_total: int = 0
     preemptions: int = 0
     step_s: float = 0.0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0

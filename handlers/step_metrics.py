@@ -5,8 +5,13 @@ Runs in the worker's event loop.
 
 from __future__ import annotations
 
+from typing import Final
+
 from djl_python.handler import Metrics
 from djl_python.types import EngineStats
+
+#: Counters, by their names in EngineStats, where they count since the engine started.
+_COUNTS: Final = ("preemptions", "draft_tokens", "accepted_draft_tokens")
 
 
 class StepMetrics:
@@ -14,7 +19,7 @@ class StepMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._preemptions = 0
+        self._counted = dict.fromkeys(_COUNTS, 0)
         self._tokens = 0
         self._gaps_s: list[float] = []
 
@@ -43,6 +48,7 @@ class StepMetrics:
         if stats.step_s:
             metrics.observe("engine_step_seconds", stats.step_s)
             metrics.observe("batch_size", stats.running)
-        if stats.preemptions > self._preemptions:
-            metrics.count("preemptions", stats.preemptions - self._preemptions)
-            self._preemptions = stats.preemptions
+        for name, counted in self._counted.items():
+            if (count := getattr(stats, name)) > counted:
+                metrics.count(name, count - counted)
+                self._counted[name] = count

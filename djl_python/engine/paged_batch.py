@@ -148,7 +148,7 @@ class PagedRollingBatch(RollingBatch):
 
     @property
     def stats(self) -> EngineStats:
-        scheduler = self.scheduler
+        scheduler, speculation = self.scheduler, self._speculation
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self._compiling),
@@ -156,6 +156,8 @@ class PagedRollingBatch(RollingBatch):
             kv_blocks_total=scheduler.blocks.total,
             preemptions=scheduler.preemptions,
             step_s=self._step_s,
+            draft_tokens=0 if speculation is None else speculation.proposed,
+            accepted_draft_tokens=0 if speculation is None else speculation.accepted,
         )
 
     def close(self) -> None:

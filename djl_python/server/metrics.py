@@ -113,6 +113,8 @@ SPECS: Final = (
     Spec("prompt_tokens", _C, "Tokens of prompts."),
     Spec("generated_tokens", _C, "Tokens generated."),
     Spec("preemptions", _C, "Sequences sent back to wait because the KV cache was full."),
+    Spec("draft_tokens", _C, "Draft tokens that the model verified (speculative decoding)."),
+    Spec("accepted_draft_tokens", _C, "Draft tokens that became part of the text."),
     Spec(
         "aborted_requests",
         _C,
@@ -179,7 +181,7 @@ class ModelMetrics:
         # Made now: dashboards need the zero before the first event.
         self._counters = {
             name: metrics.counters[name].labels(*self._labels)
-            for name in ("prompt_tokens", "generated_tokens", "preemptions")
+            for name in ("prompt_tokens", "generated_tokens", "preemptions", "draft_tokens", "accepted_draft_tokens")
         }
         self._histograms: dict[str, Histogram] = {}
         # Live workers by name: two of a name while a model is loaded again and its last requests finish.

@@ -43,9 +43,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def speculation(batch: PagedRollingBatch) -> tuple[int, int]:
-    made = batch._speculation
-    assert made is not None
-    return made.proposed, made.accepted
+    return batch.stats.draft_tokens, batch.stats.accepted_draft_tokens
 
 
 REQUESTS: list[dict[str, Any]] = [

@@ -1,3 +1,5 @@
+import pytest
+
 from djl_python.handlers.step_metrics import StepMetrics
 from djl_python.types import EngineStats
 
@@ -41,9 +43,10 @@ def test_a_step_without_tokens_says_nothing_of_them() -> None:
     assert not {"generated_tokens", "inter_token_latency_seconds"} & set(metrics.said)
 
 
-def test_preemptions_are_counted_since_the_last_step() -> None:
+@pytest.mark.parametrize("name", ["preemptions", "draft_tokens", "accepted_draft_tokens"])
+def test_what_the_engine_counts_is_counted_since_the_last_step(name: str) -> None:
     metrics = Counted()
     steps = StepMetrics(metrics)
-    for preemptions in (0, 2, 2, 3):
-        steps.report(EngineStats(preemptions=preemptions))
-    assert metrics.counts["preemptions"] == 3
+    for count in (0, 2, 2, 3):
+        steps.report(EngineStats(**{name: count}))
+    assert metrics.counts == {name: 3}

@@ -1,12 +1,11 @@
 """Dynamic batching: calls that arrive close together become one call of the handler.
 
-Runs in the worker's event loop. `DynamicBatcher` gathers and distributes and knows nothing of what it carries;
-`join` and `split` are DJL's form of a batch: one Input with keys `batch_000.data`, one Output with entries for each
-item.
+Runs in the worker's event loop. `DynamicBatcher` gathers items and distributes answers, whatever their types; `join`
+and `split` implement DJL's form of a batch: one Input with keys `batch_000.data`, one Output with an entry per item.
 
-An error belongs to one call. When a batch fails as a whole, its items are run again one by one, so that only the
-culprit fails. The handler then sees the items twice: a handler whose calls have effects of their own should not be
-batched. What a batch function returns is never run again, also when it is an error for every item.
+An error belongs to one call. When the batch function raises, its items are run again one by one, so that only the item
+at fault fails. The handler then sees items twice: a handler whose calls have side effects should not be batched. When
+the batch function returns, nothing is run again, even if every answer is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _Waiting(Generic[T, R]):
-    """A call that has not been answered; `at_s` is when it came, in the loop's time."""
+    """A call that has not been answered; `at_s` is its arrival on the event loop's clock, in seconds."""
 
     item: T
     answer: asyncio.Future[R]
@@ -50,8 +49,8 @@ class _Waiting(Generic[T, R]):
 class DynamicBatcher(Generic[T, R]):
     """Gathers up to `batch_size` items, waiting at most `max_batch_delay_ms` after the first; one batch runs at a time.
 
-    `run(items)` gives an answer for each item, in order; an answer that is an exception is raised to its own caller.
-    If it raises, the items are run again singly; what it raises for a single item is raised to that one's caller.
+    `run(items)` returns an answer for each item, in order; an answer that is an exception is raised to its caller.
+    If `run` raises, the items are run again one by one; what it raises for one item is raised to that item's caller.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class DynamicBatcher(Generic[T, R]):
         max_batch_delay_ms: int,
         discard: Callable[[R | Exception], None] = lambda _: None,
     ) -> None:
-        """`discard` is given answers whose callers have gone."""
+        """`discard` is called with each answer whose caller has gone."""
         self._run = run
         self._discard = discard
         self._batch_size = batch_size
@@ -71,7 +70,7 @@ class DynamicBatcher(Generic[T, R]):
         self._worker: asyncio.Task[None] | None = None
 
     async def submit(self, item: T) -> R:
-        """The answer to `item`. Cancelling it takes the item out, unless its batch has begun."""
+        """The answer to `item`. Cancelling this call removes the item, unless its batch has begun."""
         loop = asyncio.get_running_loop()
         waiting: _Waiting[T, R] = _Waiting(item, loop.create_future(), loop.time())
         self._waiting.append(waiting)
@@ -85,7 +84,7 @@ class DynamicBatcher(Generic[T, R]):
                 self._waiting.remove(waiting)
 
     async def close(self) -> None:
-        """Stop; callers that wait are cancelled."""
+        """Stop, and cancel the callers that wait."""
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait((self._worker,))
@@ -101,14 +100,14 @@ class DynamicBatcher(Generic[T, R]):
                 if batch:
                     try:
                         await self._answer(batch)
-                    finally:  # nobody is left without an answer, also when this task is cancelled
+                    finally:  # no caller is left without an answer, even when this task is cancelled
                         for waiting in batch:
                             waiting.answer.cancel()
         finally:
             self._worker = None
 
     async def _gather(self) -> None:
-        """Wait until a batch is full, or its first item has waited long enough, or nobody waits any more."""
+        """Wait until a batch is full, its first item has waited long enough, or no item is waiting."""
         while self._waiting and len(self._waiting) < self._batch_size:
             self._arrived.clear()
             try:
@@ -118,7 +117,7 @@ class DynamicBatcher(Generic[T, R]):
                 return
 
     async def _answer(self, batch: Sequence[_Waiting[T, R]]) -> None:
-        # As a task, so that what it raises is a value to look at.
+        # As a task, so that its exception can be inspected.
         run = asyncio.ensure_future(self._run([waiting.item for waiting in batch]))
         try:
             await asyncio.wait((run,))
@@ -146,7 +145,7 @@ class DynamicBatcher(Generic[T, R]):
 
 
 def join(inputs: Sequence[Input]) -> Input:
-    """Several calls as one: `batch_size`, and every property and content entry under `batch_000.<key>`."""
+    """One Input for several calls: `batch_size`, and every property and content entry under `batch_000.<key>`."""
     first = inputs[0]
     batch = Input()
     batch.function_name = first.function_name
@@ -164,18 +163,18 @@ def join(inputs: Sequence[Input]) -> Input:
 
 
 def is_split(output: Output) -> bool:
-    """Whether the output's entries say which item of a batch they answer."""
+    """Whether any key of the output's entries says which item of a batch the entry answers."""
     return any(item_of(key) for key, _ in output.content)
 
 
 def split(output: Output, size: int) -> list[Output]:
-    """The answers in the answer to a batch, one for each item, in order.
+    """Split the answer to a batch into one Output per item, in order.
 
-    Entries are matched by their `batch_000.` keys, or by position where no entry has one. Properties with such a key
-    are that item's ("batch_000.code" is its status), the others everybody's.
+    An entry is matched by its `batch_000.` key, or by its position if it has none. A property with such a key applies
+    to that item ("batch_000.code" is its status), any other to every item.
 
     Raises:
-        HandlerError: not exactly one entry for each item; says what to do.
+        HandlerError: a stream, not exactly one entry per item (says what to do), or a status that is no number.
     """
     if output.stream_content is not None:
         raise HandlerError("a batch cannot be streamed: set batch_size=1, or add an entry for each item")

@@ -1,7 +1,7 @@
 """An asyncio channel of protocol messages over a connected Unix socket.
 
-Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Everything that is
-sent while a frame is being handled, or else in one turn of the event loop, leaves as one frame; long ones before that.
+Runs in the front end (one per worker) and in the worker (one to the front end, one to its engine). Messages sent while
+one read is handled, or otherwise in one event loop iteration, leave as one frame; a full frame leaves at once.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from weakref import WeakKeyDictionary
 from .protocol import AnyMessage, FrameReader, FrameWriter
 
 SOCKET_BUFFER_BYTES: Final = 1 << 20
-# asyncio's own buffer for a read is larger than malloc keeps: each read would map memory and give it back.
+# asyncio's default read buffer is larger than malloc keeps for reuse: each read would map and unmap memory.
 _READ_BYTES: Final = 1 << 16
-# Of each event loop the channels that have something to send, in the order in which they got it.
+# The channels of each event loop that have unsent messages, in the order in which they got their first.
 _unsent: Final[MutableMapping[asyncio.AbstractEventLoop, dict[Channel, None]]] = WeakKeyDictionary()
 
 
 def _nothing() -> None:
-    """Nobody has anything to add."""
+    """The default `before_frame`: add nothing."""
 
 
 class Channel(asyncio.BufferedProtocol):
-    """Messages out with `send`, messages in by callback, the peer's death by callback; once it is attached to a socket.
+    """Once attached to a socket: `send` queues messages; callbacks deliver received messages and the peer's death.
 
     Attributes:
-        before_frame: called when a frame is about to leave; what it sends goes along.
+        before_frame: called before `flush` sends a frame; messages that it sends go into that frame.
 
-    Callbacks run in the event loop: `on_messages` once per read with everything it completed, `on_closed` exactly
-    once, also when the peer was killed.
+    Callbacks run in the event loop: `on_messages` once per read, with all messages that the read completed; `on_closed`
+    exactly once, even when the peer was killed.
     """
 
     def __init__(self, on_messages: Callable[[list[AnyMessage]], None], on_closed: Callable[[], None]) -> None:
@@ -43,22 +43,22 @@ class Channel(asyncio.BufferedProtocol):
         self._outgoing = FrameWriter()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._unsent = _unsent.setdefault(self._loop, {})  # shared with the loop's other channels
+        self._unsent = _unsent.setdefault(self._loop, {})  # shared with the other channels of the loop
         self.closed = False
         self.before_frame: Callable[[], None] = _nothing
 
     async def attach(self, sock: socket.socket) -> None:
-        """Take over a connected socket. What has come already may be handed over before this returns."""
+        """Take over a connected socket. Messages that have already arrived may be delivered before this returns."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         sock.setblocking(False)
         await self._loop.create_connection(lambda: self, sock=sock)
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message for the next frame; see the module. Dropped once closed.
+        """Queue a message for the next frame, see the module's docstring; drop it once the channel is closed.
 
         Raises:
-            OverflowError, TypeError, ValueError: it can't be encoded. Others are not touched by that.
+            OverflowError, TypeError, ValueError: the message can't be encoded. Other queued messages are unaffected.
         """
         if self.closed:
             return
@@ -71,7 +71,7 @@ class Channel(asyncio.BufferedProtocol):
             self._unsent[self] = None
 
     def flush(self) -> None:
-        """Send what is queued now."""
+        """Send the queued messages now."""
         if not self._outgoing:
             return
         try:
@@ -94,14 +94,14 @@ class Channel(asyncio.BufferedProtocol):
             await asyncio.sleep(0.001)
 
     def close(self) -> None:
-        """Close; `on_closed` follows."""
+        """Flush and close the socket; `on_closed` is called afterwards."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     # asyncio.BufferedProtocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # of a socket; uvloop's has no such base class
+        self._transport = cast(asyncio.Transport, transport)  # a socket's; uvloop's has no such base class
         self._transport.set_write_buffer_limits(high=1 << 26)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -110,7 +110,7 @@ class Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._on_messages(self._reader.feed(self._read[:nbytes]))
         for channel in tuple(self._unsent):
-            channel.flush()  # not a turn of the loop later
+            channel.flush()  # now, not in the next loop iteration
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed:

@@ -1,7 +1,7 @@
-"""Which handler a model has and what it would refuse, without running any code of the user's.
+"""Which handler a model has and what that handler would refuse, without running the user's code.
 
-Runs in the front end, for `djl-serving check`. What is refused here is refused when the model is served, by the same
-functions or in the same words; what only an import or a download can tell is let pass.
+Runs in the front end, for `djl-serving check`. Whatever is refused here is also refused when the model is served, by
+the same functions or in the same words. What only an import or a download can show is accepted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BUILT_IN_HANDLER: Final = "text-generation"
 
 
 def handler_of(config: ModelConfig) -> str:
-    """Which handler the worker will load, in words; a line follows for each setting that the built-in one ignores.
+    """Describe the handler that the worker will load; a line follows for each setting that the built-in one ignores.
 
     Raises:
-        ModelLoadError, ConfigError: none, or it would not load.
+        ModelLoadError, ConfigError: there is no handler, or it would not load.
     """
     place = locate(config)
     if place.file:
@@ -39,7 +39,7 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
     check(config)
     file = file or user_file(config) or ""
     if file and not config.option.python_executable:
-        UserSource(Path(config.path, file))  # imported for its formatters
+        UserSource(Path(config.path, file))  # must be valid Python: the worker imports it for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
     checkpoint = shown_url(config.option.model_id) or config.path
     remarks = "".join(f"\n  warning: {remark}" for remark in without_effect(config))
@@ -47,10 +47,10 @@ def _built_in(config: ModelConfig, file: str = "") -> str:
 
 
 def _of_file(config: ModelConfig, place: Place) -> str:
-    """What an import of the file would find; the order is that of `worker.entry_point`."""
+    """The handler that importing the file would find, looked for in the order of `worker.entry_point`."""
     path, wanted = Path(config.path, place.file), config.option.handler
     chosen = " (option.entryPoint)" if config.option.entry_point else ""
-    if config.option.python_executable:  # another Python, perhaps, with another syntax
+    if config.option.python_executable:  # perhaps another version of Python, with another syntax
         return f"{path}{chosen}, and of it what its import will show"
     source = UserSource(path)
     if place.attribute:

@@ -1,10 +1,10 @@
 """The command line: `djl-serving`.
 
-Runs in the front end process before its event loop. Reads arguments and configuration, and says in plain words what
-is wrong with them; no traceback for a mistake of the user's.
+Runs in the front end process before its event loop. Reads arguments and configuration, and reports mistakes in plain
+words: a user's mistake never shows a traceback.
 
 Exit codes: 0 served and was told to stop, or `check` found nothing wrong; 1 a configuration is wrong or no model
-could be loaded; 2 the command line says nothing that could be done.
+could be loaded; 2 the command line is wrong or names nothing to serve; 130 interrupted. `bench` has its own.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _serve(options: argparse.Namespace) -> int:
         return 2
     if not models:
         raise ConfigError("\n".join(broken.values()))
-    from .server.lifecycle import serve  # only now: a mistake is told without waiting for the HTTP server's imports
+    from .server.lifecycle import serve  # only now: mistakes are reported without waiting for the HTTP server's imports
 
     return serve(config, models, broken)
 
@@ -164,5 +164,5 @@ def _nothing_to_serve(model_store: str) -> str:
 
 
 def _block(message: str) -> str:
-    """Further lines stand under the first."""
+    """The message with all lines but the first indented by two spaces."""
     return "\n  ".join(message.strip().splitlines())

@@ -1,4 +1,4 @@
-"""From a content-type to Python values and back, as DJL's handlers do it.
+"""Decode content entries to Python values by content-type, and encode values back, as DJL's handlers do.
 
 Runs in the worker.
 """
@@ -26,11 +26,12 @@ _JSONLINES_TYPES = (JSONLINES, "application/x-ndjson", "application/jsonl")
 
 
 def decode(inputs: Input, content_type: str | None, key: str | None = None, require_csv_headers: bool = True) -> Any:
-    """A content entry as the value a pipeline takes.
+    """Decode a content entry to the value that a pipeline takes.
 
-    application/json, or no content-type: the value as it is. Everything else is `{"inputs": X}`, where X is a list of
-    one str (text/plain), an image (image/*), bytes (audio/*, anything unknown), a list of arrays (tensor/npz,
-    tensor/ndlist, application/x-npy), a str (form), a list (jsonlines), or for CSV see `decode_csv`.
+    application/json, or no content-type: the JSON value, `{"inputs": ""}` for no content-type and no data. text/csv:
+    see `decode_csv`. Everything else: `{"inputs": X}`, where X is a list of one str (text/plain), an image (image/*),
+    bytes (audio/*, anything unknown), a list of arrays (tensor/npz, tensor/ndlist, application/x-npy), a str (form) or
+    a list (jsonlines).
 
     Raises:
         PayloadError: the content is not what its content-type says.
@@ -62,12 +63,13 @@ def _decode_value(inputs: Input, kind: str, key: str | None) -> Any:
 
 
 def decode_csv(inputs: Input, require_headers: bool = True, key: str | None = None) -> Any:
-    """CSV as `{"inputs": [...]}`: the column "inputs", or else a dict for each row.
+    """Decode CSV to `{"inputs": [...]}`: the values of the column "inputs" if there is one, otherwise a dict per row.
 
-    With `require_headers=False`, an array of numbers instead, one row for each line.
+    With `require_headers=False`, decode to a float64 array instead, shape (lines, columns).
 
     Raises:
-        PayloadError: no header line with one of question, context, inputs; or something that is no number.
+        PayloadError: no header line with one of question, context, inputs; or, for an array, a cell that is not a
+            number, or lines of different lengths.
     """
     text = inputs.get_as_string(key)
     if not require_headers:
@@ -97,7 +99,7 @@ def decode_jsonlines(text: str) -> list[Any]:
     """The values of a jsonlines text; empty lines are skipped.
 
     Raises:
-        PayloadError: a line is not JSON; says which.
+        PayloadError: a line is not JSON; names the line.
     """
     with jsonlines.Reader(io.StringIO(text), loads=msgspec.json.decode) as reader:
         try:
@@ -110,7 +112,7 @@ def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV with a header line made of the first row's keys.
 
     Raises:
-        ValueError: a row has a key that the first one has not.
+        ValueError: a row has a key that the first row lacks.
     """
     rows = list(content)
     out = io.StringIO()
@@ -122,9 +124,9 @@ def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
 
 
 def encode(outputs: Output, prediction: Any, content_type: str | None, key: str | None = None) -> None:
-    """Append `prediction` in the form that `content_type` (what the client accepts) asks for, and set Content-Type.
+    """Append `prediction`, encoded as `content_type` (what the client accepts), and set Content-Type.
 
-    JSON where it is unset, */* or application/json; CSV; .npz; otherwise DJL's NDList.
+    JSON for none, */* or application/json; CSV for text/csv; .npz for tensor/npz; DJL's NDList for anything else.
     """
     kind = media_type(content_type or "")
     if kind in ("", "*/*", JSON):

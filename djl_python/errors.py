@@ -1,7 +1,7 @@
-"""What can go wrong, one class per kind, each with the HTTP code it has unless a dialect documents another.
+"""The errors of this project, one class per kind, each with its HTTP status unless a dialect documents another.
 
-Runs in every process. A class says *what* happened; how it looks on the wire is a dialect's business
-(`djl_python.dialects`), so messages here are plain sentences without markup.
+Runs in every process. A class says *what* happened; a dialect (`djl_python.dialects`) decides how it looks on the
+wire, so messages here are plain sentences without markup.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 def printable(text: str) -> str:
-    """The same as UTF-8 can have it: lone surrogates, as names of files may bring them along, become escapes."""
+    """`text` in a form that UTF-8 can encode: lone surrogates, as in undecodable file names, become escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -20,14 +20,14 @@ class ServingError(Exception):
     Attributes:
         status: HTTP status for dialects that do not document their own.
         kind: stable machine-readable name; it crosses processes, see `from_kind`.
-        message: what went wrong, `printable`.
+        message: what went wrong, made `printable`.
     """
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal"
 
     def __init__(self, message: str) -> None:
-        message = printable(str(message))  # user code raises these too, with whatever it has
+        message = printable(str(message))  # user code raises these too, with any object
         super().__init__(message)
         self.message = message
 
@@ -62,12 +62,12 @@ class ParameterError(ServingError):
 
 
 class ContextLengthError(ParameterError):
-    """A prompt, or a prompt with what is to be generated, does not fit into the model's context.
+    """A prompt, or a prompt and the tokens to generate, does not fit into the model's context.
 
     Attributes:
         prompt_tokens, max_new_tokens: of the request; `max_new_tokens` is None where the prompt alone is too long.
-        limit: the model's context, in tokens; for a prompt alone, one more than it may have.
-        bound: "at least " in front of `prompt_tokens` where nobody counted on, else "".
+        limit: the model's context, in tokens; where the prompt alone is too long, one more than its limit.
+        bound: "at least " where counting stopped early, so that `prompt_tokens` is a lower bound, else "".
     """
 
     kind = "context_length"
@@ -147,7 +147,7 @@ class UnavailableError(ServingError):
 
 
 class HandlerError(ServingError):
-    """The user's handler raised, or returned what it must not. The message is one line; the traceback is logged."""
+    """The user's handler raised, or returned something invalid. The message is one line; the traceback is logged."""
 
     status = 424
     kind = "handler"
@@ -197,6 +197,6 @@ _collect(ServingError)
 
 
 def from_kind(kind: str, message: str) -> ServingError:
-    """Rebuild an error that crossed a process as (kind, message)."""
+    """Rebuild an error sent between processes as (kind, message); ParameterError stands for all its subclasses."""
     found = _KINDS.get(kind, ServingError)
     return (ParameterError if issubclass(found, ParameterError) else found)(message)

@@ -1,6 +1,6 @@
-"""The event loop of the front end and of workers, and the garbage that is made in it.
+"""The event loop of the front end and of workers, and its garbage collection.
 
-Runs in those processes' main threads.
+Runs in the main threads of these processes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
-#: Objects made before the youngest are looked through for cycles. Python's own 700 are six or eight requests' worth.
+#: Allocations before the youngest generation is collected. Python's default, 700, is six to eight requests' worth.
 _YOUNG_OBJECTS: Final = 20_000
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """`asyncio.run`, in uvloop's event loop where it is installed: Windows has none."""
+    """`asyncio.run`, on uvloop's event loop where uvloop is installed (Windows has none)."""
     with asyncio.Runner(loop_factory=_factory()) as runner:
         return runner.run(main)
 
 
 def run_undisturbed(main: Coroutine[Any, Any, _T]) -> _T:
-    """`run`, whatever code that is not ours raises in the loop.
+    """`run`, but the loop survives a SystemExit or KeyboardInterrupt that user code raises in it.
 
-    A loop ends when a task of its raises SystemExit or KeyboardInterrupt. Whoever waits for the task gets that anyway;
-    here the loop goes on.
+    Either exception in a task or a callback ends an event loop. A coroutine that awaits the task receives the exception
+    anyway; here the loop continues.
     """
     with asyncio.Runner(loop_factory=_factory()) as runner:
         loop = runner.get_loop()
@@ -54,9 +54,9 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def settle() -> None:
-    """What has been made so far stays: no longer look for garbage in it.
+    """Exempt all objects that exist now from garbage collection; call this when everything is loaded.
 
-    For when everything is loaded. Looking through it took 10 to 25 ms each time, in which no stream went on.
+    Collecting with them took 10 to 25 ms each time, during which every stream paused.
     """
     gc.collect()
     gc.freeze()

@@ -17,15 +17,15 @@ _PARAMETER = re.compile(r';\s*([\w*-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))'
 
 
 def media_type(content_type: str) -> str:
-    """ "Text/Plain; charset=utf-8" -> "text/plain"."""
+    """The media type of a content-type: "Text/Plain; charset=utf-8" -> "text/plain"."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def parse_form(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
-    """The fields of a form body, by name, in order; files are fields whose value is the file.
+    """(name, value) of each field of a form body, in order; the value of a file is its content.
 
     Raises:
-        PayloadError: a multipart body that is not one, or a field without a name.
+        PayloadError: a malformed multipart body, a field without a name, or a name that is not UTF-8.
     """
     if media_type(content_type) == URLENCODED:
         # latin-1 maps bytes to code points one to one, so that undecodable values come back as they were sent.

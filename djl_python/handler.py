@@ -1,6 +1,6 @@
-"""What handlers are written against: Handler, Context and Reply.
+"""The interfaces of handlers: Handler, Context, Reply and Metrics.
 
-Runs in the worker. A handler answers calls; it does not know sockets, processes or HTTP servers. User code usually
+Runs in the worker. A handler answers calls; it knows nothing of sockets, processes or HTTP servers. User code usually
 needs none of this: a `model.py` with `handle(inputs)` is wrapped by `djl_python.worker.entry_point`.
 """
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Reply(Protocol):
-    """One call's way back to its client. Writing after `finish`, or after the client has gone, does nothing."""
+    """Sends one call's answer to its client. Writing after `finish`, or after the client has gone, does nothing."""
 
     @property
     def started(self) -> bool:
-        """Whether the status line has left: from then on an error can only be written into the body."""
+        """Whether the status line has been sent: from then on an error can only be written into the body."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Reply(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Wait while the client has megabytes to read. Without it, who writes faster than is read is cut off."""
+        """Wait while the client has megabytes left to read. Without this, a client that reads too slowly is cut off."""
         ...
 
     def finish(self, data: bytes = b"") -> None:
@@ -48,7 +48,7 @@ class Reply(Protocol):
 
 
 class Metrics(Protocol):
-    """Where a handler counts. Names are those of `djl_python.server.metrics`."""
+    """Records a handler's metrics. Names are those of `djl_python.server.metrics`."""
 
     def count(self, name: str, amount: float = 1) -> None: ...
 
@@ -59,14 +59,14 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What a handler is told when it loads.
+    """What a handler is given when it loads.
 
-    `properties` is what DJL's `Input.get_properties()` gives: every key of serving.properties and OPTION_*, without
-    the `option.` prefix, as strings. `progress(what, done, total)` shows on the server's start-up lines.
-    `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one starts.
-    `await run(owners, function, *args, **kwargs)` calls a synchronous function of the user's, in the one thread that
-    the worker has for them. `owners` are the Inputs of the calls it is for: where it does not come back when the time
-    of one of them is up, the worker ends, and a new one starts.
+    `properties` is what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_*, without
+    the `option.` prefix, as strings. `progress(what, done, total)` shows loading progress in the server's start-up
+    lines. `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one
+    starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user function in the worker's only thread
+    for such functions. `owners` are the Inputs of the calls that the function runs for: if it has not returned when one
+    of these calls times out, the worker ends, and a new one starts.
     """
 
     name: str
@@ -81,26 +81,26 @@ class Context:
 
 
 class Handler(abc.ABC):
-    """A model. One instance lives in each worker."""
+    """Answers the calls to a model. Each worker has one instance."""
 
     #: How many calls the worker should have at once; the front end queues the rest.
     capacity: int = 1
 
-    #: How many queries (`dialects.base.Kind.QUERY`) besides; 0: to this handler they are calls like others.
+    #: How many queries (`dialects.base.Kind.QUERY`) it should have in addition; 0: queries count as calls.
     queries: int = 0
 
     @abc.abstractmethod
     async def load(self, context: Context) -> None:
-        """Make ready. Raise ModelLoadError (or anything: the traceback is shown) if that can't be done."""
+        """Load the model. Raise ModelLoadError, or anything else (its traceback is shown), if that fails."""
 
     @abc.abstractmethod
     async def serve(self, inputs: Input, reply: Reply) -> None:
-        """Answer one call. Many run at once.
+        """Answer one call. Many run concurrently.
 
-        Cancelled (asyncio.CancelledError) when the client goes or the time is up. What it raises is answered in the
-        dialect of the call and costs no other call anything.
+        Cancelled (asyncio.CancelledError) when the client disconnects or the call times out. An exception is answered
+        in the dialect of the call and affects no other call.
         """
 
     async def close(self) -> None:
-        """Let go of what `load` took."""
+        """Release what `load` acquired."""
         return

@@ -1,4 +1,4 @@
-"""What HTTP itself says of answers, whoever makes them.
+"""HTTP's own rules for the headers and statuses of answers.
 
 Used in the front end and the worker.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: The name of a header, as a pattern.
+#: Pattern of a header's name.
 TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 HEADER_NAME: Final = re.compile(TOKEN)
 HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: What only the server can say about the connection, in lower case.
+#: Headers about the connection, which only the server may set, in lower case.
 SERVERS_OWN: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
 #: Statuses without a body.
 BODILESS: Final = frozenset({204, 304})

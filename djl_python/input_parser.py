@@ -24,7 +24,7 @@ _PAYLOAD_NAMES = ("decoded_payload", "payload")
 def input_formatter(function: F) -> F:
     """Mark a function of a `model.py` as the one that reads the built-in handler's requests.
 
-    LMI's two forms; `**kwargs` has `tokenizer`, `configs` and what else the handler knows:
+    LMI's two forms; `**kwargs` has `tokenizer`, `configs` and whatever else the handler passes:
 
         @input_formatter
         def custom(input_item: Input, **kwargs) -> RequestInput: ...
@@ -38,14 +38,14 @@ def input_formatter(function: F) -> F:
 
 
 def adapt_input_formatter(function: Callable[..., Any]) -> Callable[..., RequestInput | dict[str, Any]]:
-    """A decorated function as one that takes an Input, what decodes it, and keyword arguments, whichever form it has.
+    """Wrap a decorated function of either form as `formatted(inputs, payload, **attributes)`.
 
-    Keyword arguments that the function does not take are left out. It gives a RequestInput, or the payload as the
-    dialect of the call is to read it.
+    `payload(inputs)` decodes the body, for a function that takes a payload. Attributes that the function does not take
+    are left out. The result is a RequestInput, or the payload that the dialect of the call is to parse.
 
     Raises:
         ModelLoadError: the function takes no parameter.
-        HandlerError (when called): it returned neither.
+        HandlerError (when called): the function returned neither.
         PayloadError (when called): the function wants a decoded payload, and the body is not a JSON object.
     """
     parameters = list(inspect.signature(function).parameters.values())

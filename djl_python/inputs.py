@@ -26,14 +26,14 @@ BATCH_SIZE = "batch_size"
 
 
 class Input:
-    """One call.
+    """One call, or one dynamic batch of calls.
 
     Attributes:
         function_name: the handler function this call is for ("handle" unless option.handler says otherwise).
-        properties: the request's headers, names in lower case, and over them the model's own properties.
+        properties: the request's headers, names in lower case, overridden by the model's own properties.
         content: what was sent: (name, bytes) pairs.
         body: the body as it was sent, whatever its content-type says.
-        bodies: the same of a batch's calls, in order.
+        bodies: the bodies of a batch's calls, in order.
         operation, dialect: which request of which API this is, from the route table.
         path: the path of the URL.
         model_name, model_version: the model that answers.
@@ -66,13 +66,13 @@ class Input:
         function_name: str | None = None,
         request_id: str = "",
     ) -> Input:
-        """What DJL's front end makes of a request.
+        """Make the Input that DJL's front end makes of a request.
 
-        `properties` are the model's; they win over headers of the same name, so that no client can override the
-        model's configuration.
+        `properties` are the model's; they override headers of the same name, so that no client can change the model's
+        configuration.
 
         Raises:
-            PayloadError: the body says that it is a form and is not one.
+            PayloadError: the content-type is a form's, and the body is not a form.
         """
         self = cls()
         self.function_name = function_name
@@ -81,7 +81,7 @@ class Input:
         self.request_id = request_id or call.headers.get("x-request-id", "")
         self.waited_s = call.waited_s
         self.properties = {**call.headers, **(properties or {})}
-        self.properties.pop(BATCH_SIZE, None)  # whoever says so: one call is no batch
+        self.properties.pop(BATCH_SIZE, None)  # no header or property may set it: one call is no batch
         if self.request_id:
             self.properties["x-request-id"] = self.request_id
         for key, value in call.query:
@@ -90,7 +90,7 @@ class Input:
         is_form = media_type(content_type) in (MULTIPART, URLENCODED)
         for key, data in parse_form(content_type, call.body) if is_form else ():
             self.content.add(key, data)
-        # Also when it is empty, or a form without fields: only the call that loads the model has no content at all.
+        # Added even when it is empty, or a form without fields: only the call that loads the model has no content.
         if not is_form or self.content.is_empty():
             self.content.add("data", call.body)
         return self
@@ -110,7 +110,7 @@ class Input:
         return int(self.properties.get(BATCH_SIZE, "1"))
 
     def get_batches(self) -> list[Input]:
-        """The calls of a batch, in order; a call that is no batch is its own only item.
+        """The calls of a batch, in order; for a call that is no batch, only the call itself.
 
         Properties without an index (the model's) belong to every item.
 
@@ -152,11 +152,11 @@ class Input:
         return self.function_name
 
     def get_properties(self) -> dict[str, str]:
-        """The properties."""
+        """The request's headers and the model's properties."""
         return self.properties
 
     def get_property(self, key: str) -> str | None:
-        """A property by name, whatever the case of its letters, or None."""
+        """A property by name, ignoring case, or None."""
         value = self.properties.get(key)
         if value is not None:
             return value
@@ -164,7 +164,7 @@ class Input:
         return next((value for name, value in self.properties.items() if name.lower() == wanted), None)
 
     def get_content(self) -> PairList:
-        """The content."""
+        """The content: (name, bytes) pairs."""
         return self.content
 
     def contains_key(self, key: str) -> bool:
@@ -199,7 +199,7 @@ class Input:
         return self.get_as_bytes(key)
 
     def get_as_bytes(self, key: str | None = None) -> bytes | None:
-        """A content entry as it was sent; without `key` the entry "data", or else the first. None: no content.
+        """A content entry as sent; without `key`, the entry "data" or else the first. None where there is no content.
 
         Raises:
             KeyError: there is no entry `key`.

@@ -1,4 +1,4 @@
-"""JSON schemas as clients mean them where text is generated from them. Runs in the worker."""
+"""Check and complete the JSON schemas that constrain generation. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, Final
 
 from .errors import ParameterError
 
-#: Objects and arrays within one another: far more than a schema has, and no strain on a recursive reader.
+#: Nested objects and arrays: far more than real schemas have, and safe for recursive readers.
 MAX_DEPTH: Final = 100
 #: Keywords whose value is data, not a schema.
 _DATA: Final = frozenset(("const", "default", "enum", "examples"))
-#: Keywords whose value holds schemas by names of the client's choosing.
+#: Keywords whose value maps names that the client chooses to schemas.
 _NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
-#: Keywords whose schema is none that the value is an instance of: what narrows it may widen the whole.
+#: Keywords whose schema the value need not match: narrowing that schema may widen the whole.
 _CONDITIONS: Final = frozenset(("if", "not"))
-#: Keywords that put an object together of several schemas.
+#: Keywords that combine several schemas into one object.
 _COMPOSING: Final = frozenset(("dependentSchemas", "else", "if", "not", "then", "unevaluatedProperties"))
-#: The same, where there are properties beside them.
+#: Keywords that do so where `properties` stands beside them.
 _ALTERNATIVES: Final = frozenset(("$ref", "anyOf", "oneOf"))
-#: Bounds of numbers, and the first and the last integer that they can have.
+#: Keywords that bound numbers, and the smallest and largest integer that a bound can be.
 _LOWER: Final = ("minimum", "exclusiveMinimum")
 _UPPER: Final = ("maximum", "exclusiveMaximum")
 _INTEGERS: Final = (-(2**63), 2**63 - 1)
-#: What `$schema` says where it names no particular draft.
+#: Values of `$schema` that name no particular draft.
 _ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
 
 
 def check(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse a schema whose instances can't be generated: `check_depth`, and bounds that would not be kept exactly.
+    """Refuse a schema that is nested too deeply (`check_depth`), or has bounds that generation would not keep exactly.
 
     Raises:
         ParameterError: with `field` and what was expected.
@@ -41,10 +41,10 @@ def check(schema: Mapping[str, Any], field: str) -> None:
 
 
 def check_depth(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse what is nested more deeply than any reader of schemas can follow.
+    """Refuse a schema nested more than `MAX_DEPTH` levels deep, which readers of schemas can't follow.
 
     Raises:
-        ParameterError: it is; names `field`.
+        ParameterError: the schema is too deep; names `field`.
     """
     level: list[Any] = [schema]
     for _ in range(MAX_DEPTH):
@@ -56,7 +56,7 @@ def check_depth(schema: Mapping[str, Any], field: str) -> None:
 
 
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A schema, and those within it."""
+    """A schema and all its subschemas."""
     yield schema
     for key, value in schema.items():
         for one in _within(key, value):
@@ -64,9 +64,9 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_kept(bound: Any, *, lower: bool) -> bool:
-    """Whether a number within this bound, as the generator of numbers has it, is within the client's.
+    """Whether every number within the bound that the generator uses is also within the client's `bound`.
 
-    It has a bound as the nearest 64-bit float and, of integers, nothing beyond their 64 bits.
+    The generator holds a bound as the nearest 64-bit float, and generates no integer beyond 64 bits.
     """
     if not isinstance(bound, int | float) or isinstance(bound, bool):
         return True
@@ -77,13 +77,13 @@ def _is_kept(bound: Any, *, lower: bool) -> bool:
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The same schema, where properties are those of an object, which has no others.
+    """The schema with `type: object` and `additionalProperties: false` added wherever properties are listed.
 
-    Who lists properties means an object, whether a type says so or not: TGI's own examples have none. Most schemas that
-    say nothing of further properties want none: TGI generates none, and OpenAI has its strict schemas say so. Objects
-    that do say it, or list no properties, stay as they are; so do all of a schema that puts objects together of
-    several, where a part can't tell what the others list. What is generated is an instance of the schema that the
-    client sent in any case.
+    A schema that lists properties means an object, with or without a type: TGI's own examples have none. Most schemas
+    that do not mention additional properties want none: TGI generates none, and OpenAI requires strict schemas to
+    forbid them. Objects that do mention them, or list no properties, stay as they are. A schema that combines several
+    into one object gets no `additionalProperties`, as a part can't tell what the others list. The generated value is an
+    instance of the client's own schema in any case. A `$schema` that names no draft is dropped.
     """
     found = _closed(schema, may_have_others=_composes(schema))
     if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
@@ -92,7 +92,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _composes(schema: Mapping[str, Any]) -> bool:
-    """Whether it, or one within it, puts an object together of several schemas."""
+    """Whether the schema, or a subschema, combines several schemas into one object."""
     parts = schema.get("allOf")
     if isinstance(parts, list) and (len(parts) > 1 or "properties" in schema):
         return True
@@ -102,7 +102,7 @@ def _composes(schema: Mapping[str, Any]) -> bool:
 
 
 def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
-    """The schemas in the value of a keyword."""
+    """The schemas directly in the value of a keyword."""
     if key in _DATA:
         return
     values = value.values() if key in _NAMED and isinstance(value, Mapping) else (value,)

@@ -1,7 +1,7 @@
 """One line per record on stderr: `2026-11-20T10:00:00Z INFO model message`.
 
-Runs in every process; configured once, by the command line and by the first thing a child process does. The word
-after the level is the model that a record is about, or `-`; in a child it is the child's name.
+Runs in every process; the command line configures it, and each child process does so first. The word after the level
+is the model that a record is about, or else `-` in the front end and the child's name in a child process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class Formatter(logging.Formatter):
-    """UTC to the second; tracebacks and further lines follow as they are.
+    """Formats records with the time in UTC, to the second; tracebacks and further lines follow unchanged.
 
     Args:
-        model: the word for a record that names no model of its own.
+        model: the word for a record that names no model.
     """
 
     def __init__(self, model: str = "-") -> None:
@@ -28,7 +28,7 @@ class Formatter(logging.Formatter):
 
 
 def configure(level: str, stream: TextIO | None = None, model: str = "-") -> None:
-    """Send everything from `level` (one of `LEVELS`) up to `stream`, by default stderr."""
+    """Log records of at least `level` (one of `LEVELS`) to `stream`, by default stderr; for `model` see `Formatter`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Formatter(model))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -37,6 +37,6 @@ def configure(level: str, stream: TextIO | None = None, model: str = "-") -> Non
 
 
 def level() -> str:
-    """The one of `LEVELS` that this process logs from."""
+    """The lowest level that this process logs, one of `LEVELS`."""
     name = logging.getLevelName(logging.getLogger().level).lower()
     return name if name in LEVELS else "info"

@@ -3,7 +3,8 @@
 Runs in the worker; imported only by the methods of Input and Output that need it. An NDList is big-endian: an int32
 count, then for each array the string "NDAR", the int32 version 3, a byte that says whether a name string follows,
 the storage format, the data type, the shape, a byte for the data's byte order, an int32 length and the data. Strings
-carry an int16 length; a shape is an int32 count of int64s, and an int32 count of two-byte characters naming the axes.
+carry an int16 length; a shape is an int32 count and as many int64s, then an int32 count and as many two-byte characters
+that name the axes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _VERSION: Final = 3
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
 
-#: Of an archive's arrays together: four times as much as a body may have by default. What is compressed well can hold a
-#: thousand times what was sent.
+#: Unpacked bytes of all arrays of an archive: four times the default limit of a body. Well-compressed data can unpack
+#: to a thousand times its size.
 MAX_NPZ_BYTES: Final = 256 * 2**20
 
-#: What numpy, and the libraries it reads with, raise for bytes that are no array, or say that they are a huge one.
+#: What numpy and the libraries under it raise for bytes that are no array, or that claim to be a huge one.
 _MALFORMED: Final = (
     *(ValueError, TypeError, AttributeError, KeyError, SyntaxError, RecursionError),  # a header's text
     *(EOFError, MemoryError, OverflowError, struct.error, tokenize.TokenError),
@@ -59,7 +60,7 @@ def from_nd_list(data: bytes) -> list[Array]:
     """DJL's NDList, .npy or .npz -> arrays (read-only where they share `data`'s memory).
 
     Raises:
-        PayloadError: none of these, or cut off.
+        PayloadError: none of these formats, or cut off.
     """
     if data.startswith(_ZIP_MAGIC):
         return from_npz(data)
@@ -92,7 +93,7 @@ def from_npz(data: bytes) -> list[Array]:
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            # By name, as they are read: of entries with the same name the last one is, each time.
+            # Sized by name, as entries are read: of several entries with one name, the last one is read each time.
             size = sum(archive.zip.getinfo(name).file_size for name in archive.zip.namelist())
             if size > MAX_NPZ_BYTES:
                 raise PayloadError(f"an .npz archive of {size} bytes, expected at most {MAX_NPZ_BYTES} when unpacked")
@@ -133,7 +134,7 @@ class _Reader:
             raise ValueError(f"version {version}, expected {_VERSION}")
         if self.number(">b") == 1:
             self.string()  # the name: Python's lists have none
-        self.string()  # the storage format: arrays that are not dense come as dense ones
+        self.string()  # the storage format: sparse arrays are sent as dense ones
         kind = self.string().lower()
         shape = [self.number(">q") for _ in range(self.number(">i"))]
         self.take(2 * self.number(">i"))  # the names of the axes

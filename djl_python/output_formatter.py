@@ -41,9 +41,9 @@ __all__ = [
 JSON: Final = "application/json"
 JSONLINES: Final = "application/jsonlines"
 SSE: Final = "text/event-stream"
-#: Proxies must pass events on as they come.
+#: They keep proxies from buffering events.
 SSE_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-#: A comment, which clients pass over.
+#: An SSE comment, which clients ignore.
 SSE_KEEP_ALIVE: Final = b":\n\n"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ _LEGACY_PARAMETERS: Final = 6
 
 
 def _to_builtin(value: Any) -> Any:
-    # Numpy scalars, numpy arrays and torch tensors all have it; none of them needs to be imported to ask.
+    # Numpy scalars, numpy arrays and torch tensors all have tolist; neither library needs to be imported.
     tolist = getattr(value, "tolist", None)
     if tolist is None:
         raise TypeError(f"a {type(value).__name__} has no JSON form")
@@ -67,7 +67,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_to_builtin)
 
 
 def encode_json(payload: Any) -> bytes:
-    """A JSON value, compact, UTF-8.
+    """`payload` as compact JSON in UTF-8.
 
     Raises:
         TypeError: something in it has no JSON form.
@@ -85,13 +85,13 @@ def encode_sse(payload: Any) -> bytes:
     return b"data: " + _encoder.encode(payload) + b"\n\n"
 
 
-#: Content-type, and what one payload becomes.
+#: Framing -> (content-type, encoder of one payload).
 FRAMINGS: Final[dict[str, tuple[str, Callable[[Any], bytes]]]] = {
     "json": (JSON, encode_json),
     "jsonlines": (JSONLINES, encode_jsonlines),
     "sse": (SSE, encode_sse),
 }
-#: What option.output_formatter may say -> the framing it means. The chat formatters frame chats in the same way.
+#: Value of option.output_formatter -> framing. The chat formatters frame chats in the same way.
 FORMATTERS: Final[dict[str, str]] = {name: framing for framing in FRAMINGS for name in (framing, f"{framing}_chat")}
 
 
@@ -115,7 +115,7 @@ def output_formatter(function: F) -> F:
 
 
 def mark(function: F, decorator: str) -> F:
-    """Note on `function` that `decorator` was put on it."""
+    """Record on `function` that it carries `decorator`."""
     setattr(function, _MARK, decorator)
     return function
 
@@ -135,13 +135,13 @@ def find_decorated(module: ModuleType, decorator: str) -> Callable[..., Any] | N
 
 
 def adapt_output_formatter(function: Callable[..., Any]) -> Callable[[TextGenerationOutput], bytes]:
-    """A decorated function as one that takes the request's output and gives bytes.
+    """Wrap a decorated function of either form as a function from the request's output to bytes.
 
-    The result is to be called once for each token of the best sequence, when that is there to be read.
+    Call the result once for each token of the best sequence, when that token is ready to be read.
 
     Raises:
         ModelLoadError: the function has neither of the documented forms.
-        HandlerError (when called): it returned something else than str or bytes.
+        HandlerError (when called): the function returned neither str nor bytes.
     """
     required = _required_parameters(function)
     if required == 1:

@@ -1,8 +1,8 @@
-"""What a handler gives back: status, properties (headers) and content, in DJL's form.
+"""What a handler returns: status, properties (headers) and content, in DJL's form.
 
 Runs in the worker. The worker sends the values of the content one after the other as the body; `code` is the HTTP
-status, `properties` are headers. Without a Content-Type property the first value decides: application/json for what
-JSON encoded, text/plain for str, application/octet-stream for bytes.
+status, `properties` are headers. Without a Content-Type property the first value decides: application/json for a value
+encoded as JSON, text/plain for str, application/octet-stream for bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def stream_line(item: Any) -> bytes:
 
 
 def encode_item(item: Any) -> bytes:
-    """A streamed item as it is: str and bytes unchanged, anything else a JSON line."""
+    """A streamed item without a wrapper: str and bytes unchanged, anything else as a JSON line."""
     if isinstance(item, str):
         return item.encode()
     if isinstance(item, bytes | bytearray | memoryview):
@@ -37,7 +37,7 @@ def encode_item(item: Any) -> bytes:
 
 
 def item_content_type(item: Any) -> str:
-    """The content-type of what `encode_item` gives."""
+    """The content-type of what `encode_item` returns."""
     if isinstance(item, str):
         return TEXT
     return BYTES if isinstance(item, bytes | bytearray | memoryview) else JSONLINES
@@ -48,10 +48,10 @@ class Output:
 
     Attributes:
         code: HTTP status.
-        message: what `code` means; it is sent only where an error has no content.
+        message: text for `code`; it is sent only where an error has no content.
         properties: response headers.
         content: (key, bytes) pairs.
-        content_type: of the content, where no property says; None while there is none.
+        content_type: content-type of the content where no property sets it; None while there is no content.
         item_content_types: the same for the items of a dynamic batch, by index.
         stream_content: what `add_stream_content` was given, or None.
     """
@@ -138,9 +138,9 @@ class Output:
         stream_content: Iterable[Any] | AsyncIterable[Any],
         output_formatter: StreamFormatter | None = stream_line,
     ) -> Self:
-        """Stream the items of an iterator, synchronous or asynchronous, each as soon as it is there.
+        """Stream the items of an iterator, synchronous or asynchronous, each as soon as it is ready.
 
-        `output_formatter(item)` gives the str or bytes to send; the default sends `{"outputs": item}` lines as
+        `output_formatter(item)` returns the str or bytes to send; the default sends `{"outputs": item}` lines as
         application/jsonlines. None: str and bytes as they are, anything else as a JSON line.
         """
         self.stream_content = stream_content
@@ -160,12 +160,12 @@ class Output:
     # ------------------------------------------------------------------------------------ after the answer
 
     def finalize(self, fn: Callable[..., Any], *args: Any) -> Self:
-        """Have `fn(*args)` called once the answer has been sent, or could not be."""
+        """Have `fn(*args)` called once the answer has been sent, or sending it has failed."""
         self._finalizer = lambda: fn(*args)
         return self
 
     def execute_finalize(self) -> Any:
-        """Call what `finalize` was given, at most once; its result, or None."""
+        """Call the function given to `finalize`, at most once, and return its result; None if there is none."""
         finalizer, self._finalizer = self._finalizer, None
         return finalizer() if finalizer is not None else None
 
@@ -176,5 +176,5 @@ class Output:
 
 
 def concatenate(values: Sequence[bytes]) -> bytes:
-    """The body that a content makes."""
+    """The values of a content joined to a body."""
     return values[0] if len(values) == 1 else b"".join(values)

@@ -1,9 +1,9 @@
-"""Spawning a child process of ours with a socket to it, and what such a child does first.
+"""Spawn a child process connected by a socket pair, and set up such a child at its start.
 
 Runs in the front end (spawns workers), the worker (spawns its engine) and in both kinds of child. Children are
-spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair, and log from the level
-that their parent logs from. Whoever dies, the other side sees the socket close; the kernel's parent-death signal is a
-second rope for a child that does not look.
+spawned, never forked: they begin as `python -m <module> --fd N` with one end of a socket pair, and use their parent's
+log level. When either process dies, the other sees the socket close; the kernel's parent-death signal is a fallback for
+a child that does not watch its socket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def spawn(
     env: Mapping[str, str] | None = None,
     new_session: bool = False,
 ) -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Start `module` as a process; the returned socket is our end."""
+    """Start `module` as a process; the returned socket is the parent's end. Raises OSError if it can't be started."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -56,13 +56,13 @@ async def spawn(
 
 
 def begin_child(name: str, description: str | None) -> socket.socket:
-    """First thing in a child: die with the parent, leave Ctrl-C to the front end, log lines to stderr.
+    """Set up a child process: die with the parent, leave Ctrl-C to the front end, log to stderr.
 
     Args:
         name: the package that `spawn` started, without "djl_python.".
 
     Returns:
-        Its end of the socket pair.
+        The child's end of the socket pair.
     """
     parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
@@ -71,7 +71,7 @@ def begin_child(name: str, description: str | None) -> socket.socket:
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # the parent died in between
             os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure(arguments.log_level, model=name)

@@ -1,9 +1,9 @@
-"""What crosses a process: the messages, and how they are framed.
+"""The messages between processes, and their framing.
 
-Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages: one frame up per
-engine step or loop tick, whatever the batch size, unless there is more in it than one should hold (`FrameWriter.full`);
-no polling, and of acknowledgements only `Taken`, which streams of the user's wait for. Both hops (front end to worker,
-worker to engine) speak this file and nothing else.
+Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages. One frame goes up
+per engine step or event loop iteration, whatever the batch size, unless it fills up earlier (`FrameWriter.full`). There
+is no polling, and the only acknowledgement is `Taken`, which user streams wait for. Both hops (front end to worker,
+worker to engine) use these messages and nothing else.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import msgspec
 
 from .types import EngineStats, Images, SamplingParams, TokenEvent
 
-#: A reader takes a longer frame for something that is none.
+#: A reader refuses a longer frame: the peer does not speak this protocol.
 MAX_FRAME_BYTES: Final = 1 << 30
-#: A frame with as much in it takes no more messages. They stay whole: one alone may be longer.
+#: A frame of at least this size takes no more messages. Messages are not split: a single one may be longer.
 FULL_FRAME_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("<I")
 _ARRAY: Final = struct.Struct(">BI")
-_ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1, whatever it has
+_ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1 elements, used for any number
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of everything that crosses a process."""
+    """Base of all messages between processes."""
 
 
 # ------------------------------------------------------------------------------------ front end -> worker
@@ -41,8 +41,8 @@ class Load(Message, frozen=True):
 class Call(Message, frozen=True):
     """One HTTP request. The body stays bytes; the worker parses it.
 
-    `dialect` and `operation` come from the route table; `headers` are lower-cased; `query` keeps order; `waited_s` is
-    how long it waited for this worker, in seconds.
+    `dialect` and `operation` come from the route table; names in `headers` are lower-cased; `query` keeps order;
+    `waited_s` is how long the call waited for this worker, in seconds.
     """
 
     id: int
@@ -57,14 +57,14 @@ class Call(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Forget this id. `reason` is "disconnect" or "timeout"."""
+    """Stop work on call or sequence `id`. `reason` is "disconnect" or "timeout"."""
 
     id: int
     reason: str = "disconnect"
 
 
 class Taken(Message, frozen=True):
-    """The client has taken so many more bytes of the answer to call `id`; said seldom, see `server.exchange`."""
+    """The client has taken `size` more bytes of the answer to call `id`; sent at intervals, see `server.exchange`."""
 
     id: int
     size: int
@@ -78,10 +78,10 @@ class Stop(Message, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """How loading goes (worker -> front end, engine -> worker).
+    """The state of a worker (sent to the front end) or of an engine (sent to the worker).
 
     `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity` and `queries`: how many calls
-    it wants in flight, see `Handler`) or "failed" (`detail` is the readable block).
+    it takes at once, see `Handler`) or "failed" (`detail` is the text to show).
     """
 
     state: str
@@ -93,7 +93,7 @@ class Status(Message, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """The response line and headers of call `id`."""
+    """The status and headers of the answer to call `id`."""
 
     id: int
     status: int
@@ -103,7 +103,7 @@ class Start(Message, frozen=True):
 class Chunk(Message, frozen=True):
     """Bytes of the response body; `last` ends it. The front end never looks inside.
 
-    The last one of a call that was cancelled is empty, and says that the worker has let go of it.
+    The last chunk of a cancelled call is empty, and says that the worker has released the call.
     """
 
     id: int
@@ -112,7 +112,7 @@ class Chunk(Message, frozen=True):
 
 
 class Break(Message, frozen=True):
-    """The body of call `id` ends unfinished, in a way that its client notices."""
+    """The body of the answer to call `id` ends incomplete, in a way that the client notices."""
 
     id: int
 
@@ -148,7 +148,7 @@ class Add(Message, frozen=True):
 
 
 class Opened(Message, frozen=True):
-    """The engine is ready: what only the loaded model tells."""
+    """The engine is ready: the values that only the loaded model gives."""
 
     max_model_len: int
     max_batch_size: int
@@ -160,7 +160,7 @@ class Opened(Message, frozen=True):
 
 
 class Step(Message, frozen=True):
-    """One engine step: what happened to every sequence that moved, and the gauges after it."""
+    """One engine step: an event for every sequence that changed, and the gauges after the step."""
 
     events: list[TokenEvent]
     stats: EngineStats
@@ -173,7 +173,7 @@ _decoder = msgspec.msgpack.Decoder(list[AnyMessage])
 
 
 class FrameWriter:
-    """Messages in, frames out."""
+    """Encodes messages into frames."""
 
     def __init__(self) -> None:
         self._encoded: list[bytes] = []
@@ -184,14 +184,14 @@ class FrameWriter:
 
     @property
     def full(self) -> bool:
-        """Whether the frame should leave before there is more in it."""
+        """Whether the frame should be sent before more messages are added."""
         return self._bytes >= FULL_FRAME_BYTES
 
     def add(self, message: AnyMessage) -> None:
-        """Another message of the next frame.
+        """Add a message to the next frame.
 
         Raises:
-            OverflowError, TypeError, ValueError: it has what no frame can hold, or more. The frame is as it was.
+            OverflowError, TypeError, ValueError: the message can't be encoded or is too long. The frame is unchanged.
         """
         encoded = _encoder.encode(message)
         if _ARRAY.size + len(encoded) > MAX_FRAME_BYTES:
@@ -200,7 +200,7 @@ class FrameWriter:
         self._bytes += len(encoded)
 
     def take(self) -> bytes:
-        """The frame of all that was added since the last one."""
+        """The frame of all messages added since the last `take`."""
         encoded, self._encoded, self._bytes = self._encoded, [], 0
         length = _ARRAY.size + sum(map(len, encoded))
         return b"".join((_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded))
@@ -215,7 +215,7 @@ def encode_frame(messages: Iterable[AnyMessage]) -> bytes:
 
 
 class FrameReader:
-    """Bytes in, messages out; keeps what is left of an unfinished frame."""
+    """Decodes messages from bytes; keeps the bytes of an unfinished frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -224,8 +224,8 @@ class FrameReader:
         """All messages that `data` completes, in order.
 
         Raises:
-            ValueError: the length is absurd: the stream is not ours, and the connection must be closed.
-            msgspec.DecodeError: the same, found later.
+            ValueError: the length is too large: the peer does not speak this protocol; close the connection.
+            msgspec.DecodeError: the frame does not decode, for the same reason.
         """
         rest = self._buffer
         if rest:
@@ -242,6 +242,6 @@ class FrameReader:
                 break
             messages += _decoder.decode(whole[start + _LENGTH.size : stop])
             start = stop
-        if start or not rest:  # else the frame has only grown, in place
+        if start or not rest:  # else the unfinished frame has grown in place
             self._buffer = bytearray(whole[start:])
         return messages

@@ -1,7 +1,7 @@
-"""Names to objects, imported only when chosen.
+"""Resolve names to objects, which are imported only when chosen.
 
-Runs in every process. A plug-in is a name in a table or a "module:attribute" path; built-ins come in by the same
-door. A missing module is told apart from a module whose own import fails.
+Runs in every process. A plug-in is a name in a table or a "module:attribute" path; built-ins are loaded in the same
+way. A missing module is distinguished from a module whose own imports fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def load_object(path: str) -> Any:
 
     Raises:
         ConfigError: no such module, or no such attribute in it.
-        ImportError: the module exists and one of its own imports failed (left as it is: it is not ours).
+        ImportError: the module exists and one of its own imports failed (passed on unchanged: it is not our module).
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
@@ -38,7 +38,7 @@ def load_object(path: str) -> Any:
 
 
 def no_module(path: str, name: str) -> ConfigError:
-    """A module that `path` needs is not there."""
+    """The error for a missing module `name` that `path` needs."""
     return ConfigError(f"{path!r}: there is no module {name!r}")
 
 
@@ -46,16 +46,16 @@ def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     """The object that `name` stands for: a key of `table`, or itself a "module:attribute".
 
     Raises:
-        ConfigError: neither, the message lists the table; or there is no such module or attribute.
+        ConfigError: it is neither (the message lists the table), or there is no such module or attribute.
     """
     return load_object(path_of(table, name, what))
 
 
 def path_of(table: Mapping[str, str], name: str, what: str) -> str:
-    """The "module:attribute" of what `name` stands for, which is not imported.
+    """The "module:attribute" that `name` stands for, without importing it.
 
     Raises:
-        ConfigError: neither a key of `table` nor one itself; the message lists the table.
+        ConfigError: neither a key of `table` nor a "module:attribute"; the message lists the table.
     """
     if name in table:
         return table[name]

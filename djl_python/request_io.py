@@ -1,6 +1,6 @@
 """What the user's `@input_formatter` returns and `@output_formatter` is given, with the attributes LMI documents.
 
-Runs in the worker. These classes are for the user's code: inside, this project speaks `types.GenerateRequest`,
+Runs in the worker. These classes are for the user's code: internally, this project uses `types.GenerateRequest`,
 `types.Token` and `types.Finish`. Source: LMI's "Custom output formatter schema" and "Custom input formatter schema".
 """
 
@@ -39,8 +39,8 @@ class Token:
 class Sequence:
     """The tokens of one generation so far, and an iterator over them that the formatter advances.
 
-    `top_tokens` has for each token the alternatives at its position, where they were asked for. `finish_reason` is
-    None until the last token is there. `stop_reason` is the stop sequence that ended it.
+    `top_tokens` holds, for each token, the alternatives at its position, where they were requested. `finish_reason` is
+    None until the last token is there. `stop_reason` is the stop sequence that ended the generation.
     """
 
     tokens: list[Token] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Sequence:
         return self._read < len(self.tokens)
 
     def get_next_token(self) -> tuple[Token | None, bool, bool]:
-        """(token, is it the first, is it the last), and move on; (None, False, False) where there is none yet."""
+        """Advance and return (token, is it the first, is it the last); (None, False, False) where there is none yet."""
         if not self.has_next_token():
             return None, False, False
         at = self._read
@@ -80,11 +80,11 @@ class Sequence:
         return None if self._last is None else self.tokens[self._last]
 
     def has_next_top_tokens(self) -> bool:
-        """Whether `get_next_top_tokens` has something."""
+        """Whether `get_next_top_tokens` has alternatives."""
         return self._top_read < len(self.top_tokens)
 
     def get_next_top_tokens(self) -> list[Token] | None:
-        """The alternatives at the next position, and move on; None where there are none yet."""
+        """Advance, and return the alternatives at the next position; None where there are none yet."""
         if not self.has_next_top_tokens():
             return None
         self._top_read += 1
@@ -121,7 +121,7 @@ class TextInput(RequestInput):
 
 @dataclass
 class RequestOutput:
-    """What has come of a request so far. `finished` is true from the last token on."""
+    """The output of a request so far. `finished` is true from the last token on."""
 
     request_id: int
     input: RequestInput
@@ -130,10 +130,10 @@ class RequestOutput:
 
 @dataclass
 class TextGenerationOutput(RequestOutput):
-    """What has come of a request to generate text so far.
+    """The output of a request to generate text so far.
 
-    `sequences` by index; `best_sequence_index` is the one to answer with; `prompt_tokens_details` are the prompt's
-    tokens, where they were asked for.
+    `sequences` are by index; `best_sequence_index` is the one to answer with; `prompt_tokens_details` are the prompt's
+    tokens, where they were requested.
     """
 
     sequences: dict[int, Sequence] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Where models come from: local directories, archives, http(s), S3 and the Hugging Face Hub.
 
 Runs in the front end for model URLs (`fetch_model`) and in the worker for `option.model_id` (`local_path`). What is
-downloaded or unpacked appears in the cache directory whole or not at all, also when two processes do it at once.
+downloaded or unpacked appears in the cache directory whole or not at all, even when two processes do it at once.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".t
 DOWNLOAD_TIMEOUT_S: Final = 60
 INSTALL_S3: Final = "pip install 'djl-serving[s3]'"
 
-#: A URL's user and password, which may have a / that should have been escaped.
+#: User and password of a URL. The password may contain a / that should have been escaped.
 LOGIN: Final = re.compile(r"(?<=://)(?:[^\s,/?#]*|[^\s,/?#@:]+:(?!\d+[/?#])[^\s,?#]*)@")
 
-#: What a checkpoint needs of a hub repository. A second copy of the weights is left there.
+#: Files of a hub repository that a checkpoint needs. Second copies of the weights are not downloaded.
 _HUB_FILES: Final = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
 _HUB_DUPLICATES: Final = ["original/*", "consolidated*.safetensors", "onnx/*"]
 
 
 class ModelSource(Protocol):
-    """One kind of place. A class is made with the cache directory, and named in SOURCES by the schemes it serves."""
+    """One kind of source. Its class takes the cache directory, and is in SOURCES under the URL schemes it serves."""
 
     def fetch(self, uri: str, revision: str) -> Path:
-        """The local directory with what `uri` names; downloaded if need be. `revision` is "" for the default.
+        """The local directory of the model that `uri` names, downloaded if need be. `revision` is "" for the default.
 
         Raises:
-            ConfigError: it can't be had; one line says why.
+            ConfigError: the model is not available; one line says why.
         """
         ...
 
@@ -74,10 +74,10 @@ def local_path(model_id: str, revision: str, model_dir: Path, cache_dir: Path | 
 
 
 def path_here(model_id: str, model_dir: Path) -> Path | None:
-    """`local_path`, of a checkpoint that is here already; None: it is to be fetched from a URL, or from the hub.
+    """`local_path` of a checkpoint that is already local; None where it must be fetched from a URL or the hub.
 
     Raises:
-        ConfigError: it should be here and is not, or nobody serves the URL's scheme.
+        ConfigError: the checkpoint should be local and is not, or no source serves the URL's scheme.
     """
     if not model_id:
         if not (model_dir / "config.json").is_file():
@@ -97,10 +97,10 @@ def path_here(model_id: str, model_dir: Path) -> Path | None:
 
 
 def fetch_model(url: str, cache_dir: Path | None = None, revision: str = "") -> Path:
-    """The local directory of a model: a path or URL of a directory or an archive.
+    """The local directory of a model; `url` is a path or URL of a directory or an archive.
 
     Raises:
-        ConfigError: no such thing, a scheme nobody serves, or an archive that can't be unpacked.
+        ConfigError: nothing is there, no source serves the scheme, or the archive can't be unpacked.
     """
     source: ModelSource = load_object(_source_of(url))(cache_dir)
     return source.fetch(url, revision)
@@ -113,12 +113,12 @@ def _source_of(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A model's URL as it may be shown: without user, password and query (a signature, perhaps). A path stays."""
+    """A model's URL for display: without user, password, query (perhaps a signature) and fragment. A path stays."""
     return re.split("[?#]", LOGIN.sub("", url))[0] if scheme_of(url) else url
 
 
 def scheme_of(url: str) -> str:
-    """Its scheme, lower-cased; "" for a path. DJL's `file:/path` counts."""
+    """The scheme of a URL, lower-cased; "" for a path. DJL's `file:/path` counts as a URL."""
     scheme, colon, rest = url.partition("://")
     if colon and scheme.replace("+", "").replace("-", "").isalnum():
         return scheme.lower()
@@ -126,7 +126,7 @@ def scheme_of(url: str) -> str:
 
 
 class LocalSource:
-    """A directory as it stands; an archive, unpacked."""
+    """A local directory, used in place, or a local archive, unpacked into the cache."""
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
@@ -168,7 +168,7 @@ class HttpSource:
                 raise ConfigError(f"{shown}: the server answered {exc.code} {exc.reason}") from None
             except (OSError, ValueError) as exc:
                 raise ConfigError(f"{shown}: can't be downloaded: {_one_line(exc)}") from exc
-            except http.client.HTTPException as exc:  # which may quote the URL
+            except http.client.HTTPException as exc:  # its message may quote the URL
                 raise ConfigError(f"{shown}: can't be downloaded ({type(exc).__name__})") from exc
             file.flush()
             name = PurePosixPath(urlsplit(uri).path).name or "download"
@@ -209,7 +209,7 @@ class S3Source:
 
     @staticmethod
     def _objects(prefix: str, listed: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-        """(key, path below the prefix, entity tag) of what is the prefix or lies below it; no folder markers."""
+        """(key, path below the prefix, ETag) of each object at or below the prefix, without folder markers."""
         found = []
         for item in listed:
             key = item["Key"]
@@ -257,13 +257,13 @@ class HubSource:
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as exc:
             at = f" at revision {revision}" if revision else ""
             raise ConfigError(f"hub model {repo}{at} is not in the local cache, and the hub can't be reached") from exc
-        except (errors.HTTPError, OSError) as exc:  # type: ignore[attr-defined]  # of whichever HTTP library the hub uses
+        except (errors.HTTPError, OSError) as exc:  # type: ignore[attr-defined]  # of the hub client's HTTP library
             raise ConfigError(f"hub model {repo} can't be downloaded: {_one_line(exc)}") from exc
         return path
 
 
 def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """The directory for (name, key) in the cache; `fill` makes it when it is not there."""
+    """The directory for (name, key) in the cache; where it is missing, `fill` writes its content."""
     root = cache_dir or Path.home() / ".cache" / "djl-serving"
     destination = root / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}" / _stem(name)
     if destination.is_dir():
@@ -286,7 +286,7 @@ def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], 
 
 
 def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
-    """Unpack a zip or tar file. An entry that would land outside is an error, not skipped.
+    """Unpack a zip or tar file. An entry that would land outside of `staging` is an error, not skipped.
 
     Raises:
         ConfigError: neither zip nor tar, damaged, or hostile.
@@ -308,7 +308,7 @@ def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
 
 
 def _inside(root: Path, relative: str, shown: str) -> Path:
-    """`root / relative`, which must lie below root."""
+    """`root / relative`; ConfigError unless it lies below root."""
     path = PurePosixPath(relative.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts:
         raise ConfigError(f"{shown}: entry {relative!r} points outside of the model")

@@ -1,7 +1,7 @@
 """A kit for testing handlers, engines and clients without a model: a byte tokenizer, a scripted engine, a server.
 
-Runs in tests. Everything real stays real: `running_server` is the command line in a process of its own, and
-`FakeRollingBatch` runs in a spawned engine process like any other engine (`option.rolling_batch` is FAKE_ENGINE).
+Runs in tests, and `running_server` in `bench` too. Only the model is fake: `running_server` runs the command line in a
+process of its own, and `FakeRollingBatch` runs in a spawned engine process (`option.rolling_batch` is FAKE_ENGINE).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"
 
 
 class FakeRollingBatch(EchoRollingBatch):
-    """Echoes prompts, slowly or badly where its settings say so.
+    """Echoes prompts; settings make its steps slow or make them fail.
 
     Settings (`option.<name>` of the model):
-        fake_step_ms: how long a step takes; 0 without.
-        fake_failing_token: a step with a sequence whose prompt holds this id raises.
+        fake_step_ms: least duration of a step, in milliseconds; default 0.
+        fake_failing_token: a step with a sequence that has this token id raises.
     """
 
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
@@ -61,7 +61,7 @@ class FakeRollingBatch(EchoRollingBatch):
 
 
 def write_byte_tokenizer(path: Path) -> Path:
-    """Write a tokenizer into a model directory whose tokens are the 256 bytes (id = byte value) and one end token."""
+    """Write a tokenizer into a model directory; its tokens are the 256 bytes (id = byte value) and one end token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = _byte_alphabet()
@@ -96,7 +96,7 @@ class RunningServer:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    """A TCP port on 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -110,7 +110,7 @@ def running_server(
     """Start `python -m djl_python ARGUMENTS` on a free port and wait until its models have loaded; SIGTERM at the end.
 
     Raises:
-        RuntimeError: it ended, or was not ready in time; the message has its output.
+        RuntimeError: the server ended, or was not ready in time; the message has its output.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -144,7 +144,7 @@ def _loaded(url: str) -> bool:
         with urllib.request.urlopen(f"{url}/ping", timeout=5) as response:
             return b"PENDING" not in response.read()
     except urllib.error.HTTPError:
-        return True  # a model has failed: whoever asked for the server wants to see that
+        return True  # a model has failed, which the caller is to see
     except OSError:
         return False
 

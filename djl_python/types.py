@@ -1,7 +1,7 @@
-"""What flows through the system: a request once it is parsed, and what comes back of it.
+"""The data that flows through the system: a parsed request, and its results.
 
 Runs in every process; depends on nothing but msgspec. Everything is frozen: a request is parsed, validated and
-tokenized once, and nobody edits it afterwards.
+tokenized once, and never changed afterwards.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 MAX_SEED = 2**64 - 1
-#: Seeds that are drawn here survive a JavaScript client's numbers.
+#: Bits of the seeds that the server draws: a JavaScript client's numbers hold them exactly.
 DRAWN_SEED_BITS = 53
 
 
 class FinishReason(enum.StrEnum):
-    """Why a sequence ended. Values are LMI's and TGI's; OpenAI's names are that dialect's mapping."""
+    """Why a sequence ended. Values are LMI's and TGI's; the OpenAI dialect maps them to OpenAI's names."""
 
     EOS = "eos_token"
     STOP = "stop_sequence"
@@ -26,9 +26,9 @@ class FinishReason(enum.StrEnum):
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """What the generated text must be an instance of. `source` is a JSON schema or a regular expression as text.
+    """A constraint on the generated text. `source` is a JSON schema or a regular expression as text.
 
-    `field` is the path of the client's field that asks for it, for errors; "": the error speaks for itself.
+    `field` is the path of the request's field that asks for it, which errors name; "": errors name no field.
     """
 
     kind: Literal["json_schema", "json_object", "regex"]
@@ -37,7 +37,7 @@ class Grammar(msgspec.Struct, frozen=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to draw the next token, for one sequence. Already validated; neutral values switch a rule off.
+    """How to sample the next token of one sequence. Already validated; neutral values switch a rule off.
 
     Order of application: bias, grammar, bad words, minimum length, repetition, presence and frequency penalties,
     temperature, top_k, top_p, min_p, typical_p (transformers' order), then the draw.
@@ -60,13 +60,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     logit_bias: dict[int, float] = {}  # added to the logits of these ids, before everything else
     grammar: Grammar | None = None
-    logprobs: bool = True  # whether anyone reads the generated tokens' log-probabilities
+    logprobs: bool = True  # whether the generated tokens' log-probabilities are needed
     top_logprobs: int = 0  # alternatives to report with each generated token; only with logprobs
     prompt_logprobs: int | None = None  # None: none; n: each prompt token's logprob and n alternatives
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How ids become text, for one request."""
+    """How token ids become text, for one request."""
 
     stop_sequences: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
@@ -75,7 +75,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Branching(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sequences a request generates, and which of them it answers with.
+    """How many sequences a request generates, and which of them it returns.
 
     `best_of` sequences are drawn and the `n` with the highest mean log-probability are returned, best first. With
     `num_beams` > 1 they come from beam search (transformers' definition) instead.
@@ -101,21 +101,21 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageSource(msgspec.Struct, frozen=True):
-    """Where an image of a chat is. `field` is the path of `url` in the client's body, for errors."""
+    """Where an image of a chat is. `field` is the path of `url` in the client's body, which errors name."""
 
     url: str  # data:, http: or https:
     field: str
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that the model's chat template writes. Messages are in OpenAI's form, content already validated.
+    """A prompt that the model's chat template renders. Messages are in OpenAI's form, content already validated.
 
-    An image is a part {"type": "image"} of a message's content, which is the form that templates know; `images` says
-    where they are, in the order of the parts.
-    `continue_final` leaves the last (assistant's) message open, to be gone on with; otherwise, without
-    `add_generation_prompt` the template does not begin an answer.
-    `variables` are further names for the template; `variable_fields` has the client's fields of those that the client
-    calls something else.
+    An image is a part {"type": "image"} of a message's content, the form that templates expect; `images` has the
+    sources, in the order of the parts.
+    `continue_final` leaves the last (assistant's) message open, for the model to continue. Otherwise
+    `add_generation_prompt` says whether the template begins an answer.
+    `variables` are further variables for the template; `variable_fields` maps a variable to the client's field where
+    the two names differ.
     """
 
     messages: tuple[dict[str, Any], ...]
@@ -123,18 +123,18 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     tool_use: ToolUse | None = None
     continue_final: bool = False
     add_generation_prompt: bool = True
-    template: str | None = None  # a named template of the model's
+    template: str | None = None  # the name of one of the model's templates
     variables: dict[str, Any] = {}
     variable_fields: dict[str, str] = {}
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt and what to make of it, as a dialect parsed it, before its text has been tokenized.
+    """One prompt and how to generate from it, as a dialect parsed it, before tokenization.
 
     `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens.
-    Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request; otherwise the context ends it.
-    `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names what was accepted and has no
-    effect; it is sent back in `x-ignored-parameters`.
+    Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request; otherwise generation ends with
+    the context. `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names accepted parameters
+    that have no effect; they are listed in the header `x-ignored-parameters`.
     """
 
     prompt: str | tuple[int, ...] | Chat
@@ -149,7 +149,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
-    """An array as it crosses a process: numpy's name of the number format, and the numbers row by row."""
+    """An array sent between processes: numpy's name of the dtype, and the elements in row-major order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -160,9 +160,9 @@ class Images(msgspec.Struct, frozen=True, array_like=True):
     """The images of one prompt, as the model's own processor prepared them.
 
     Attributes:
-        inputs: what the model is given beside the ids, by its argument's name: pixel_values …
-        marks: (position, digest) of each image: from this prompt token on, the prompt depends on that image. What has
-            the same tokens and the same marks is the same prompt.
+        inputs: the model's inputs besides the token ids, by argument name: pixel_values …
+        marks: (position, digest) of each image: from this prompt token on, the prompt depends on that image. Prompts
+            with the same tokens and the same marks are the same prompt.
         end: the prompt position after the last token that stands for a part of an image.
     """
 
@@ -179,7 +179,7 @@ class ImagePrompt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopToken(msgspec.Struct, frozen=True):
-    """An alternative at one position. `partial` are its bytes where they are no whole characters; None: they are."""
+    """An alternative at one position. `partial` has its bytes where they are not whole characters, else None."""
 
     id: int
     text: str
@@ -192,7 +192,7 @@ class Token(msgspec.Struct, frozen=True):
     """One generated (or prompt) token. The texts of a generation's tokens, joined, are its generated text.
 
     `logprob` is the natural logarithm of the model's own probability (before penalties and temperature); None for
-    the first prompt token, and where nobody reads it.
+    the first prompt token, and where it is not needed.
     """
 
     id: int
@@ -203,7 +203,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """A piece of the `index`-th tool call of an answer: `id` and `name` come with the first, `arguments` in pieces."""
+    """A piece of the `index`-th tool call of an answer: the first has `id` and `name`; `arguments` come in pieces."""
 
     index: int
     id: str = ""
@@ -215,8 +215,8 @@ class Timings(msgspec.Struct, frozen=True):
     """How long each part of a generation took, in seconds."""
 
     validation_s: float = 0.0  # parsing and tokenizing
-    queue_s: float = 0.0  # for a worker, and then until the first step that worked on it
-    inference_s: float = 0.0  # from then to the last token
+    queue_s: float = 0.0  # waiting for a worker, and then for the first step that works on the sequence
+    inference_s: float = 0.0  # from that step to the last token
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,10 +234,10 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine step gave one sequence of a request.
+    """What one engine step produced for one sequence of a request.
 
     `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
-    tokens' text less what was read as a tool call. `prompt` comes with a sequence's first: what the model was given, as
+    tokens' text without what was parsed as a tool call. `prompt`, in a sequence's first delta, is the model's prompt as
     text.
     """
 
@@ -250,11 +250,11 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What one engine step did to one sequence: ids and numbers only.
+    """What one engine step produced for one sequence: ids and numbers only.
 
-    `token_id` is -1 where the event carries none: an error, of the kind that an `errors.ServingError` has. `logprob` is
-    None where nobody reads it. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the first token:
-    for every prompt position (logprob or None, alternatives).
+    `token_id` is -1 in an event without a token: an error, with an `errors.ServingError`'s kind in `error_kind`.
+    `logprob` is None where it is not needed. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the
+    first token: for every prompt position (logprob or None, alternatives).
     """
 
     request_id: int
@@ -268,7 +268,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """The engine after a step. Gauges are now, `preemptions` counts since the engine started."""
+    """The engine after a step: gauges, except that `preemptions` counts since the engine started."""
 
     running: int = 0
     waiting: int = 0

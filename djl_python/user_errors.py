@@ -1,4 +1,4 @@
-"""What the user's code raises, as this project can pass it on.
+"""Exceptions of the user's code, in a form that this project can pass on.
 
 Runs in the worker.
 """
@@ -11,7 +11,7 @@ from .errors import HandlerError, printable
 
 
 def one_line(exc: BaseException) -> str:
-    """ "ValueError: what went wrong", the first line where there are several."""
+    """An exception as "ValueError: what went wrong": its type and the first line of its message."""
     try:
         text = printable(str(exc))
     except BaseException:  # its __str__ is the user's code too
@@ -21,10 +21,10 @@ def one_line(exc: BaseException) -> str:
 
 
 def contained(error: BaseException) -> Exception:
-    """The same, or an Exception that says it and can leave a coroutine.
+    """`error` itself, or an Exception that stands for it and that a coroutine can raise.
 
-    SystemExit and KeyboardInterrupt would end the event loop, CancelledError the task, StopIteration can't be raised
-    by a coroutine or carried by a future; and nobody looks out for what is no Exception, such as Rust's panics.
+    SystemExit and KeyboardInterrupt would end the event loop, CancelledError the task. StopIteration can't be raised
+    by a coroutine or carried by a future. Other BaseExceptions, such as Rust's panics, are not expected by any caller.
     """
     made: Exception
     match error:
@@ -43,6 +43,6 @@ def contained(error: BaseException) -> Exception:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether it is the cancellation that was asked of the running task, and none that the user's code made up."""
+    """Whether `error` is a requested cancellation of the running task, not a CancelledError that user code raised."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

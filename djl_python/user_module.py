@@ -1,6 +1,6 @@
 """The user's own Python file in a model directory: which one it is, and how it is imported.
 
-Runs in the worker, in a thread: importing a `model.py` may take minutes.
+Runs in the worker, in a thread: importing a `model.py` may take minutes. `djl-serving check` only looks for the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_FILE: Final = "model.py"
 
 
 def user_file(config: ModelConfig) -> str | None:
-    """The file of the model directory that has the user's code: what option.entryPoint names, else `<name>.py` or
+    """The file of the model directory with the user's code: the one that option.entryPoint names, else `<name>.py` or
     model.py; None where there is none."""
     if not config.path:
         return None
@@ -50,10 +50,10 @@ def existing_file(model_dir: Path, file_name: str) -> Path:
 def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> ModuleType:
     """Import a file of the model directory under its own name ("model" for model.py), once.
 
-    The model directory becomes the first place where imports are looked for.
+    The model directory becomes the first entry of sys.path.
 
     Raises:
-        ModelLoadError: there is no such file.
+        ModelLoadError: there is no such file, or it is not a Python file.
     """
     path = existing_file(Path(model_dir), file_name).resolve()
     name = re.sub(r"\W", "_", path.stem)
@@ -81,7 +81,7 @@ def _is(module: ModuleType, path: Path) -> bool:
 
 
 def put_on_path(model_dir: Path) -> None:
-    """Make the model directory the first place where imports are looked for."""
+    """Make the model directory the first entry of sys.path."""
     entry = str(model_dir.resolve())
     if sys.path[0] != entry:
         sys.path.insert(0, entry)

@@ -1,7 +1,7 @@
-"""The user's own Python file, read without running it: what it is sure to have, and what it is sure to lack.
+"""The user's own Python file, analysed without running it: what it surely has, and what it surely lacks.
 
-Runs in the front end, for `djl-serving check`. Python decides much when it runs, so most questions have three answers:
-yes, no, and that only an import can tell.
+Runs in the front end, for `djl-serving check`. Much is decided only when Python runs the file, so most questions have
+three answers: yes, no, and (None) that only an import can tell.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Final
 
 from .errors import ModelLoadError
 
-#: Who uses one of these may make names that can't be seen in the source.
+#: Code that uses one of these may define names that the source does not show.
 _DYNAMIC: Final = frozenset({"eval", "exec", "globals", "locals", "modules", "setattr", "vars", "__dict__"})
 _FORMATTERS: Final = frozenset({"input_formatter", "output_formatter"})
 
 
 class UserSource:
-    """One file.
+    """One parsed file.
 
     Attributes:
-        functions: public functions of the module, by name, in the order of the source.
+        functions: names of the module's public functions, in the order of the source.
 
     Raises:
-        ModelLoadError: it is not Python; says where.
+        ModelLoadError: the file is not valid Python; says where.
     """
 
     def __init__(self, path: Path) -> None:
         source = path.read_bytes()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an import will show them
+                warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
             self._tree = ast.parse(source)
             self._table = symtable.symtable(source.decode(), str(path), "exec")
@@ -51,14 +51,14 @@ class UserSource:
         ]
 
     def has(self, name: str) -> bool | None:
-        """Whether the module has an attribute of this name; None: it may."""
+        """Whether the module has an attribute of this name; None: it may have."""
         if any(_binds(table, name) for table in _tables(self._table)):
             return True
         return None if self._is_dynamic else False
 
     @property
     def handler_class(self) -> str | None:
-        """The one class that has a method `handle`; "" for none; None: there may be one."""
+        """The file's only class, if it has a method `handle`; "": no class has one; None: only an import can tell."""
         classes = [node for node in self._nodes if isinstance(node, ast.ClassDef)]
         with_handle = [node.name for node in classes if any(_is_handle(part) for part in node.body)]
         if len(classes) == len(with_handle) == 1:
@@ -87,7 +87,7 @@ class UserSource:
 
     @property
     def _imports_functions(self) -> bool:
-        """Whether functions of the user's other files, or of unknown libraries, are in this module too."""
+        """Whether the module may have functions of the user's other files or of third-party libraries."""
         origins = (
             "" if node.level else (node.module or "").partition(".")[0]
             for node in self._nodes
@@ -103,7 +103,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _binds(table: symtable.SymbolTable, name: str) -> bool:
-    """Whether code of this scope gives the module the name."""
+    """Whether code of this scope binds `name` in the module."""
     try:
         symbol = table.lookup(name)
     except KeyError:
@@ -117,7 +117,7 @@ def _is_handle(node: ast.stmt) -> bool:
 
 
 def _last_name(node: ast.expr) -> str:
-    """`c` of c, a.b.c, and of calls of them."""
+    """`c` for the expressions c, a.b.c, c(...) and a.b.c(...)."""
     if isinstance(node, ast.Call):
         return _last_name(node.func)
     if isinstance(node, ast.Attribute):

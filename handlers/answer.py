@@ -1,7 +1,7 @@
-"""What the sequences of a call write to: one formatter, one reply, and the end of both.
+"""The answer to one call: its sequences write to it, through one formatter and one reply, until it ends.
 
-Runs in the worker's event loop. From the engine's event to the bytes everything is one synchronous call, so that a
-step of the whole batch is one turn of the loop.
+Runs in the worker's event loop. Everything from the engine's event to the bytes is one synchronous call, so that a step
+of the whole batch is one turn of the loop.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 class Answer:
     """The answer to one call.
 
-    It is a context manager without state, for the callbacks of the engine client: what is raised in it fails this
+    It is a context manager without state, for the callbacks of the engine client: an exception inside it fails this
     answer and nothing else.
 
     Args:
         choices: how many sequences it has.
-        keep_alive_s: how long a stream may be quiet.
+        keep_alive_s: how long a stream may be quiet, in seconds.
 
     Attributes:
-        done: tells whether it has ended, well or not: nothing more is wanted.
+        done: returns whether the answer has ended, successfully or not, so that it takes no more events.
     """
 
     def __init__(self, formatter: Formatter, reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
@@ -46,7 +46,7 @@ class Answer:
         self.done: Callable[[], bool] = self._done.done
 
     def push(self, delta: Delta) -> None:
-        """What has come of a sequence; the last one's finish is the answer's."""
+        """Write a delta of a sequence; the finish of the last sequence ends the answer."""
         data = self._formatter.push(delta)
         if delta.finish is not None:
             self._open -= 1
@@ -61,10 +61,10 @@ class Answer:
                 self._write(data)
 
     async def wait(self) -> None:
-        """Until the end, keeping a quiet stream alive.
+        """Wait until the answer has ended, keeping a quiet stream alive.
 
         Raises:
-            Exception: what made it fail.
+            Exception: what made the answer fail.
         """
         if not (self.streams and self._formatter.keep_alive):
             await self._done
@@ -85,7 +85,7 @@ class Answer:
         self._wrote_s = self._loop.time()
 
     def _keep_alive(self) -> None:
-        """One timer for the whole stream: it looks when the last piece left, pieces do not move it."""
+        """Write if the stream was quiet. One timer serves the whole stream; it is not reset for every piece."""
         with self:
             if self._wrote_s + self._keep_alive_s <= self._loop.time():
                 self._start()
@@ -100,8 +100,8 @@ class Answer:
     ) -> bool:
         if error is None:
             pass
-        elif self._done.done():  # nobody waits for it any more
+        elif self._done.done():  # nothing waits for it any more
             log.error("something failed after its answer had ended", exc_info=error)
-        else:  # the worker's service waits for it, and answers it
+        else:  # `wait` raises it, and the worker's service answers with it
             self._done.set_exception(contained(error))
         return True

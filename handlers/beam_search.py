@@ -1,7 +1,7 @@
 """Beam search, by transformers' definition, on top of the engine. Runs in the worker's event loop.
 
-Each step asks the engine for one token after every beam, with enough alternatives to choose the next beams among. What
-the beams have in common is in the engine's prefix cache.
+Each step asks the engine for one token after every beam, with enough alternatives to choose the next beams from. The
+beams share their common prefixes in the engine's prefix cache.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Alternatives = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Beam:
-    """A beginning of an answer.
+    """An answer, or the beginning of one.
 
-    `score` is the sum of its tokens' log-probabilities; once finished, divided by its length to the power of the
+    `score` is the sum of its tokens' log-probabilities; of a finished beam, divided by its length to the power of the
     length penalty. `tokens` are (id, log-probability, alternatives).
     """
 
@@ -38,7 +38,7 @@ class Beam:
 
     @property
     def ids(self) -> list[int]:
-        """Of its tokens."""
+        """The ids of its tokens."""
         return [token_id for token_id, _, _ in self.tokens]
 
 
@@ -47,13 +47,13 @@ class Beams:
 
     Args:
         end_ids: tokens that finish a beam.
-        max_new_tokens, min_new_tokens: lengths of an answer.
-        stops: whether a beam's text has come to a stop sequence.
+        max_new_tokens, min_new_tokens: limits for the length of an answer.
+        stops: whether a beam's text has a stop sequence.
 
     Attributes:
-        running: the beams to go on with, best first.
-        finished: at most num_beams, best first.
-        done: nothing better will come.
+        running: the beams to extend, best first.
+        finished: the finished beams, at most num_beams, best first.
+        done: whether the search is over.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Beams:
 
     @property
     def alternatives(self) -> int:
-        """How many are needed after each beam."""
+        """How many alternatives are needed after each beam."""
         return self._candidates + (len(self._end_ids) if self._min_new_tokens else 0)
 
     def advance(self, alternatives: Sequence[Alternatives]) -> None:
-        """Make a step: for each running beam the most probable next tokens, (id, log-probability)."""
+        """Make a step. `alternatives` are, for each running beam, the likeliest next tokens: (id, log-probability)."""
         width, penalty = self._branching.num_beams, self._branching.length_penalty
         barred = self._end_ids if self._length < self._min_new_tokens else frozenset[int]()
         self._length += 1
@@ -97,7 +97,7 @@ class Beams:
             beam = Beam(score, (*self.running[index].tokens, (token_id, logprob, alternatives[index])))
             if not self._ends(beam):
                 running.append(beam)
-            elif rank < width:  # further down, an end is only there so that enough beams go on
+            elif rank < width:  # lower ranks are only there to have enough running beams: their ends do not count
                 finished.append(Beam(score / self._length**penalty, beam.tokens))
         self.running = running[:width]
         self.finished = sorted(self.finished + finished, key=lambda beam: -beam.score)[:width]
@@ -107,15 +107,15 @@ class Beams:
         return beam.tokens[-1][0] in self._end_ids or self._length >= self._max_new_tokens or self._stops(beam)
 
     def _is_settled(self) -> bool:
-        """Whether the answer stands, now that there are enough finished beams. The best running beam counts as if it
-        ended here: that is the definition, although with a length penalty it may still get better."""
+        """Whether the search may end, now that there are enough finished beams. The best running beam is scored as if
+        it ended here: that is transformers' definition, although with a length penalty its score may still rise."""
         best = self.running[0].score / self._length**self._branching.length_penalty
         return self._branching.early_stopping or best <= self.finished[-1].score
 
 
-#: Where a request asks for it: only LMI's has such a field.
+#: The field that asks for beam search: only LMI's requests have one.
 _FIELD: Final = "parameters.num_beams"
-#: What changes scores inside the engine, where the search does not see it, and the value that switches it off.
+#: Parameters that change scores inside the engine, where the search does not see it, with their neutral values.
 _REFUSED: Final = {
     "do_sample": False,
     "repetition_penalty": 1.0,
@@ -128,10 +128,10 @@ _REFUSED: Final = {
 
 
 class BeamSearch:
-    """The best `n` of `num_beams` beams for one prompt. Nothing leaves before the end: until then any may be the best.
+    """The best `n` of `num_beams` beams for one prompt. Nothing is sent before the end: any beam may become the best.
 
     Args:
-        number: of the best one in the answer.
+        number: the best sequence's number in the answer.
 
     Raises:
         ParameterError: parameters that do not go with beam search.
@@ -209,7 +209,7 @@ class BeamSearch:
                 self._call.answer.push(delta)
 
     def _events(self, beam: Beam) -> list[TokenEvent]:
-        """What the engine would have told, had it drawn this beam."""
+        """The events that the engine would have sent, had it drawn this beam."""
         shown, last = self._prepared.request.sampling.top_logprobs, len(beam.tokens) - 1
         return [
             TokenEvent(
@@ -224,7 +224,7 @@ class BeamSearch:
         ]
 
     def _reason(self, token_id: int) -> FinishReason:
-        """Why a beam ended with this token; a stop sequence is found where the text is made."""
+        """Why a beam ended with this token; stop sequences are found later, when the ids become text."""
         sampling = self._prepared.request.sampling
         if token_id in sampling.stop_token_ids:
             return FinishReason.STOP

@@ -1,4 +1,4 @@
-"""What all sequences of one call share: engine, answer, and numbers. Runs in the worker's event loop."""
+"""What all sequences of one call share: engine, answer, and metrics. Runs in the worker's event loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .step_metrics import StepMetrics
 
 
 class Call:
-    """One call between engine and client.
+    """One call, between engine and client. Make it when the call has been prepared: that ends the time of validation.
 
     Args:
-        waited_s: how long it waited before it came here.
-        arrived_s: when it came, by time.perf_counter. It is prepared when this is made.
+        waited_s: how long the call waited for this worker, in seconds.
+        arrived_s: when the call arrived here, by time.perf_counter.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Call:
     def submit(
         self, ids: list[int], images: Images | None, sampling: SamplingParams, receive: Callable[[TokenEvent], None]
     ) -> int:
-        """Generate a sequence; `receive` has its events, and may raise: that fails this call only."""
+        """Have a sequence generated; its id. `receive` gets its events; an exception in it fails this call only."""
         answer = self.answer
 
         def on_event(event: TokenEvent) -> None:
@@ -61,19 +61,19 @@ class Call:
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """End a sequence before its time."""
+        """Stop a sequence in the engine before its end."""
         self._engine.cancel(request_id)
 
     def release(self) -> None:
-        """Leave nothing in the engine, whoever ended the call; finished sequences are ignored."""
+        """Leave no sequence in the engine, however the call ended; finished sequences are ignored."""
         for request_id in self._ids:
             self._engine.cancel(request_id)
 
     def count_token(self, previous_s: float | None) -> float:
-        """Measure a token of a sequence.
+        """Count a token of a sequence, and measure its latency.
 
         Args:
-            previous_s: when its previous one came; None for its first.
+            previous_s: when the sequence's previous token came; None for its first.
 
         Returns:
             The time, by time.perf_counter.
@@ -86,7 +86,7 @@ class Call:
         return now_s
 
     def began_s(self, submitted_s: float, first_token_s: float) -> float:
-        """When the step began that gave a sequence its first token: what is before it counts as waiting."""
+        """When the step that gave a sequence its first token began: the time before it counts as queueing."""
         return max(submitted_s, first_token_s - self._engine.step_s)
 
     def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
@@ -95,7 +95,7 @@ class Call:
         return Timings(self._prepared_s - self._arrived_s, queue_s, ended_s - began_s)
 
     def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
-        """Measure a sequence that has ended."""
+        """Report the metrics of a sequence that has ended."""
         observe, timings = self._metrics.observe, finish.timings
         observe("request_validation_seconds", timings.validation_s)
         observe("queue_seconds", max(timings.queue_s - self._waited_s, 0.0))
@@ -108,7 +108,7 @@ class Call:
 
 
 def _failure(kind: str, message: str, sampling: SamplingParams) -> ServingError:
-    """What the engine reports. A parameter that it refuses is the grammar: all others are checked on their way in."""
+    """The engine's error. A parameter that it refuses is the grammar: all others were checked on their way in."""
     error = from_kind(kind, message)
     field = sampling.grammar.field if sampling.grammar is not None else ""
     if field and isinstance(error, ParameterError):

@@ -1,4 +1,4 @@
-"""What the built-in handler refuses before anything is loaded. Also what `djl-serving check` asks; imports no torch."""
+"""Checks of the built-in handler before anything is loaded. `djl-serving check` makes them too; imports no torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(config: ModelConfig) -> None:
 
 
 def without_effect(config: ModelConfig) -> list[str]:
-    """Sentences about settings that mean something to DJL or to other handlers, and nothing to this one as it is."""
+    """Sentences about settings that have an effect in DJL or other handlers, and none in this one as configured."""
     option, batch_size = config.option, config.serving.batch_size
     remarks = []
     if option.tensor_parallel_degree == "max":

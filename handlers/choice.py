@@ -9,12 +9,12 @@ from .preparation import Prepared
 
 
 class Choice:
-    """Ids become text, and text is listened to for tool calls.
+    """Turns a sequence's ids into text, and parses its tool calls.
 
     Args:
-        number: of the sequence in the answer.
+        number: the sequence's number in the answer.
         request: `prepared.request`, or the same with another seed.
-        prefill: the prompt's tokens, where another sequence of the same prompt has them already.
+        prefill: the prompt's tokens, if another sequence of the same prompt has them already.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Choice:
         return self._stream.prefill
 
     def push(self, event: TokenEvent) -> Delta | None:
-        """What this event lets go; None: nothing yet."""
+        """The delta that this event releases; None: nothing yet."""
         tokens, finish = self._stream.push(event)
         if not tokens and finish is None:
             return None

@@ -25,7 +25,7 @@ async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
     """Generate until the end, a failure, or the cancellation of this task. Leaves nothing in the engine.
 
     Raises:
-        ParameterError: what is asked for does not go together.
+        ParameterError: parameters contradict each other.
         ServingError: the engine failed.
     """
     try:
@@ -41,15 +41,15 @@ async def generate(call: Call, prompts: Sequence[Prepared]) -> None:
 
 
 class Drawing:
-    """The sequences of one prompt, drawn one independently of the other: `n`, or the best `n` of `best_of`.
+    """The sequences of one prompt, drawn independently of each other: `n`, or the best `n` of `best_of`.
 
-    They are answered best first, by the mean of their log-probabilities; where they are streamed, as they were drawn.
+    They are numbered best first, by the mean of their log-probabilities; in a stream, in the order of drawing.
 
     Args:
-        number: of the first one in the answer.
+        number: the first sequence's number in the answer.
 
     Raises:
-        ParameterError: a choice among sequences that are to be streamed.
+        ParameterError: the best of several sequences are to be streamed.
     """
 
     def __init__(self, call: Call, prepared: Prepared, number: int) -> None:
@@ -70,7 +70,7 @@ class Drawing:
         self._prepared = prepared
 
     def start(self) -> None:
-        """Submit the first one; its siblings follow when the prompt is in the engine's cache, and share it there."""
+        """Submit the first sequence; its siblings follow when they can share the prompt in the engine's cache."""
         request = self._prepared.request
         if self._drawn == 1:
             _Drawn(self._call, self._prepared, request, self._number, self._call.answer.push)
@@ -105,14 +105,14 @@ class Drawing:
 
 
 class _Drawn:
-    """One of them. Submits itself.
+    """One sequence of a `Drawing`. Submits itself.
 
-    Where tools may be called and an answer has a form (`Prepared.answer_form`), it begins without the form. As soon as
-    the model calls a tool, what it wrote counts; as soon as it says anything, it begins again within the form.
+    If tools may be called and an answer has a form (`Prepared.answer_form`), generation begins without the form. As
+    soon as the model calls a tool, its output counts; as soon as it writes other text, generation restarts in the form.
 
     Args:
         began: called with the prompt's tokens at the first event.
-        prefill: the prompt's tokens, where a sibling has them already.
+        prefill: the prompt's tokens, if a sibling has them already.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class _Drawn:
         self._request = request
         self._choice = Choice(prepared, number, request, prefill)
         self._number = number
-        self._form = prepared.answer_form  # None: it is decided
+        self._form = prepared.answer_form  # None: there is none, or it is decided whether a tool is called
         self._undecided: list[Delta] = []
         self._deliver = deliver
         self._began = began
@@ -152,7 +152,7 @@ class _Drawn:
         if delta is None or (self._form is not None and not self._decides(delta, self._form)):
             return
         if delta.finish is not None:
-            if event.finish is None:  # a stop sequence, of which the engine knows nothing
+            if event.finish is None:  # a stop sequence matched, and the engine does not know them
                 self._call.cancel(self._id)
             timings = self._call.timings(self._submitted_s, self._began_s, now_s)
             finish = msgspec.structs.replace(delta.finish, timings=timings)
@@ -164,7 +164,7 @@ class _Drawn:
         self._deliver(delta)
 
     def _decides(self, delta: Delta, form: Grammar) -> bool:
-        """Whether, with this delta, it and those before it are part of the answer."""
+        """Whether this delta and the undecided ones before it are now part of the answer."""
         if delta.tool_calls:
             self._form = None
             return True
@@ -185,7 +185,7 @@ class _Drawn:
 
 
 def sibling_seed(seed: int, index: int) -> int:
-    """The seed of the `index`-th sequence of a request: reproducible, and unlike its neighbours (SplitMix64)."""
+    """The seed of the `index`-th sequence of a request: reproducible, and unlike its neighbours' (SplitMix64)."""
     if index == 0:
         return seed
     z = (seed + index * 0x9E3779B97F4A7C15) & MAX_SEED

@@ -1,6 +1,6 @@
-"""What a checkpoint's own processor makes of a chat with images: ids with placeholders, and arrays for the model.
+"""Preparing a chat with images by the checkpoint's own processor: ids with placeholders, and arrays for the model.
 
-Runs in the worker, in a thread of its own: processors are neither quick nor made for several threads.
+Runs in the worker, in a thread of its own: processors are slow and not made for several threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from djl_python.types import Array, ImagePrompt, Images, ImageSource
 from .image_sources import INSTALL, ImageSources, Picture, decode
 
 _PROCESSOR_FILES: Final = ("processor_config.json", "preprocessor_config.json")
-#: What processors give that is not for the model: it has the ids, and all of them count.
+#: Outputs of processors that are not passed to the model: it gets the ids separately, and none of them is masked.
 _NOT_INPUTS: Final = ("input_ids", "attention_mask", "text_replacement_offsets")
 _EXAMPLE_SIZE: Final = (64, 48)
 _EXAMPLE_TEXT: Final = " What is this?"
@@ -56,10 +56,10 @@ class ImageProcessor:
 
     @classmethod
     def load(cls, path: Path, option: Options) -> ImageProcessor | None:
-        """The processor of the checkpoint in directory `path`; None if it takes no images. Takes its time.
+        """The processor of the checkpoint in directory `path`; None if it takes no images. Slow.
 
         Raises:
-            ModelLoadError: it takes images, and its processor can't be loaded.
+            ModelLoadError: the checkpoint takes images, and its processor can't be loaded.
         """
         if not _has_eyes(path):
             return None
@@ -88,7 +88,7 @@ class ImageProcessor:
         """A rendered chat and its images, ready for the engine.
 
         Raises:
-            PayloadError: an image can't be had, or is none; names its field.
+            PayloadError: an image can't be fetched, or is not an image; names its field.
         """
         async with self._sources.room(sources):
             files = await self._sources.fetch(sources)
@@ -129,9 +129,9 @@ class ImageProcessor:
     def _marks(
         self, written: list[str], positions: np.ndarray[Any, Any], pictures: Sequence[Picture]
     ) -> Iterator[tuple[int, bytes]]:
-        """Where each image begins.
+        """Where each image begins, with its digest.
 
-        A processor that doesn't say what it wrote for which image: all of them begin where the first one does.
+        If the processor doesn't say what it wrote for which image, one mark at the first placeholder stands for all.
 
         Raises:
             PayloadError: there are placeholders that stand for no image.
@@ -152,7 +152,7 @@ class ImageProcessor:
 
 
 def _has_eyes(path: Path) -> bool:
-    """Whether a checkpoint is of a kind that answers with text to images and text, and says how to prepare them."""
+    """Whether a checkpoint is an image-text-to-text model, and has the configuration of a processor."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except (OSError, ValueError):  # an engine that needs no checkpoint
@@ -174,7 +174,7 @@ def _array(numbers: np.ndarray[Any, Any]) -> Array:
 
 
 def _example() -> Picture:
-    """A picture with something in every corner."""
+    """An image of noise: it has content in every corner."""
     from PIL import Image
 
     width, height = _EXAMPLE_SIZE

@@ -1,4 +1,4 @@
-"""The images of a chat: fetched where they are elsewhere, decoded, and refused where they are not what they should be.
+"""The images of a chat: fetched if they are remote, decoded, and refused if they are not valid.
 
 Runs in the worker: the network in its event loop, decoding in a thread.
 """
@@ -21,12 +21,12 @@ from urllib.parse import unquote_to_bytes
 from djl_python.errors import ModelLoadError, PayloadError
 from djl_python.types import ImageSource
 
-#: Formats that Pillow decodes by itself; some others are programs. TIFF's library writes lines without end to stderr.
+#: Formats that Pillow decodes by itself; some others are programs. TIFF's library writes endless lines to stderr.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-#: Of one file, and of a prompt's images together: decoded, a pixel takes three bytes.
+#: Limits for the bytes of one file, and the pixels of a prompt's images together: decoded, a pixel takes three bytes.
 MAX_BYTES: Final = 20 * 2**20
 MAX_PIXELS: Final = 100_000_000
-#: Of all chats together, or as many as one may have: each file may be of MAX_BYTES.
+#: Remote files that all chats together may hold, or option.max_images if larger: each file may have MAX_BYTES.
 FILES_AT_ONCE: Final = 16
 FETCH_TIMEOUT_S: Final = 10.0
 _MAX_REDIRECTS: Final = 3
@@ -36,18 +36,18 @@ INSTALL: Final = "pip install 'djl-serving[images]'"
 
 @dataclass(frozen=True)
 class Picture:
-    """A decoded image, upright and in RGB. `digest` stands for its content."""
+    """A decoded image, upright and in RGB. `digest` identifies its content."""
 
     image: Any
     digest: bytes
 
 
 class ImageSources:
-    """Reads what the URLs of a chat's images stand for. Close it.
+    """Reads the images at the URLs of a chat. Close it.
 
     Args:
-        remote: whether http(s) URLs are fetched. Whoever sends a request then makes this server send one.
-        max_images: of a prompt.
+        remote: whether http(s) URLs are fetched. Clients can then make this server send requests.
+        max_images: the most images of a prompt.
 
     Raises:
         ModelLoadError: a library is missing.
@@ -61,9 +61,9 @@ class ImageSources:
 
     @contextlib.asynccontextmanager
     async def room(self, sources: Sequence[ImageSource]) -> AsyncIterator[None]:
-        """Wait until there is room for the files of these, and keep it until they are decoded.
+        """Wait until there is room for the files of `sources`, and hold it until the context ends.
 
-        First come, first served, so that a chat with many images has its turn too.
+        First come, first served, so that a chat with many images gets its turn too.
         """
         remote = sum(source.url.lower().startswith(_REMOTE) for source in sources)
         taken = 0
@@ -78,10 +78,10 @@ class ImageSources:
                 self._places.release()
 
     async def fetch(self, sources: Sequence[ImageSource]) -> list[bytes | None]:
-        """The files of the remote ones, in order; None for those that are in the URL itself.
+        """The files of the sources, in order; None for an image that is in a data URL.
 
         Raises:
-            PayloadError: too many, not to be had, or of a kind that is not taken; names the field.
+            PayloadError: too many images, one that can't be fetched, or a URL of another kind; names the field.
         """
         if len(sources) > self._max_images:
             field = sources[self._max_images].field
@@ -90,7 +90,7 @@ class ImageSources:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:  # with one that fails, the others are in vain
+            for task in tasks:  # if one fails, the others are not needed
                 task.cancel()
 
     async def _fetch(self, source: ImageSource) -> bytes | None:
@@ -111,8 +111,8 @@ class ImageSources:
 class Fetcher:
     """Fetches images over HTTP.
 
-    A redirect may not lead from a public address to one that isn't: what is inside this server's network is not for
-    strangers to point at.
+    A redirect may not lead from a public address to one that isn't: strangers must not be able to point into this
+    server's network.
     """
 
     def __init__(self) -> None:
@@ -124,10 +124,10 @@ class Fetcher:
         self._client = httpx2.AsyncClient(timeout=FETCH_TIMEOUT_S, headers={"accept": "image/*"})
 
     async def fetch(self, source: ImageSource) -> bytes:
-        """The file that an http(s) URL stands for.
+        """The file at an http(s) URL.
 
         Raises:
-            PayloadError: it can't be had, or is too large.
+            PayloadError: it can't be fetched, or is too large.
         """
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
@@ -166,13 +166,13 @@ class Fetcher:
 
 
 def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> list[Picture]:
-    """Decode images; takes its time.
+    """Decode images. Slow.
 
     Args:
         files: as from `ImageSources.fetch`.
 
     Raises:
-        PayloadError: what is there is not an image, or too large; names the field.
+        PayloadError: a file is not an image, or too large; names the field.
     """
     pictures: list[Picture] = []
     pixels = 0
@@ -189,7 +189,7 @@ def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> lis
 
 
 def _inline(source: ImageSource) -> bytes:
-    """What a data URL holds (RFC 2397)."""
+    """The bytes of a data URL (RFC 2397)."""
     head, comma, body = source.url.partition(",")
     parts = head[len("data:") :].split(";")
     if not comma or (parts[0] and not parts[0].lower().startswith("image/")):
@@ -203,7 +203,7 @@ def _inline(source: ImageSource) -> bytes:
 
 
 def _opened(source: ImageSource, data: bytes) -> Any:
-    """The image, of which only the head is read."""
+    """The image, of which only the header has been read."""
     from PIL import Image
 
     if len(data) > MAX_BYTES:
@@ -213,9 +213,9 @@ def _opened(source: ImageSource, data: bytes) -> Any:
 
 
 def _upright(source: ImageSource, image: Any) -> Any:
-    """Its first frame, turned as its camera was held.
+    """The first frame of an image in RGB, turned upright by its EXIF orientation.
 
-    Pillow's own exif_transpose writes the EXIF anew, and fails at any odd entry.
+    Pillow's own exif_transpose rewrites the EXIF data, and fails at any odd entry.
     """
     from PIL import ExifTags, Image
 
@@ -236,10 +236,10 @@ def _upright(source: ImageSource, image: Any) -> Any:
 
 @contextlib.contextmanager
 def _reading(source: ImageSource) -> Iterator[None]:
-    """Whatever Pillow raises is about the client's image: its readers raise anything where one is broken.
+    """Turn whatever Pillow raises into a refusal of the client's image: its readers raise anything if one is broken.
 
     Raises:
-        PayloadError: it did.
+        PayloadError: Pillow raised something.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -259,7 +259,7 @@ async def may_lead(host: str, target: str) -> bool:
 
 
 async def _is_public(host: str) -> bool:
-    """Whether all addresses of a host are reachable from anywhere."""
+    """Whether all addresses of a host are global ones."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return all(ipaddress.ip_address(address[4][0]).is_global for address in found)
 

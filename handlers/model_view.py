@@ -1,4 +1,4 @@
-"""What a dialect's queries may ask the worker's model. Runs in the worker, from any of its threads."""
+"""What a dialect's queries can ask the worker's model. Runs in the worker, from any of its threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from djl_python.types import Chat
 
 from .preparation import Preparation
 
-#: Tokens of a text that are listed, where the model's context has no more: texts to be counted may be longer than
-#: those to be generated for.
+#: Most tokens of a text that are listed, if the model's context is not longer: clients may count the tokens of texts
+#: that are too long to generate from.
 MOST_LISTED: Final = 100_000
 _DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -27,7 +27,7 @@ class ModelView:
     """A `dialects.base.LoadedModel`.
 
     Args:
-        path: of the checkpoint.
+        path: the checkpoint's directory.
         capacity: calls that the handler takes at once.
     """
 
@@ -52,7 +52,7 @@ class ModelView:
         """The tokens of a text, special ones included (with an empty span).
 
         Raises:
-            ContextLengthError: they are more than the model's context, and more than MOST_LISTED.
+            ContextLengthError: the text has more tokens than the model's context, and more than MOST_LISTED.
         """
         limit = max(self.max_model_len, MOST_LISTED)
         if is_long(text, limit) and (least := least_tokens(self._tokenizer, text, limit)) > limit:
@@ -63,16 +63,16 @@ class ModelView:
         return [TokenSpan(token_id, text[start:stop], start, stop) for token_id, start, stop in spans]
 
     def render(self, chat: Chat) -> str:
-        """A chat as the model's template writes it.
+        """The prompt text that the model's chat template makes of a chat.
 
         Raises:
-            PayloadError: no template, or the template refuses these messages.
+            PayloadError: the model has no template, or the template refuses these messages.
         """
         return self._preparation.render(chat)
 
 
 def _dtype_of(path: Path) -> str:
-    """The number format that a checkpoint says it has, by torch's name; where it says none, transformers' default."""
+    """The dtype that a checkpoint's config names, by torch's name; if it names none, transformers' default."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except (OSError, ValueError):  # an engine that needs no checkpoint

@@ -1,6 +1,6 @@
-"""A request's way in: its chat rendered, its text tokenized, its tools forced or listened for, its limits checked.
+"""Preparing a request: rendering its chat, tokenizing its text, setting up its tools, checking its limits.
 
-Runs in the worker's event loop; what takes long is done in a thread.
+Runs in the worker's event loop; long work is done in a thread.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LONG_PROMPT_CHARS: Final = 20_000
 class Prepared:
     """One prompt, ready for the engine.
 
-    `request.sampling` is complete. `text` is the prompt as the model sees it, but for its images, which `images` has.
-    `tokenizer` decodes the answer. `new_parser` makes what listens for tool calls in one sequence. `answer_form` is
-    what an answer that calls no tool must be an instance of: whether it does, the model decides while it writes freely.
+    `request.sampling` is complete. `text` is the prompt as the model sees it; its images are in `images`. `tokenizer`
+    decodes the answer. `new_parser` makes the parser of one sequence's tool calls. `answer_form` is the grammar of an
+    answer that calls no tool: the model begins without it, and so decides whether it calls one.
     """
 
     request: GenerateRequest
@@ -51,14 +51,14 @@ class Prepared:
 
 
 class Preparation:
-    """What the requests of one model go through.
+    """Prepares the requests of one model.
 
     Args:
         max_model_len: the model's context, in tokens.
-        images: what prepares images, for a model that takes them.
+        images: prepares images, for a model that takes them.
 
     Raises:
-        ConfigError: option.tool_call_parser names none.
+        ConfigError: option.tool_call_parser names no parser.
     """
 
     def __init__(
@@ -74,22 +74,22 @@ class Preparation:
         self._refuses_unknown = option.unknown_parameters == "error"
         self._context = max_model_len
         self._max_input = option.max_input_tokens
-        self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # tokens of a prompt
+        self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # most tokens of a prompt
 
     def render(self, chat: Chat) -> str:
-        """A chat as the model's template writes it.
+        """The prompt text that the model's chat template makes of a chat.
 
         Raises:
-            PayloadError: no template, or the template refuses these messages.
+            PayloadError: the model has no template, or the template refuses these messages.
         """
         return self._templates.render(chat)
 
     async def prepare(self, request: GenerateRequest) -> Prepared:
-        """Make one of a dialect's requests ready.
+        """Prepare one of a dialect's requests.
 
         Raises:
-            PayloadError: the prompt is empty, an image is none, or the template refuses the chat.
-            ParameterError: prompt and answer do not fit the model, or parameters do not go together.
+            PayloadError: the prompt is empty, an image is not valid, or the template refuses the chat.
+            ParameterError: prompt and answer do not fit the model, or parameters contradict each other.
         """
         prompt, field = request.prompt, "inputs"
         images: Images | None = None
@@ -115,7 +115,7 @@ class Preparation:
             ids, text = ids[-request.truncate :], None
         self._check_length(len(ids), field)
         if text is None:
-            self._check_ids(ids, field)  # a client's: decoding one that does not exist would fail
+            self._check_ids(ids, field)  # they may be the client's: decoding one that does not exist would fail
             text = self._tokenizer.decode(ids)
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
@@ -148,7 +148,7 @@ class Preparation:
         return made.ids, made.images
 
     async def _encode(self, text: str, field: str, add_special_tokens: bool, truncate: int | None) -> list[int]:
-        """The ids of a text, or of its end where it is to be cut."""
+        """The ids of a text, or at least of its end if it is to be truncated."""
         if len(text) > LONG_PROMPT_CHARS:
             return await asyncio.to_thread(self._encode_long, text, field, add_special_tokens, truncate)
         return self._tokenizer.encode(text, add_special_tokens)
@@ -161,7 +161,7 @@ class Preparation:
         return self._tokenizer.encode(text, add_special_tokens)
 
     def _refuse_excess(self, text: str, field: str) -> None:
-        """A text that can't fit is refused before it is tokenized: its tokens could take gigabytes."""
+        """Refuse a text that can't fit before it is tokenized: tokenizing it could take gigabytes."""
         self._check_length(least_tokens(self._tokenizer, text, self._longest), field, at_least=True)
 
     def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
@@ -178,7 +178,7 @@ class Preparation:
             raise ContextLengthError(prompt_tokens, None, limit, field, reason, at_least=at_least)
 
     def _fitted(self, request: GenerateRequest, prompt_tokens: int, field: str) -> SamplingParams:
-        """The sampling parameters as far as the context has room; the finish reason tells where it ended a text."""
+        """The sampling parameters, with lengths limited to the context; a text that it ends has reason LENGTH."""
         sampling = request.sampling
         self._check_ids(sampling.logit_bias, "logit_bias")
         self._check_ids(sampling.stop_token_ids, "stop_token_ids")
@@ -211,7 +211,7 @@ class Preparation:
         return Prepared(request, ids, text, self._tokenizer, functools.partial(ForcedParser, use, call_id))
 
     def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
-        """What has no effect on a chat: besides what is known already, what the template does not read."""
+        """The names without effect on a chat: those already `known`, and those that the template does not read."""
         fields = {chat.variable_fields.get(name, name) for name in chat.variables if not self._templates.reads(name)}
         if chat.tool_use is not None and chat.tool_use.choice == "auto" and not self._templates.reads("tools"):
             fields.add("tools")
@@ -222,7 +222,7 @@ class Preparation:
 
 
 def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | None:
-    """As option.tool_call_parser says, or the chat template; None: calls stay text."""
+    """The parser that option.tool_call_parser names, else that of the chat template's syntax; None: calls stay text."""
     if option.tool_call_parser:
         return tool_parser_class(option.tool_call_parser)
     template = "".join(tokenizer.chat_templates.values())
@@ -233,7 +233,7 @@ def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | No
 
 
 def _chars(chat: Chat) -> int:
-    """About how much there is to read."""
+    """About how many characters a chat has."""
     contents = (message.get("content") or "" for message in chat.messages)
     return sum(
         len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)

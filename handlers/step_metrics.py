@@ -1,4 +1,4 @@
-"""What the engine's steps add to the metrics: said once a step, however many sequences it had.
+"""The metrics of the engine's steps, reported once per step, however many sequences it had.
 
 Runs in the worker's event loop.
 """
@@ -10,7 +10,7 @@ from djl_python.types import EngineStats
 
 
 class StepMetrics:
-    """Collects what a step's events count, and reports it with the engine's own numbers."""
+    """Collects the metrics of a step's events, and reports them with the engine's own."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -19,17 +19,17 @@ class StepMetrics:
         self._gaps_s: list[float] = []
 
     def token(self, gap_s: float | None) -> None:
-        """A sequence has one more.
+        """Count a token of a sequence.
 
         Args:
-            gap_s: since its one before; None for its first.
+            gap_s: seconds since the sequence's previous token; None for its first.
         """
         self._tokens += 1
         if gap_s is not None:
             self._gaps_s.append(gap_s)
 
     def report(self, stats: EngineStats) -> None:
-        """The step is done: all of its events have been handled."""
+        """Report a step, after all of its events have been handled."""
         metrics = self._metrics
         if self._tokens:
             metrics.count("generated_tokens", self._tokens)
@@ -37,7 +37,7 @@ class StepMetrics:
             self._tokens, self._gaps_s = 0, []
         metrics.gauge("running_requests", stats.running)
         metrics.gauge("waiting_requests", stats.waiting)
-        # Of these two the front end makes kv_cache_usage_ratio, whosever engine they are of.
+        # From these two the front end computes kv_cache_usage_ratio, for any engine.
         metrics.gauge("kv_cache_blocks_used", stats.kv_blocks_used)
         metrics.gauge("kv_cache_blocks_total", stats.kv_blocks_total)
         if stats.step_s:

@@ -1,7 +1,7 @@
 """The built-in handler for language models: any dialect in, continuous batching in the engine, any dialect out.
 
 Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`generation`) and
-written (`answer`); what is here holds the model together and keeps its numbers.
+written (`answer`); this module loads the model's parts, connects them, and counts requests and prompts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .user_formatters import UserFormatters
 
 log = logging.getLogger(__name__)
 
-#: Calls wanted beyond the batch, so that a finished sequence has a successor in the same step.
+#: Calls taken at once per sequence of the batch: so that a finished sequence has a successor in the same step.
 _CALLS_PER_SEQUENCE = 2
-#: Queries answered beside them. Each is answered at once, but for texts so long that a thread reads them.
+#: Queries taken in addition. Each is answered at once, except if its text is so long that a thread reads it.
 _QUERIES = 16
 
 
@@ -53,7 +53,7 @@ def _speaker(name: str) -> tuple[Dialect, frozenset[str]]:
 
 
 class TextGenerationHandler(Handler):
-    """Text generation with any decoder-only checkpoint, and with those that look at images too.
+    """Text generation with any decoder-only checkpoint, those that take images included.
 
     `option.rolling_batch=disable` runs `batch_size` sequences at once through the same engine.
 
@@ -75,7 +75,7 @@ class TextGenerationHandler(Handler):
         self._images: ImageProcessor | None
 
     async def load(self, context: Context) -> None:
-        """Load the tokenizer here and the model in the engine, both at once; before them, what prepares images.
+        """Load the image processor, then at the same time the tokenizer here and the model in the engine.
 
         Raises:
             ModelLoadError, ConfigError: the checkpoint or a setting is wrong.
@@ -110,7 +110,7 @@ class TextGenerationHandler(Handler):
             self._tokenizer = await asyncio.to_thread(Tokenizer.load, path, trust_remote_code=option.trust_remote_code)
             self._engine = await opening
             limits = self._engine.limits
-            # The engine may have found that it can't show this model images.
+            # The engine may have found that it can't give this model images.
             images = self._images if limits.takes_images else None
             self._preparation = Preparation(self._tokenizer, option, limits.max_model_len, images)
         except BaseException:
@@ -125,7 +125,7 @@ class TextGenerationHandler(Handler):
         Raises:
             PayloadError, ParameterError: the request is not what its dialect takes, or does not fit the model.
             GenerationError: the engine failed before the first token; later, the error ends the stream.
-            Exception: a formatter of the user's raised it.
+            Exception: one of the user's formatters raised it.
         """
         arrived_s = time.perf_counter()
         api, queries = _speaker(inputs.dialect)
@@ -134,7 +134,7 @@ class TextGenerationHandler(Handler):
             return
         parsed = await self._formatters.parse(api, inputs)
         prompts = await self._prepared(parsed.requests)
-        # The dialect knows what is without effect in any model, the preparation what is in this one.
+        # The dialect knows which names have no effect with any model, the preparation which have none with this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
         metrics = self._context.metrics
@@ -153,7 +153,7 @@ class TextGenerationHandler(Handler):
             reply.finish(parsed.formatter.error(error))
 
     async def _prepared(self, requests: Sequence[GenerateRequest]) -> list[Prepared]:
-        """One after the other; what else the loop has to do comes between them."""
+        """Prepare requests one after the other; the loop's other work runs between them."""
         prompts: list[Prepared] = []
         for request in requests:
             if prompts:
@@ -168,7 +168,7 @@ class TextGenerationHandler(Handler):
         reply.finish(answer.body)
 
     async def close(self) -> None:
-        """End the engine."""
+        """Close the image processor and the engine."""
         if self._images is not None:
             await self._images.close()
         await self._engine.close()

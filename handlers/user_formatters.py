@@ -1,7 +1,7 @@
 """The user's own functions around the built-in handler: `@input_formatter` and `@output_formatter` of a model.py.
 
-Runs in the worker: the input formatter in the thread for the user's code, one call after the other, because it may take
-its time; the output formatter in the event loop, once for each token.
+Runs in the worker: the input formatter in the thread for the user's code, one call after the other, because it may be
+slow; the output formatter in the event loop, once for each token.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ReadInput = Callable[..., RequestInput | dict[str, Any]]
 
 
 class UserFormatters:
-    """What the model directory's Python file has of them. Importing it may take its time.
+    """The formatters in the model directory's Python file. Importing it may be slow.
 
     Args:
-        path: of the checkpoint.
+        path: the checkpoint's directory.
         run: a `Context.run`.
     """
 
@@ -52,9 +52,9 @@ class UserFormatters:
             self._shape = adapt_output_formatter(function)
 
     async def parse(self, api: Dialect, inputs: Input) -> Parsed:
-        """A request as its dialect reads it, of what the user's function makes of it.
+        """Parse a request with its dialect, after the user's input formatter.
 
-        The function gives a payload of the call's API, or a RequestInput, which stands for LMI's payload.
+        The function returns a payload of the call's API, or a RequestInput, which stands for an LMI payload.
 
         Raises:
             PayloadError, ParameterError: as from the dialect.
@@ -91,13 +91,13 @@ class UserFormatters:
 
 
 def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:
-    """LMI's payload of what the user's function read."""
+    """The LMI payload for the RequestInput that the user's function returned."""
     parameters = dict(made.parameters)
     if isinstance(made.output_formatter, str):
         parameters["output_formatter"] = made.output_formatter
     text = made.input_text if isinstance(made, TextInput) else None
     if not text and isinstance(made, TextInput) and made.input_ids:
-        text = " "  # stands for the ids
+        text = " "  # a placeholder: `parse` puts the ids in its place
     payload: dict[str, Any] = {"inputs": text, "parameters": parameters}
     stream = parameters.pop("stream", None)
     if stream is None:

@@ -18,7 +18,7 @@ class UserTokenizer:
     """transformers' AutoTokenizer of a checkpoint: its attributes, calls and length.
 
     Args:
-        path: of the checkpoint.
+        path: the checkpoint's directory.
 
     Raises (when first used):
         Exception: whatever transformers raises where it can't load the tokenizer.
@@ -36,7 +36,7 @@ class UserTokenizer:
         return AutoTokenizer.from_pretrained(str(self._path), trust_remote_code=self._trust_remote_code)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copy and pickle ask for, before there is anything to load
+        if name.startswith("__"):  # copy and pickle ask for these, which must not load anything
             raise AttributeError(name)
         return getattr(self._loaded, name)
 

@@ -128,7 +128,7 @@ Cpu = Callable[[], dict[str, float]]
 
 @contextlib.contextmanager
 def _target(target: str, start_timeout_s: float) -> Iterator[tuple[str, Cpu]]:
-    """The URL to measure, and the CPU time of what answers there (nothing, if it is not ours)."""
+    """The URL to measure, and a function that gives the server's CPU time (empty if it was not started here)."""
     if target.startswith(("http://", "https://")):
         yield target.rstrip("/"), dict
         return
@@ -137,7 +137,7 @@ def _target(target: str, start_timeout_s: float) -> Iterator[tuple[str, Cpu]]:
 
 
 def default_requests(concurrency: int) -> int:
-    """How many requests a round at this concurrency has, if nobody says."""
+    """How many requests a round at this concurrency has by default."""
     return max(8, 3 * concurrency)
 
 
@@ -162,7 +162,7 @@ def _measure(options: argparse.Namespace, url: str, cpu: Cpu) -> dict[str, Any]:
     for number in range(options.rounds):
         for concurrency in options.concurrency:
             at = replace(load, concurrency=concurrency, seed=f"{seed}/{number}/{concurrency}")
-            if not number:  # the first time at this concurrency, what is made at first use is made now
+            if not number:  # warm up once per concurrency: some things are made at first use
                 run(replace(at, requests=concurrency, seed=f"{seed}/warm/{concurrency}"))
             result = run(replace(at, requests=options.requests or default_requests(concurrency)))
             rounds.setdefault(concurrency, []).append(msgspec.structs.asdict(result))

@@ -1,8 +1,8 @@
-"""How the APIs that can be measured are asked for a stream, and how their streams read. Pure functions of bytes.
+"""The streaming requests of the APIs that can be measured, and the parsing of their streams. Pure functions of bytes.
 
 Sources: OpenAI's API reference (completions, chat completions, `stream_options`), Text Generation Inference's OpenAPI
 document, LMI's "Chat Completions and Text Generation" schemas. `ignore_eos` is vLLM's extension of OpenAI's API, which
-llama.cpp and this server know too: every answer has exactly as many tokens as were asked for.
+llama.cpp and this server know too: with it, every answer has exactly as many tokens as were requested.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .http import Read
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer, read.
+    """One parsed answer.
 
     Attributes:
-        token_times_s: when tokens came, one entry for each piece of the stream that holds any.
-        tokens: how many there are: the server's own count where it gives one.
-        prompt_tokens: of the prompt, if the server says.
+        token_times_s: when tokens arrived, one entry for each piece of the stream that holds any.
+        tokens: number of generated tokens: the server's own count where it gives one.
+        prompt_tokens: number of the prompt's tokens, if the server says.
     """
 
     token_times_s: list[float]
@@ -37,7 +37,7 @@ class Dialect(Protocol):
 
     @property
     def path(self) -> str:
-        """Where its streams are asked for."""
+        """The URL path of its streaming requests."""
         ...
 
     def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
@@ -45,17 +45,17 @@ class Dialect(Protocol):
         ...
 
     def read(self, lines: Iterable[Read]) -> Generation:
-        """Lines, each with the time at which it was complete -> the answer.
+        """Parse an answer from its lines, each with the time at which it was complete.
 
         Raises:
-            ValueError: it is an error, or not complete.
-            LookupError: it has not the API's shape.
+            ValueError: the answer is an error, or not complete.
+            LookupError: the answer does not have the API's shape.
         """
         ...
 
 
 def lines_of(pieces: Iterable[Read]) -> list[Read]:
-    """Lines that are not empty, each with the time at which it was complete."""
+    """The lines that are not empty, each with the time at which it was complete."""
     lines: list[Read] = []
     rest, time_s = b"", 0.0
     for time_s, data in pieces:
@@ -141,7 +141,7 @@ class OpenAIChat(OpenAI):
 
 
 class Tgi:
-    """Text Generation Inference's /generate_stream. It has no way to go on after the end of sequence."""
+    """Text Generation Inference's /generate_stream. It can't ignore the end-of-sequence token."""
 
     path = "/generate_stream"
 
@@ -153,7 +153,7 @@ class Tgi:
 
 
 class Lmi:
-    """LMI's /invocations: jsonlines, a token a line; the last line has the text and the details."""
+    """LMI's /invocations: jsonlines, one token per line; the last line has the text and the details."""
 
     path = "/invocations"
 
@@ -166,7 +166,7 @@ class Lmi:
 
 
 def _read_tokens(documents: Iterable[Read]) -> Generation:
-    """TGI's and LMI's streams: a JSON object a token, of which the last has the text and the details."""
+    """Parse TGI's or LMI's stream: one JSON object per token, the last with the text and the details."""
     times_s: list[float] = []
     last: dict[str, Any] = {}
     for time_s, data in documents:

@@ -1,7 +1,7 @@
 """An HTTP/1.1 client that costs next to nothing while a stream runs. Runs on the load generator's event loop.
 
-The client shares the machine with the server it measures. So while bytes arrive they are only stamped and kept; chunked
-encoding, events and JSON are read when the measurement is over (`Reply.pieces`).
+The client shares the machine with the server it measures. So arriving bytes are only timestamped and kept; chunked
+encoding, events and JSON are decoded when the measurement is over (`Reply.pieces`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
-        """Raises ValueError: not an http or https URL."""
+        """Parse an http or https URL; anything else raises ValueError."""
         parts: SplitResult = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not a URL; expected http://host:port or https://host:port")
@@ -54,13 +54,13 @@ class Reply:
         """The body without its framing, each piece with the time at which it was complete.
 
         Raises:
-            ValueError: a chunked body that does not end, or is not one.
+            ValueError: a chunked body is incomplete or malformed.
         """
         return dechunk(self.reads) if self.framing == "chunked" else self.reads
 
 
 def dechunk(reads: list[Read]) -> list[Read]:
-    """Chunked encoding undone; see `Reply.pieces`."""
+    """Decode chunked encoding; see `Reply.pieces`."""
     pieces: list[Read] = []
     rest = b""
     for time_s, data in reads:
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, endpoint: Endpoint) -> Connection:
-        """Open one. Raises OSError."""
+        """Open a connection. Raises OSError."""
         tls = ssl.create_default_context() if endpoint.tls else None
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, endpoint.host, endpoint.port, ssl=tls)
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         return await self._done
 
     def close(self) -> None:
-        """Close it, whatever it is doing."""
+        """Close the connection at once, even within an answer."""
         self.open = False
         if self._transport is not None:
             self._transport.abort()
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._tail = (self._tail + data)[-len(_LAST_CHUNK) :]
         if self._tail != _LAST_CHUNK:
             return False
-        try:  # what ends like a last chunk might also be text: now, and only now, it is worth reading
+        try:  # text may also end like a last chunk, so check by decoding; only now is that worth its time
             dechunk(self._reply.reads)
         except ValueError:
             return False
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
 
 
 def request_bytes(endpoint: Endpoint, path: str, body: bytes, *, headers: Mapping[str, str], keep_alive: bool) -> bytes:
-    """A POST of JSON, ready to be written."""
+    """The bytes of a POST request with a JSON body."""
     lines = [
         f"POST {endpoint.path}{path} HTTP/1.1",
         f"Host: {endpoint.authority}",

@@ -33,14 +33,14 @@ WORDS: Final = """
 
 @dataclass(frozen=True)
 class Load:
-    """What to ask for, and how hard.
+    """What to request, and with how many clients.
 
     Attributes:
-        dialect: a name in DIALECTS, or a Dialect of one's own.
-        path: instead of the dialect's own.
-        extra: merged into every body; a field that is None here is left out of it.
-        seed: of the prompts; another seed asks other questions, so that no cache knows them.
-        keep_alive: use a client's connection again; otherwise there is one for each request.
+        dialect: a name in DIALECTS, or a Dialect.
+        path: URL path, instead of the dialect's.
+        extra: merged into every body; a field that is None here is left out of the body.
+        seed: of the prompts; another seed makes other prompts, which no cache holds.
+        keep_alive: reuse a client's connection; otherwise each request opens its own.
     """
 
     url: str
@@ -64,7 +64,7 @@ class Load:
 
 @dataclass
 class Record:
-    """One request as it happened."""
+    """One request: when it was sent, and its answer or failure."""
 
     sent_s: float = 0.0
     reply: Reply = field(default_factory=Reply)
@@ -72,14 +72,15 @@ class Record:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run measured. Times are of answers that have any text, which a token may not have; None where none has.
+    """What a run measured. Latencies are of answers with any text, which a token may lack; None where none has any.
 
     Attributes:
-        failed: requests without a complete answer of at most the tokens that were asked for; in no other number.
-        short: answers with fewer tokens than asked for.
+        failed: requests without a complete answer of at most the tokens requested; `requests` counts them, nothing
+            else does.
+        short: answers with fewer tokens than requested.
         pieces: reads that held tokens; fewer than tokens where a server sends, or TCP delivers, several at once.
-        prompt_tokens: of a prompt, the mean of what the server counted; None if it does not say.
-        client_cpu_s: what the load generator itself took while it ran.
+        prompt_tokens: mean number of a prompt's tokens as the server counted them; None if it does not say.
+        client_cpu_s: CPU seconds of the load generator itself during the run.
     """
 
     concurrency: int
@@ -107,7 +108,7 @@ def prompts(count: int, words: int, seed: str) -> list[str]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Linear interpolation between closest ranks; None of nothing."""
+    """A percentile, by linear interpolation between closest ranks; None of no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -161,7 +162,7 @@ def _request(load: Load, api: Dialect, endpoint: Endpoint, prompt: str) -> bytes
 
 
 def summarize(load: Load, records: Sequence[Record], wall_s: float, client_cpu_s: float) -> Result:
-    """Parse what was recorded and reduce it to numbers."""
+    """Parse the recorded answers and reduce them to a Result."""
     ttft_s: list[float] = []
     itl_s: list[float] = []
     counts: list[int] = []
@@ -233,7 +234,7 @@ def run(load: Load) -> Result:
 def words_for(load: Load, prompt_tokens: int) -> int:
     """How many words make a prompt of about `prompt_tokens` tokens, by asking the server twice.
 
-    A server that does not count its prompts' tokens leaves it at a word a token.
+    If the server does not count its prompts' tokens, one word per token is assumed.
 
     Raises:
         ValueError: the server does not answer.

@@ -1,4 +1,4 @@
-"""Runs as rows: medians over rounds, and tables of them. Pure functions."""
+"""Results of runs as rows: medians over rounds, and tables of rows. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COLUMNS: Final[Mapping[str, str]] = {
     "failed": "failed",
     "client_cpu_s": "client CPU s",
 }
-#: What was asked for, the same in every round.
+#: Keys of what was requested, the same in every round.
 _GIVEN: Final = ("concurrency", "context")
-#: What is added up over rounds, not averaged away.
+#: Keys that are added up over rounds; all other numbers become medians.
 _COUNTS: Final = ("requests", "failed", "short", "tokens", "pieces", "wall_s", "client_cpu_s")
 
 
 def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One row of several rounds: the median of each rate and time; failures and other counts are added up."""
+    """One row of several rounds: the median of each rate and latency; counts, wall time and CPU time are added up."""
     row: dict[str, Any] = {}
     for key in rounds[0]:
         values = [one[key] for one in rounds if one[key] is not None]
@@ -43,7 +43,7 @@ def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] = COLUMNS) -> str:
-    """Rows as a Markdown table of `columns` (key -> heading), numbers to the right."""
+    """Rows as a Markdown table of `columns` (key -> heading), numbers aligned to the right."""
     lines = [list(columns.values()), *([cell(row.get(key)) for key in columns] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     words = [all(isinstance(row.get(key), str) for row in rows) and bool(rows) for key in columns]
@@ -64,7 +64,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] = COLUMN
 
 
 def cell(value: Any) -> str:
-    """A number with as many digits as mean something; nothing as a dash."""
+    """A value as text: numbers with their significant digits, None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):

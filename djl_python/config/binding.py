@@ -1,4 +1,4 @@
-"""From declarations to values: what a settings class declares, and how text becomes one of its fields.
+"""Bind text to settings: what a settings class declares, and how text is parsed for one of its fields.
 
 Runs in the front end. Knows nothing about any particular setting.
 """
@@ -21,7 +21,7 @@ from .properties_file import Entry
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-#: How near a name has to be to be suggested (difflib's ratio).
+#: Least similarity of a name that is suggested (difflib's ratio).
 NEARNESS = 0.75
 
 
@@ -37,7 +37,8 @@ class Setting:
         expected: what a value has to be, for errors: "an integer >= 1".
         environment: a variable that sets it, beside the prefixed one; "" for none.
         aliases: other names for the key, prefix included.
-        spellings: other spellings of values, lower-cased.
+        spellings: other spellings of values, lower-cased, and the values they stand for.
+        any_case: whether values may be written in any case.
     """
 
     field: str
@@ -56,7 +57,7 @@ class Setting:
         """The value that `text` stands for.
 
         Raises:
-            ValueError: it stands for none; the message begins with "expected".
+            ValueError: `text` is not a valid value; the message begins with "expected".
         """
         if not is_utf8(text):
             raise ValueError("expected UTF-8 text")
@@ -76,7 +77,7 @@ class Setting:
 
 @functools.cache
 def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting, ...]:
-    """What `struct` declares, in order. Fields without a description are results, not settings."""
+    """The settings that `struct` declares, in order. Fields without a description are results, not settings."""
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
     hints = typing.get_type_hints(struct, include_extras=True)
@@ -105,9 +106,9 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
 
 
 def bind(struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: list[str]) -> dict[str, Any]:
-    """Values of the fields that `entries` set, by field name. What is wrong goes to `problems`, a line each.
+    """Values of the fields that `entries` set, by field name. Each invalid one adds a line to `problems`.
 
-    An entry without a value counts as not being there.
+    An entry without a value counts as missing.
     """
     values = {}
     settings = {setting.key: setting for setting in settings_of(struct, prefix)}
@@ -123,7 +124,7 @@ def bind(struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: l
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be passed on. A variable or a path of other bytes has surrogates in their place."""
+    """Whether UTF-8 can encode `text`. A variable or a path with other bytes has surrogates in their place."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -146,7 +147,7 @@ def _bare(key: str) -> str:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """'; did you mean X?', or nothing."""
+    """'; did you mean X?', or "" where no known key is near."""
     found = nearest(key, known)
     return f"; did you mean {found}?" if found else ""
 

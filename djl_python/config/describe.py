@@ -1,4 +1,4 @@
-"""The effective configuration for people, with where each value came from: what `djl-serving check` prints.
+"""The effective configuration as text, with the source of each value: what `djl-serving check` prints.
 
 Runs in the front end.
 """
@@ -52,7 +52,7 @@ def _settings(config: ModelConfig) -> Iterator[_Row]:
 
 
 def _passed_on(config: ModelConfig, known: set[str]) -> Iterator[_Row]:
-    """What no setting declares: it reaches the handler as it is."""
+    """The keys that no setting declares: they reach the handler unchanged."""
     for key, source in config.provenance.items():
         if key not in known:
             value = config.properties.get(key.removeprefix("option."), "")

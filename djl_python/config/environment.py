@@ -1,6 +1,6 @@
-"""What the environment says about a model, and the environment that a worker gets.
+"""A model's settings from the environment, and the environments of its workers and engines.
 
-Runs in the front end.
+Runs in the front end; `engine_environment` in the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nonzero(value: str) -> str:
     return "" if value.strip() == "0" else value
 
 
-#: Names that Hugging Face's and SageMaker's containers use, for settings that nothing else sets.
+#: Variables that Hugging Face's and SageMaker's containers use -> key and conversion, where nothing else sets the key.
 CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "HF_MODEL_QUANTIZE": ("option.quantize", _same),
     "HF_MODEL_TRUST_REMOTE_CODE": ("option.trust_remote_code", _same),
@@ -42,9 +42,9 @@ CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
 
 
 def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
-    """A model's settings by key, as the environment gives them; empty variables count as unset.
+    """A model's settings in the environment, by key; empty variables count as unset.
 
-    OPTION_<KEY> is stronger than a setting's own variable (PREDICT_TIMEOUT), and that than the containers' names.
+    OPTION_<KEY> overrides a setting's own variable (PREDICT_TIMEOUT), which overrides the containers' variables.
     """
     entries: dict[str, Entry] = {}
 
@@ -64,7 +64,7 @@ def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
 
 
 def _option_key(name: str) -> str:
-    """OPTION_DTYPE -> option.dtype; a mixed-case name is kept; ENTRYPOINT and its like get their capitals back."""
+    """The key of OPTION_<name>: DTYPE -> option.dtype, ENTRYPOINT -> option.entryPoint; a mixed-case name is kept."""
     if name.upper() != name:
         return f"option.{name}"
     name = name.lower()
@@ -81,11 +81,11 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a worker's engine: the worker's own.
+    """The environment of a worker's engine: the worker's own, and GOMP_SPINCOUNT for native `kernels`.
 
-    Native `kernels` have threads that want the processors between torch's operations. So torch's idle threads spin for
-    microseconds, as long as its operations are apart, and not for most of a millisecond (libgomp reads this when torch
-    is imported).
+    The threads of native kernels need the cores between torch's operations. So torch's idle threads spin only for
+    microseconds, the usual gap between its operations, and not for most of a millisecond (libgomp reads the variable
+    when torch is imported).
     """
     return {**({"GOMP_SPINCOUNT": "2000"} if kernels else {}), **environ}
 
@@ -93,8 +93,8 @@ def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -
 def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a model's workers.
 
-    The server's own, `option.env` over it, PYTHONPATH with the model directory at its end, and output unbuffered, so
-    that a handler's prints are in the log when they are made. DJL_OFFLINE also keeps the hub client offline.
+    It is the server's own, overridden by `option.env`, with the model directory at the end of PYTHONPATH, and with
+    unbuffered output, so that a handler's prints reach the log at once. DJL_OFFLINE also keeps the hub client offline.
     """
     environment = {"PYTHONUNBUFFERED": "1", **environ}
     if environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1"):

@@ -1,7 +1,7 @@
-"""From a ModelSpec to a ModelConfig: find the directory, read serving.properties, lay the sources over each other.
+"""From a ModelSpec to a ModelConfig: find the directory, read serving.properties, merge the sources of settings.
 
-Runs in the front end. Strongest first: the command line's `name:version:engine:devices=`, serving.properties,
-environment, config.properties, built-in.
+Runs in the front end. Strongest source first: the command line's `name:version:engine:devices=`, serving.properties,
+environment, config.properties, built-in defaults.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
 from .specs import ModelSpec, model_directory
 
 HUB_SCHEME: Final = "hf://"
-#: Engines that mean ours; MPI is how LMI's Python models with several ranks were written.
+#: Engine names that stand for this server's; LMI's Python models with several ranks had MPI.
 _ENGINES: Final = {"python": "Python", "mpi": "Python"}
 
 _SETTINGS: Final = (*settings_of(ServingSettings), *settings_of(Options, "option."))
 _ALIASES: Final = {alias: setting.key for setting in _SETTINGS for alias in setting.aliases}
-#: In an Input's properties, batch_size is the size of the batch that it holds.
+#: Not passed to handlers: in an Input's properties, batch_size is the size of the batch that the Input holds.
 _NOT_FOR_HANDLERS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 _KNOWN: Final = frozenset(setting.key for setting in _SETTINGS) | _ALIASES.keys()
 
 
 @dataclass
 class _Findings:
-    """What reading brought to light, beside values."""
+    """Problems and warnings found while reading."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
     """Read a model's configuration; download and unpack it first where `spec.url` says so.
 
     Raises:
-        ConfigError: the model can't be had, or its configuration is wrong: a line for each problem.
+        ConfigError: the model is not available, or its configuration is wrong: a line for each problem.
     """
     cache_dir = cache_directory(environ)
     directory = _directory(spec.url, cache_dir)
@@ -86,7 +86,7 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
 
 
 def _directory(url: str, cache_dir: str) -> Path | None:
-    """The local directory of a model; None for a hub id, whose files are the handler's business."""
+    """The local directory of a model; None for a hub id, whose files the handler fetches."""
     if url.startswith(HUB_SCHEME):
         return None
     return model_directory(fetch_model(url, Path(cache_dir) if cache_dir else None))
@@ -98,7 +98,7 @@ def _gather(
     environ: Mapping[str, str],
     findings: _Findings,
 ) -> dict[str, Entry]:
-    """What every place but config.properties says, under the keys' main names; the strongest counts."""
+    """The entries of all sources but config.properties, under the keys' main names; the strongest source wins."""
     entries: dict[str, Entry] = {}
     if spec.engine:
         _lay_under(entries, {"engine": Entry(spec.engine, f"model {spec.name}")}, findings)
@@ -115,7 +115,7 @@ def _gather(
 
 
 def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], findings: _Findings) -> None:
-    """Add what `weaker` has and `entries` has not, under the keys' main names."""
+    """Add the entries of `weaker` that `entries` lacks, under the keys' main names."""
     for key, entry in weaker.items():
         main = _ALIASES.get(key, key)
         if main != key and main in weaker:
@@ -125,7 +125,7 @@ def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], findings:
 
 
 def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance: dict[str, str]) -> None:
-    """Where the model says nothing, what config.properties and SERVING_* say counts."""
+    """Set what the model leaves unset to the values of config.properties and SERVING_*."""
     server_keys = {setting.field: setting for setting in settings_of(ServerConfig)}
     for setting in settings_of(ServingSettings):
         shared = server_keys.get(setting.field)
@@ -139,7 +139,7 @@ def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance
 
 
 def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
-    """Warn about keys that are unknown, empty, or known to DJL only; refuse what no handler can be told."""
+    """Warn about keys that are unknown, empty, or known to DJL only; refuse unknown ones that are not UTF-8."""
     for key, (value, source) in entries.items():
         option = key.removeprefix("option.")
         if key in _KNOWN:
@@ -165,7 +165,7 @@ def _engine(settings: ServingSettings, spec: ModelSpec, entries: Mapping[str, En
 
 
 def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:
-    """What no single setting can tell."""
+    """Warn about requirements that may not be installed, and refuse a directory with nothing to serve."""
     if directory is None:
         return
     requirements = directory / "requirements.txt"
@@ -185,7 +185,7 @@ def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, 
 
 
 def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Settings as a DJL handler sees them; where option.x and x are both set, option.x counts."""
+    """Settings as a DJL handler sees them; where option.x and x are both set, option.x wins."""
     top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
     options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}
     return {key: value for key, value in (top | options).items() if key not in _NOT_FOR_HANDLERS}

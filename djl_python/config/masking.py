@@ -1,4 +1,4 @@
-"""Secrets do not belong in logs: what a setting's value looks like when it is shown.
+"""Masks secrets in the values of settings before they are shown or logged.
 
 Runs in the front end.
 """
@@ -19,7 +19,7 @@ _PAIR = re.compile(r"([A-Za-z_]\w*)=([^,]*)")
 
 
 def masked(key: str, value: str) -> str:
-    """`value` as it may be shown: tokens, passwords and keys replaced, also inside K=V pairs and URLs."""
+    """`value` as it may be shown: tokens, passwords and keys are replaced, also inside K=V pairs and URLs."""
     if _SECRET_KEY.search(key):
         return MASK if value else ""
     hidden = _PAIR.sub(lambda pair: f"{pair[1]}={MASK}" if _SECRET_KEY.search(pair[1]) else pair[0], value)

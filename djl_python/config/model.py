@@ -14,7 +14,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What only the checkpoint tells about a model. Empty until the handler has loaded it.
 
     Attributes:
-        generation_config: the checkpoint's generation_config.json, which decides what a request leaves open.
+        generation_config: the checkpoint's generation_config.json, whose values apply where a request sets none.
         takes_images: whether messages may have images.
     """
 
@@ -23,7 +23,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """What the files of a checkpoint say. A generation_config.json that is missing or broken decides nothing."""
+        """Read the files of a checkpoint. A generation_config.json that is missing or broken counts as empty."""
         try:
             found = msgspec.json.decode((path / "generation_config.json").read_bytes())
         except (OSError, msgspec.DecodeError):
@@ -32,17 +32,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known about a model before it is loaded, and then its checkpoint. Round-trips through msgpack.
+    """Everything known about a model before it is loaded and, once it is, its checkpoint. Round-trips through msgpack.
 
     Attributes:
-        path: absolute local model directory, or "" where the checkpoint is all there is (a hub id).
+        path: absolute local model directory, or "" where there is only a checkpoint (a hub id).
         url: where the model came from, as the user wrote it.
         devices: those of the `name:version:engine:devices=url` form, else load_on_devices.
-        properties: what DJL's `Input.get_properties()` gives: every key of serving.properties and OPTION_* with
-            `option.` taken off, as strings.
+        properties: what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_* without
+            the `option.` prefix, as strings.
         provenance: key as the user writes it (`option.dtype`) -> "serving.properties:3", "environment OPTION_DTYPE",
             "config.properties:2", "default".
-        cache_dir: where what is downloaded goes; "" for the default below the home directory.
+        cache_dir: directory for downloads; "" for the default below the home directory.
         warnings: complete sentences for the start-up log.
         checkpoint: what the handler found when it loaded the model.
     """

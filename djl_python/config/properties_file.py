@@ -49,7 +49,7 @@ def read_properties(path: Path) -> tuple[dict[str, Entry], list[str]]:
 
 
 def parse_properties(text: str, file_name: str = "properties") -> Iterator[tuple[int, str, str]]:
-    """(line, key, value) of each property; a continued one has the number of its first line.
+    """(line, key, value) of each property; a continued line has the number of its first one.
 
     Raises:
         ConfigError: a malformed \\uXXXX escape.

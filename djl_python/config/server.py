@@ -58,7 +58,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of config.properties. Those that a model has too are the models' defaults.
+    """The keys of config.properties. Keys that a model has too are the models' defaults.
 
     Attributes:
         provenance: key -> "config.properties:2", "environment SERVING_BATCH_SIZE", "command line", "default".
@@ -146,7 +146,7 @@ NO_EFFECT_SERVER: Final = frozenset(
 )
 
 _COMMAND_LINE: Final = "command line"
-#: The container's names for settings of the server; SERVING_<KEY> is stronger.
+#: The containers' variables for settings of the server; SERVING_<KEY> overrides them.
 _ENVIRONMENT_MAPS: Final = {"MAX_CONCURRENT_REQUESTS": "job_queue_size"}
 
 
@@ -157,8 +157,8 @@ def load_server_config(
 
     Args:
         config_file: what `-f` says; None looks in $MODEL_SERVER_HOME/conf, then $MODEL_SERVER_HOME.
-        overrides: of the command line: keys of config.properties, and `host` and `port`, which change only that part
-            of inference_address.
+        overrides: the command line's values for keys of config.properties, and for `host` and `port`, which change
+            only that part of inference_address.
 
     Raises:
         ConfigError: the file is missing or unreadable, or values are wrong: a line for each.
@@ -201,7 +201,7 @@ def _default_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _override(entries: dict[str, Entry], overrides: Mapping[str, str], problems: list[str]) -> None:
-    """Lay the command line over the file; `host` and `port` go into the address that is there."""
+    """Override the file's entries with the command line's; `host` and `port` replace parts of the file's address."""
     rest = {key: value for key, value in overrides.items() if key not in ("host", "port")}
     entries.update((key, Entry(value, _COMMAND_LINE)) for key, value in rest.items())
     if len(rest) == len(overrides):

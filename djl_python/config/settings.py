@@ -2,7 +2,7 @@
 
 Runs in the front end, which reads them, and in the worker, which receives them. From these declarations come parsing
 and validation (`binding.py`), the README's tables (`table.py`) and the nearest-name suggestions. A field's encoded
-name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no word for:
+name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
 
     environment  a variable that sets this, beside OPTION_<KEY>
     aliases      other keys for the same setting
@@ -109,7 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             description="Continuous batching: auto, a known engine's name, or module:Class; disable: LMI's "
             "dynamic-batch schema, batch_size sequences at once.",
-            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name of its own
+            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name for its own engine
         ),
     ] = "auto"
     enable_streaming: Annotated[

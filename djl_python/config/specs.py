@@ -42,7 +42,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_model_specs(text: str) -> list[str]:
-    """The items of a list that is separated by commas or blanks. A path that exists is one item, blanks and all."""
+    """The items of a list that is separated by commas or blanks. A path that exists is one item, even with blanks."""
     text = text.strip()
     if text and Path(_split_endpoint(text)[1]).exists():
         return [text]
@@ -50,10 +50,10 @@ def split_model_specs(text: str) -> list[str]:
 
 
 def parse_model_spec(text: str) -> ModelSpec:
-    """Read `name:version:engine:devices=url`, the part before `=` also in brackets or missing.
+    """Read `name:version:engine:devices=url`; the part before `=` may be in brackets, or missing.
 
     Raises:
-        ConfigError: no url, a name that a URL path can't carry, or devices that are none.
+        ConfigError: no url, a name that a URL path can't carry, or invalid devices.
     """
     endpoint, url = _split_endpoint(text.strip())
     if not url:
@@ -70,7 +70,7 @@ def parse_model_spec(text: str) -> ModelSpec:
 
 
 def infer_name(url: str) -> str:
-    """The last part of a path or URL without an archive's suffix; what is no letter, digit or _ becomes _."""
+    """The last part of a path or URL without an archive's suffix; all but letters, digits and _ becomes _."""
     path = unquote(urlsplit(url).path) if _SCHEME.match(url) else url
     last = path.rstrip("/").rpartition("/")[2] or urlsplit(url).netloc
     if last in ("", ".", ".."):
@@ -87,8 +87,8 @@ def find_models(
 ) -> list[ModelSpec]:
     """The models that the server should load, in order.
 
-    `specs` are those of the command line; without any, and where SERVING_LOAD_MODELS is set, `server.load_models`
-    says. ALL among them stands for what is in the model store, NONE for nothing; HF_MODEL_ID adds one.
+    `specs` are the command line's; `server.load_models` replaces them where there are none, or SERVING_LOAD_MODELS is
+    set. ALL stands for all models of the model store, NONE for no model; HF_MODEL_ID adds one.
 
     Raises:
         ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version.
@@ -120,7 +120,7 @@ def find_models(
 
 
 def model_directory(path: Path) -> Path:
-    """`path`, or the model below it when only single directories lie between: an archive with a folder at its root."""
+    """`path`, or the model below it where only single directories lie between (an archive with a root folder)."""
     inner = path
     while not any((inner / marker).exists() for marker in MODEL_MARKERS):
         entries = list(_visible(inner))
@@ -131,7 +131,7 @@ def model_directory(path: Path) -> Path:
 
 
 def _split_endpoint(text: str) -> tuple[str, str]:
-    """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not taken apart."""
+    """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not split."""
     endpoint, equals, url = text.partition("=")
     if not equals or Path(text).exists() or any(mark in endpoint for mark in "/?"):
         return "", text
@@ -139,7 +139,7 @@ def _split_endpoint(text: str) -> tuple[str, str]:
 
 
 def _in_store(spec: ModelSpec, store: str) -> ModelSpec:
-    """A relative path that is not here is looked for in the model store."""
+    """The spec; a path that does not exist here is replaced by the one in the model store, where that exists."""
     if store and not _SCHEME.match(spec.url) and not Path(spec.url).exists() and (Path(store) / spec.url).exists():
         return msgspec.structs.replace(spec, url=str(Path(store) / spec.url))
     return spec
@@ -162,7 +162,7 @@ def _scan(store: str) -> list[ModelSpec]:
 
 
 def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
-    """HF_MODEL_ID's model; OPTION_MODEL_ID's where nothing else was found (a container without model files)."""
+    """HF_MODEL_ID's model; else OPTION_MODEL_ID's, if no other model was found (a container without model files)."""
     model_id = environ.get("HF_MODEL_ID", "").strip() or ("" if found else environ.get("OPTION_MODEL_ID", "").strip())
     if not model_id:
         return
@@ -176,7 +176,7 @@ def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) ->
 
 
 def _visible(directory: Path) -> Iterator[Path]:
-    """Entries by name, without hidden ones and those that are never models."""
+    """A directory's entries, sorted by name, without hidden ones and those that are never models."""
     for entry in sorted(directory.iterdir()):
         if not entry.name.startswith(".") and entry.name not in _NOT_MODELS:
             yield entry

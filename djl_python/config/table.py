@@ -1,4 +1,4 @@
-"""The settings, and what else the environment says, as the README shows them. Runs where documentation is made."""
+"""The README's tables of settings and variables. Runs where documentation is made; `shown` in the front end too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings_table() -> str:
 
 
 def environment_table() -> str:
-    """Markdown: a table of the variables that are no setting's own."""
+    """Markdown: a table of the variables that do not belong to one setting."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in _VARIABLES.items()]
     for name, (key, _) in CONTAINER_MAPS.items():
         rows.append(f"| `{name}` | `{key}`, where nothing else sets it{_NOTES.get(name, '')}. |")
@@ -54,7 +54,7 @@ _HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- 
 
 
 def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The variables that set it, strongest first."""
+    """The variables that set `setting`, strongest first."""
     if struct is Options:
         return tuple(
             name for name in (f"OPTION_{setting.key.removeprefix('option.').upper()}", setting.environment) if name

@@ -1,4 +1,4 @@
-"""The dialects, by name. Adding one is a file and a row."""
+"""The dialects, by name. To add one, write its module and add a row to `DIALECTS`."""
 
 from __future__ import annotations
 

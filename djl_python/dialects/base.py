@@ -1,10 +1,10 @@
-"""What a dialect is: one API's routes, how its requests parse, and the shapes of its answers.
+"""What a dialect is: one API's routes, the parsing of its requests, and the shapes of its answers.
 
 Routes and error shapes are used in the front end, parsing and answering in the worker. A dialect knows JSON shapes;
 it does not tokenize, generate or do I/O, and imports no other dialect.
 
-A dialect documents itself for /openapi.json: each `Route` names the msgspec types of its body and of its answers, the
-same types that the dialect reads and writes, and `Dialect.errors` those that any of its routes may answer besides.
+A dialect documents itself for /openapi.json: each `Route` names the msgspec types of its request and its responses, the
+same types that the dialect reads and writes; `Dialect.errors` adds the responses that any of its routes may give.
 Descriptions and constraints come from the types' `msgspec.Meta`.
 """
 
@@ -25,13 +25,13 @@ from ..output_formatter import JSON, JSONLINES, SSE, encode_json
 from ..types import Chat, Delta, GenerateRequest
 from .request_body import with_json
 
-#: Streams of objects, each of which may be an error.
+#: Content types of streams of JSON objects, in which an error can be one of the objects.
 _LINES: Final = (SSE, JSONLINES, JSON, "application/x-ndjson", "application/jsonl", "")
 KEEP_ALIVE_S: Final = 15.0
 
-#: What may be answered, for /openapi.json: content type -> the type of the JSON there, as msgspec takes it. Where the
-#: content type is a stream, the type of one line, or of one event's data. A tuple of types means any of them, and a
-#: string among them is an event's data as it stands ("[DONE]"). No entries: an empty body.
+#: Possible response bodies, for /openapi.json: content type -> msgspec type of the JSON. For a stream, the type of one
+#: line or of one event's data. A tuple of types means any of them, and a string in it is an event's literal data
+#: ("[DONE]"). No entries: an empty body.
 Bodies = Mapping[str, Any]
 
 
@@ -47,13 +47,13 @@ class Kind(enum.Enum):
 class Route:
     """One row of the route table.
 
-    `path` may hold `{model}` and `{version}` segments. `operation` tells the dialect which of its requests this is.
-    A path without `{model}` asks `Dialect.model_of` for the model, and else belongs to the default model. A GET route
-    answers HEAD too. Method `*` takes every method that no other row has. Two dialects may not claim one method and
-    path; the front end's own pages (/ping, /metrics, /openapi.json) give way to a dialect's row.
+    `path` may have `{model}` and `{version}` segments. `operation` is the dialect's name for the request.
+    Without `{model}`, `Dialect.model_of`, the query or a header names the model; else it is the default model. A GET
+    route answers HEAD too. Method `*` takes every method that no other row of the path has. Two dialects may not claim
+    one method and path; a dialect's row overrides the front end's own page (/ping, /metrics, /openapi.json).
 
-    The rest is for /openapi.json: `summary` is a sentence, `request` the type of the JSON body, or a tuple of types
-    (None: there is none), `responses` are by status, with `Dialect.errors` added to them.
+    The rest is for /openapi.json: `summary` is a sentence, `request` the type of the JSON body or a tuple of types
+    (None: no body), `responses` are by status; `Dialect.errors` are added to them.
     """
 
     method: str
@@ -76,37 +76,38 @@ class TokenSpan:
 
 
 class LoadedModel(Protocol):
-    """What a query may ask the worker's model."""
+    """What a query can ask the worker's model."""
 
     config: ModelConfig
     model_id: str
     dtype: str
     max_model_len: int
-    capacity: int  # calls that its worker takes at once
+    capacity: int  # calls that the worker takes at once
 
     def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
         """The tokens of a text, special ones included (with an empty span).
 
         Raises:
-            ContextLengthError: they are too many to be listed.
+            ContextLengthError: the text has too many tokens to be listed.
         """
         ...
 
     def render(self, chat: Chat) -> str:
-        """A chat as the model's template writes it.
+        """The prompt text that the model's chat template makes of a chat.
 
         Raises:
-            PayloadError: no template, or the template refuses these messages.
+            PayloadError: the model has no template, or the template refuses these messages.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the requests to a model since it was registered. Pages are not requests to a model.
+    """The outcomes of the requests to a model since it was registered; PAGE routes do not count.
 
-    `succeeded` had a status below 400, `failed` had another, or a client that left. Seconds are those between a
-    request's last byte and the answer's, added up. `last_s` is the Unix time of the last answer's end, 0.0 if none.
+    `succeeded` counts statuses below 400, `failed` other statuses and clients that disconnected. Their seconds are the
+    sums of the times from a request's last byte to the answer's. `last_s` is the Unix time at which the last answer
+    ended, 0.0 if none did.
     """
 
     succeeded: int = 0
@@ -131,7 +132,7 @@ class ModelStatus:
 
 
 class ServerView(Protocol):
-    """What a page may ask the front end, and ask it to do."""
+    """What a page can ask the front end, and make it do."""
 
     @property
     def models(self) -> Sequence[ModelStatus]:
@@ -149,7 +150,7 @@ class ServerView(Protocol):
         ...
 
     def select(self, name: str = "", version: str = "", unversioned: str = "") -> ModelStatus:
-        """The model that a request with this name means, "" where it names none. See `Dialect.unversioned`.
+        """The model that a request names; `name` is "" if it names none. See `Dialect.unversioned`.
 
         Raises:
             ModelNotFoundError: no model, or no version of it, has this name.
@@ -158,11 +159,11 @@ class ServerView(Protocol):
         ...
 
     async def load(self, name: str) -> None:
-        """Load every version of an unloaded model again, and wait until it can answer; nothing for a loaded one.
+        """Load every version of a model that is unloaded or has failed, and wait until all versions can answer.
 
         Raises:
             ModelNotFoundError: the server knows no model of this name.
-            ModelLoadError: it does not load; it stays, as failed.
+            ModelLoadError: a version did not load; it stays registered, as failed.
         """
         ...
 
@@ -177,7 +178,7 @@ class ServerView(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer: a page, a query's, or an error before the first byte."""
+    """A whole response: a page, a query's answer, or an error before a stream's first byte."""
 
     status: int
     body: bytes
@@ -185,46 +186,46 @@ class Answer:
 
 
 def retry_header(error: ServingError) -> dict[str, str]:
-    """When to come back, where that helps: a client that is not told comes back at once."""
+    """Retry-After for overload and unavailability: a client that is not told when to retry does so at once."""
     if isinstance(error, OverloadedError | UnavailableError):
         return {"retry-after": str(error.retry_after_s)}
     return {}
 
 
 class Formatter(abc.ABC):
-    """Turns a request's generations into response bytes; one instance per request, pushed to, never pulled from.
+    """Turns a request's generations into response bytes; one instance per request, which events are pushed to.
 
     Attributes:
-        stream: whether pieces leave as they come; otherwise `push` returns b"" and `end` everything.
-        headers: of the 200 response, content-type included. An answer that is not streamed starts after `end`, which
-            may add to them.
+        stream: whether `push` returns the pieces of the body; otherwise it returns b"" and `end` the whole body.
+        headers: the headers of the 200 response, content-type included. A response that is not streamed starts after
+            `end`, which may add to them.
     """
 
     stream: bool
     headers: dict[str, str]
 
-    #: Whether the answer has its tokens' log-probabilities; if not, nobody computes them.
+    #: Whether the answer reports its tokens' log-probabilities; if not, they are not computed.
     shows_logprobs: bool = True
 
-    #: What to send when a stream has been quiet for `KEEP_ALIVE_S`; b"": nothing.
+    #: Bytes to send when a stream has been quiet for `KEEP_ALIVE_S`; b"": nothing.
     keep_alive: bytes = b""
 
     @abc.abstractmethod
     def push(self, delta: Delta) -> bytes:
-        """What one engine step gave one sequence. Each sequence's last delta, and no other, has `finish`."""
+        """The bytes for what one engine step gave one sequence. Only each sequence's last delta has `finish`."""
 
     @abc.abstractmethod
     def end(self) -> bytes:
-        """What comes after every sequence has finished; once. One that does not stream may still add headers here."""
+        """The bytes after every sequence has finished; called once. Without `stream`, headers may be added here."""
 
     @abc.abstractmethod
     def error(self, error: ServingError) -> bytes:
-        """What ends a stream that has already begun."""
+        """The bytes that end a stream which has already begun."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A request in this project's terms, one for each prompt, and who writes the answer."""
+    """A parsed request: a `GenerateRequest` for each prompt, and the formatter of the answer."""
 
     requests: tuple[GenerateRequest, ...]
     formatter: Formatter
@@ -236,13 +237,13 @@ class Dialect(abc.ABC):
     name: ClassVar[str]
     routes: ClassVar[tuple[Route, ...]] = ()
 
-    #: Rows of other dialects' that this one answers for some models (their `speaker` says so), for /openapi.json.
+    #: Routes of other dialects that this one answers for some models, as their `speaker` says; for /openapi.json.
     shared: ClassVar[tuple[Route, ...]] = ()
 
-    #: What this API calls the version of a model that has none; such a model is found under it.
+    #: The version under which this API finds a model that has none.
     unversioned: ClassVar[str] = ""
 
-    #: What any route may answer besides its `responses`, by status; for /openapi.json.
+    #: Responses that any route may give in addition to its `responses`, by status; for /openapi.json.
     errors: ClassVar[Mapping[int, Bodies]] = {}
 
     @abc.abstractmethod
@@ -254,7 +255,7 @@ class Dialect(abc.ABC):
         """
 
     def payload(self, inputs: Input) -> Any:
-        """The body as a value, for an @input_formatter that takes one. As JSON it is a body that `parse` reads.
+        """The body as a value, for an @input_formatter that takes one. Encoded as JSON, it is a body for `parse`.
 
         Raises:
             PayloadError: the body is not what its content-type says.
@@ -262,7 +263,7 @@ class Dialect(abc.ABC):
         return decode(inputs, inputs.get_property("content-type"))
 
     def with_payload(self, inputs: Input, payload: Any) -> Input:
-        """The same call, whose payload is another, as JSON."""
+        """The same call with another payload, encoded as JSON."""
         return with_json(inputs, encode_json(payload))
 
     def query(self, inputs: Input, model: LoadedModel) -> Answer:
@@ -276,10 +277,10 @@ class Dialect(abc.ABC):
     def page(
         self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes
     ) -> Answer | Awaitable[Answer]:
-        """Answer a PAGE route in the front end: at once, or (`load`, `unload`) when something has been done.
+        """Answer a PAGE route in the front end: at once, or after waiting for `load` or `unload`.
 
         Args:
-            path_values: of the route's variable segments, by name: `model`, `version`, ...
+            path_values: the values of the route's variable segments, by name: `model`, `version`, ...
 
         Raises:
             ServingError: ModelNotFoundError, PayloadError, ...; answered through `error`.
@@ -287,13 +288,13 @@ class Dialect(abc.ABC):
         raise NotImplementedError(f"{self.name} has no pages")
 
     def speaker(self, operation: str, model: ModelConfig) -> str:
-        """The name of the dialect that answers a GENERATE or QUERY operation for this model: another one's where an
-        option of the model says so and two APIs share a path. That one has an operation of the same name."""
+        """The name of the dialect that answers a GENERATE or QUERY operation for this model. Where two APIs share a
+        path, an option of the model may choose the other dialect, which has an operation of the same name."""
         return self.name
 
     def model_of(self, body: bytes) -> str | None:
-        """The model a body names, where this API chooses models by a field of the body; asked only if several are
-        loaded.
+        """The model that a body names, in APIs that choose the model by a field of the body. Called only if several
+        models are loaded.
 
         Raises:
             PayloadError, ParameterError: the body can't be read, as in `parse`.
@@ -309,24 +310,24 @@ class Dialect(abc.ABC):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
-        """`error` as this dialect answers it before the first byte. Retry-After is added for overload.
+        """The response to `error` before the first byte. Retry-After is added for overload.
 
-        `model` is known in the worker and, where the route found one, in the front end; so is `operation`. `inputs`
-        are there only in the worker.
+        The worker passes `model`, `operation` and `inputs`; the front end passes `model` and `operation` if it found
+        them, and never `inputs`.
         """
 
     def last_words(
         self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None
     ) -> bytes | None:
-        """What ends a stream that fails: `stream_error`'s, where the stream has a place for it. None: it is to break
-        off, because a client would take anything for a part of what it asked for."""
+        """The bytes that end a failed stream: `stream_error`'s, if the content type has a place for errors. None: break
+        the connection off, because a client would take any bytes for content."""
         kind = media_type(headers.get("content-type", ""))
         return self.stream_error(error, headers, model) if kind in _LINES else None
 
     @abc.abstractmethod
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
-        """What ends a stream whose writer is gone (worker killed) or knows no formatter.
+        """The bytes that end a stream without its formatter: the worker was killed, or the handler used none.
 
         Args:
-            headers: those that the stream began with, names in lower case; what kind of stream it is they say.
+            headers: the headers that the stream began with, names in lower case; they tell the kind of stream.
         """

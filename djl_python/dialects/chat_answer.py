@@ -1,6 +1,6 @@
-"""The answer to a chat: OpenAI's objects, which LMI's chat schema has a part of, whole or as a stream of chunks.
+"""The answer to a chat, whole or as a stream of chunks: OpenAI's objects, of which LMI's chat schema has a part.
 
-Runs in the worker. A token's `bytes` are the UTF-8 bytes of its text; those of all tokens, joined, are the answer's.
+Runs in the worker. A token's `bytes` are the UTF-8 bytes of its text; joined, all tokens' bytes are the answer's.
 Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI document.
 """
 
@@ -34,7 +34,7 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """A generated token, and what was likely in its place."""
+    """A generated token, and the likeliest tokens at its position."""
 
     token: str
     logprob: float
@@ -43,21 +43,21 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """The tokens of an answer, or of a piece of one."""
+    """Log-probabilities of the tokens of an answer, or of a piece of one."""
 
     content: list[TokenLogprob]
     refusal: UnsetType | None = UNSET
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
-    """What to call. `arguments` is JSON as text; in a stream it comes in pieces, after the name."""
+    """The function to call. `arguments` is JSON as text; in a stream it comes in pieces, after the name."""
 
     arguments: str
     name: str | UnsetType = UNSET
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call that the model wants made. In a stream, `index` says which one a piece belongs to."""
+    """A call that the model wants made. In a stream, `index` says which call a piece belongs to."""
 
     function: FunctionCall
     index: int | UnsetType = UNSET
@@ -66,7 +66,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True):
-    """What the model says. `content` is null where it only calls tools."""
+    """The model's message. `content` is null if it only calls tools."""
 
     role: Literal["assistant"]
     content: str | None
@@ -84,7 +84,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
 
 class AnswerDelta(msgspec.Struct, frozen=True):
-    """A piece of what the model says."""
+    """A piece of the model's message."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -101,7 +101,7 @@ class ChunkChoice(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """How many tokens there were."""
+    """Token counts."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -121,7 +121,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of a stream. With include_usage, the last has the usage and no choices, the others null."""
+    """One object of a stream. With include_usage, the last has `usage` and no choices; in the others it is null."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -141,12 +141,12 @@ class UsageCount:
         self._completion_tokens = 0
 
     def add(self, choice: int, finish: Finish) -> None:
-        """A sequence has ended."""
+        """Count a sequence that has ended."""
         self._prompts[choice // self._sequences_per_prompt] = finish.prompt_tokens
         self._completion_tokens += finish.generated_tokens
 
     def usage(self) -> Usage:
-        """The count of what has ended."""
+        """The token counts of the sequences that have ended."""
         prompt_tokens = sum(self._prompts.values())
         return Usage(prompt_tokens, self._completion_tokens, prompt_tokens + self._completion_tokens)
 
@@ -156,14 +156,14 @@ class UsageCount:
 
 @dataclass(frozen=True)
 class ChatStyle:
-    """What one API's answers have and another's don't.
+    """How the APIs' answers differ.
 
     Attributes:
-        finish_reasons: the API's names.
-        tool_calls_reason: the name where the model called tools; None: as for any answer.
-        model, system_fingerprint: in every object, where they are set.
-        role_always: role and content in every delta (TGI), not the role in the first only.
-        refusals: `refusal` where OpenAI has it.
+        finish_reasons: the API's names of the reasons.
+        tool_calls_reason: the reason to report if the model called tools; None: the same as without tools.
+        model, system_fingerprint: put into every object if set.
+        role_always: whether every delta has role and content (TGI), instead of the role in the first only.
+        refusals: whether to write `refusal` where OpenAI has it.
     """
 
     finish_reasons: Mapping[FinishReason, str]
@@ -176,10 +176,11 @@ class ChatStyle:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One answer, as far as it has come. Text and tokens are kept only where they don't leave at once.
+    """One answer so far. Texts and tokens are kept only if they are not streamed.
 
     Attributes:
-        chunk: of a stream that has begun, if what is not the last and calls no tool has nothing but its text.
+        chunk: encodes a chunk from its text alone; set once a stream without logprobs has begun, and used for all
+            chunks but the last and those with tool calls.
     """
 
     chunk: Callable[[str], bytes] | None = None
@@ -195,12 +196,12 @@ class ChatFormatter(FramedFormatter):
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
-        logprobs: whether they were asked for.
+        logprobs: whether the client asked for them.
         include_usage: whether a stream ends with the usage.
         headers: further response headers.
 
     Attributes:
-        id: of the answer, in every object of it.
+        id: the answer's id, in each of its objects.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class ChatFormatter(FramedFormatter):
         return self._encode(self._chunk([], self._count.usage())) + self._done
 
     def _piece(self, sequence: _Sequence, delta: Delta) -> bytes:
-        """A chunk; b"" where the step has nothing to tell (half a character, say)."""
+        """A chunk; b"" if the step has nothing to report (half a character, say)."""
         tells = delta.text or delta.tool_calls or delta.finish is not None or (self.shows_logprobs and delta.tokens)
         if not tells:
             return b""
@@ -267,7 +268,7 @@ class ChatFormatter(FramedFormatter):
     def _delta(self, sequence: _Sequence, delta: Delta) -> AnswerDelta:
         named = self._style.role_always or not sequence.begun
         sequence.begun = True
-        # Calls come without content, and so does an end that has nothing left to say.
+        # Tool calls come without content, and so does a last delta without text.
         wordless = not delta.text and (delta.tool_calls or not (named or (self.shows_logprobs and delta.tokens)))
         return AnswerDelta(
             role=ROLE if named else UNSET,
@@ -336,7 +337,7 @@ def _alternative(token: TopToken) -> Alternative:
 
 
 def _call_piece(call: ToolCallDelta) -> ToolCall:
-    """A piece of a call in a stream: id and name with the first."""
+    """A piece of a tool call in a stream; the first piece has id and name."""
     return ToolCall(
         index=call.index,
         id=call.id or UNSET,
@@ -346,7 +347,7 @@ def _call_piece(call: ToolCallDelta) -> ToolCall:
 
 
 def _call(pieces: Sequence[ToolCallDelta]) -> ToolCall:
-    """A whole call."""
+    """A whole tool call, from its pieces."""
     return ToolCall(
         id="".join(piece.id for piece in pieces),
         type="function",

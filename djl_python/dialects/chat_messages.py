@@ -1,4 +1,4 @@
-"""The messages and tools of a chat, in OpenAI's form: their types, and what becomes of them on the way to a template.
+"""The messages and tools of a chat, in OpenAI's form: their types, and their conversion for chat templates.
 
 Runs in the worker; for every API that takes chats. Sources: OpenAI's API reference (chat completions), LMI's chat
 schema 0.31, TGI 2.3.2's OpenAPI document.
@@ -18,10 +18,10 @@ from ..output_formatter import encode_json
 from ..types import ImageSource, ToolUse
 from .request_body import shown
 
-#: What OpenAI takes, and the dots of tools that live in namespaces.
+#: Names that OpenAI takes, and dots, for tools in namespaces.
 FunctionId = Annotated[
     str,
-    # To Python, a "$" may have a last new line behind it.
+    # In Python, "$" also matches before a final newline.
     Meta(
         pattern=r"^[a-zA-Z0-9_.-]{1,64}$(?!\n)",
         extra={"expected": "a name of 1 to 64 letters, digits, underscores, dots and hyphens"},
@@ -40,8 +40,8 @@ class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an image is: a data URL, or an http(s) URL. `detail` is without effect: how finely a model looks is its
-    processor's business."""
+    """The address of an image: a data URL or an http(s) URL. `detail` has no effect: the model's own image processor
+    decides on the resolution."""
 
     url: Annotated[str, Meta(min_length=1)]
     detail: str | None = None
@@ -54,7 +54,7 @@ class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
 
 
 class RefusalPart(msgspec.Struct, frozen=True, tag_field="type", tag="refusal"):
-    """What an assistant refused with."""
+    """The text of an assistant's refusal."""
 
     refusal: str
 
@@ -70,7 +70,7 @@ class SystemMessage(msgspec.Struct, frozen=True, tag_field="role", tag="system")
 
 
 class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="developer"):
-    """Instructions, under the name that newer clients have for them."""
+    """Instructions, under the role that newer clients use."""
 
     content: str | list[TextPart]
     name: str | None = None
@@ -84,7 +84,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """What was called. `arguments` is a JSON string; TGI's clients send the object itself."""
+    """The function that was called. `arguments` is a JSON string; TGI's clients send the object itself."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
@@ -122,14 +122,14 @@ Messages = Annotated[list[Message], Meta(min_length=1)]
 
 
 def template_messages(messages: Sequence[Message], *, takes_images: bool) -> tuple[dict[str, Any], ...]:
-    """The messages as `types.Chat` has them.
+    """The messages in the form of `types.Chat`.
 
-    Content without images becomes one string, its parts joined as they are: most templates read nothing else. Where
-    there are images, `image_sources` says where they are.
-    `developer` becomes `system`, the name that templates know.
+    Content without images becomes one string, its parts concatenated: most templates read nothing else. Image parts
+    lose their URLs, which `image_sources` lists.
+    The role `developer` becomes `system`, which templates know.
 
     Raises:
-        PayloadError: an image for a model that takes none, or a message that says nothing.
+        PayloadError: an image for a model that takes none, or an assistant's message without content and tool calls.
     """
     return tuple(_message(message, f"messages[{i}]", takes_images) for i, message in enumerate(messages))
 
@@ -140,7 +140,7 @@ def image_sources(messages: Sequence[Message]) -> tuple[ImageSource, ...]:
 
 
 def asks_for_detail(messages: Sequence[Message]) -> bool:
-    """Whether an image is to be looked at in some other way than the model's own."""
+    """Whether an image has a `detail` other than "auto"."""
     return any(image.detail not in (None, "auto") for _, image in _images(messages))
 
 
@@ -253,7 +253,7 @@ def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: 
     """The tools of a chat; None without any.
 
     Raises:
-        ParameterError: the choice is not among the tools, or a tool takes something other than an object.
+        ParameterError: the choice is not among the tools, or a tool's parameters are not the schema of an object.
     """
     if not tools:
         if isinstance(choice, NamedTool) or choice == "required":

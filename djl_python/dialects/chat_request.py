@@ -1,7 +1,7 @@
-"""A chat request: OpenAI's fields, which LMI's chat schema has a part of, and what becomes of them.
+"""A chat request: OpenAI's fields, of which LMI's chat schema has a part, and their translation to a GenerateRequest.
 
 Runs in the worker. Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI
-document. Under option.tgi_compat a last message of the assistant's is continued, as TGI does.
+document. Under option.tgi_compat a final assistant message is continued, as in TGI.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .generation_fields import (
 )
 from .typed_body import read_body, unknown_fields
 
-#: What OpenAI took before tools.
+#: OpenAI's fields before `tools` -> their successors.
 _LEGACY: Final = {"functions": "tools", "function_call": "tool_choice"}
 #: Fields that chat templates may read.
 _VARIABLES: Final = ("guideline", "reasoning_effort")
@@ -67,14 +67,14 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ParsedChat:
-    """A chat request as it came, and in this project's terms."""
+    """A chat request as received, and as a GenerateRequest."""
 
     fields: ChatRequest
     request: GenerateRequest
 
 
 def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> ParsedChat:
-    """Check a chat request.
+    """Check and translate a chat request.
 
     Args:
         must_fit: whether max_tokens beyond the context is an error; otherwise the context ends the answer.
@@ -96,7 +96,7 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     if grammar is not None and tools is not None and model.option.tgi_compat:
         raise ParameterError("Grammar and tools are mutually exclusive", next(iter(grammars_of(fields))))
     if grammar is not None and tools is not None and tools.choice in ("required", "named"):
-        # The answer will be a tool call, and it is the tool's own schema that it is held to.
+        # The answer is a forced tool call, which follows the tool's own schema instead.
         ignored += grammars_of(fields)
         grammar = None
     n = fields.n or 1

@@ -1,6 +1,6 @@
-"""An answer in the user's own shape: a function of a model.py that is marked `@output_formatter`.
+"""An answer in the user's own shape, made by the `@output_formatter` function of a model.py.
 
-Runs in the worker. The function belongs to the user: what it raises fails this one request.
+Runs in the worker. The function is the user's code: an exception in it fails this one request.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Shape = Callable[[request_io.TextGenerationOutput], bytes]
 
 
 class CustomFormatter(Formatter):
-    """Calls the user's function once for each token of each prompt's best sequence. Whether to stream, and errors, are
-    the dialect's.
+    """Calls the user's function once for each token of each prompt's best sequence. The dialect's own formatter decides
+    whether to stream, and the shape of errors.
 
     Args:
-        shape: the function, through `output_formatter.adapt_output_formatter`.
-        inner: what the dialect would answer with.
+        shape: the user's function, adapted by `output_formatter.adapt_output_formatter`.
+        inner: the dialect's own formatter.
         requests: one for each prompt.
         parameters: as the client sent them.
-        source: what the user's @input_formatter made of the request, where there is one; it has one prompt.
+        source: what the user's @input_formatter returned, if there is one; the request then has one prompt.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CustomFormatter(Formatter):
         self.stream = inner.stream
         self.headers = {**inner.headers, "content-type": JSONLINES if inner.stream else JSON}
         self._prompts: list[_Prompt] = []
-        #: Of each choice, which of which prompt's sequences it is.
+        #: For each choice, its prompt and the index of its sequence within the prompt.
         self._choices: list[tuple[_Prompt, int]] = []
         for number, request in enumerate(requests):
             given = source or request_io.TextInput(
@@ -77,10 +77,10 @@ class CustomFormatter(Formatter):
 
 
 class _Prompt:
-    """What has come of one prompt, as the user's function sees it.
+    """The output for one prompt so far, as the user's function sees it.
 
-    The sequence to answer with is the first: the best, or in a stream the first that was drawn. The function is not
-    called for the others; its last call waits for them, so that it finds them whole.
+    The answer is the first sequence: the best, or in a stream the first that was drawn. The function is not called for
+    the other sequences; its last call waits until they are complete.
     """
 
     def __init__(self, shape: Shape, source: request_io.RequestInput, number: int, sequences: int) -> None:
@@ -92,7 +92,7 @@ class _Prompt:
         self.held = b""
 
     def push(self, index: int, token: Token, finish: Finish | None) -> bytes:
-        """A token of a sequence, and what the function makes of it."""
+        """Add a token of a sequence; the bytes that the function makes of it, b"" if it is not called."""
         output = self._output
         if finish is not None:
             self._open -= 1

@@ -1,4 +1,4 @@
-"""`{"code", "type", "message"}`: how DJL's front end says what it refuses. Clients match on the names in `type`.
+"""`{"code", "type", "message"}`: the errors of DJL's front end. Clients match on the names in `type`.
 
 Runs in the front end and in the worker.
 """
@@ -37,7 +37,7 @@ _OTHER: Final = "InternalServerException"
 
 
 class DjlError(msgspec.Struct, frozen=True):
-    """What the front end refuses."""
+    """An error of the front end."""
 
     code: int
     type: str
@@ -45,5 +45,5 @@ class DjlError(msgspec.Struct, frozen=True):
 
 
 def djl_error(error: ServingError, status: int | None = None) -> DjlError:
-    """The body of an error; `status` where it is not the error's own."""
+    """The body of an error; `status` overrides the error's own."""
     return DjlError(error.status if status is None else status, _TYPES.get(type(error), _OTHER), error.message)

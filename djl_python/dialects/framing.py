@@ -1,4 +1,4 @@
-"""Answers in a chosen framing, whose server-sent events end as OpenAI's do: chats and completions.
+"""The base of chats' and completions' formatters: answers in a chosen framing; server-sent events end as OpenAI's do.
 
 Runs in the worker.
 """
@@ -13,20 +13,20 @@ from ..output_formatter import FRAMINGS, SSE_KEEP_ALIVE, encode_json
 from .base import Formatter
 
 SSE_DONE: Final = b"data: [DONE]\n\n"
-_PLACE: Final = uuid.uuid4().hex  # like no name of a model
+_PLACE: Final = uuid.uuid4().hex  # a placeholder that no model's name contains
 
 
 def around(encoded: Callable[[str], bytes]) -> Callable[[str], bytes]:
-    """The same function of a text, for objects that differ in nothing else: what is around it is encoded once.
+    """A faster `encoded`, for objects that differ in one text only: the bytes around the text are encoded once.
 
-    Most of a stream is such objects, and most of their bytes are around the text.
+    Most objects of a stream are like that, and most of their bytes are around the text.
     """
     before, after = encoded(_PLACE).split(encode_json(_PLACE))
     return lambda text: b"%b%b%b" % (before, encode_json(text), after)
 
 
 class FramedFormatter(Formatter):
-    """What a framing decides: `_encode` makes bytes of an object, `_done` ends a stream.
+    """A formatter in one framing: `_encode` turns an object into bytes, `_done` ends a stream.
 
     Args:
         framing: json, jsonlines or sse; the last two stream.

@@ -1,4 +1,4 @@
-"""What OpenAI's requests and those in their manner say about a generation, whatever its prompt.
+"""The generation fields of OpenAI's requests and of those modelled on them, whatever their prompt.
 
 Runs in the worker. Sources: OpenAI's API reference (chat completions, completions), LMI's chat schema 0.31, TGI 2.3.2's
 OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
@@ -21,14 +21,14 @@ from .request_body import shown
 from .seeds import engine_seed, is_seed
 from .word_lists import excess
 
-#: Sequences that one prompt may ask for, as OpenAI.
+#: Most sequences for one prompt, as in OpenAI's API.
 MAX_CHOICES: Final = 128
 MAX_ALTERNATIVES: Final = 20
 #: More tokens than any context has: the context ends the answer.
 UNBOUNDED: Final = 2**31 - 1
-#: Sampling rules that only a draw obeys, with the values that switch each off.
+#: Parameters that have an effect only when sampling, with the values that switch each off.
 _DRAW_ONLY: Final = {"top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
-#: What nothing here obeys, with the values that ask for what there is.
+#: Fields that never have an effect here, with the values that ask for the default behaviour.
 _NEVER: Final[Mapping[str, tuple[str, ...]]] = {
     "service_tier": ("auto", "default"),
     "prompt_cache_key": (),
@@ -53,7 +53,7 @@ class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON schema and what it is called. It is always kept to, `strict` or not."""
+    """A JSON schema and its name. It is always enforced, `strict` or not."""
 
     name: str = ""
     description: str | None = None
@@ -90,7 +90,7 @@ ResponseFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat | JsonFormat |
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage`: a last chunk that counts the tokens. `include_obfuscation` never has anything to hide here."""
+    """`include_usage` adds a last chunk with the token counts. `include_obfuscation` has no effect."""
 
     include_usage: Flag = None
     include_obfuscation: Flag = None
@@ -100,7 +100,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of chats and completions alike. None: not given, or given as null."""
+    """The fields that chats and completions share. None: not given, or given as null."""
 
     model: Annotated[str, Meta(description="Which of several loaded models; not used where there is one.")] | None = (
         None
@@ -124,13 +124,13 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
 
-    # Labels for whoever keeps books of requests: they ask for nothing.
+    # Labels for the client's own records, without effect on the answer.
     user: Any = None
     metadata: Any = None
     store: Any = None
     safety_identifier: Any = None
 
-    # How soon OpenAI's service is to answer: without effect here.
+    # Hints about the speed of OpenAI's service, without effect here.
     service_tier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
@@ -154,7 +154,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the count of its tokens."""
+        """Whether a stream ends with its token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
@@ -166,10 +166,10 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
-    """What types and bounds don't say.
+    """Check what the types and bounds do not cover.
 
     Raises:
-        ParameterError: names the field.
+        ParameterError: a field is wrong; the error names it.
     """
     if fields.seed is not None and not is_seed(fields.seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {fields.seed}", "seed")
@@ -193,10 +193,10 @@ def sampling_params(
     top_logprobs: int = 0,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """The engine's view. What the client leaves open the checkpoint's generation_config decides.
+    """The engine's sampling parameters. The checkpoint's generation_config fills in what the client leaves open.
 
-    Greedy with temperature 0 (or top_p 0, which leaves one token to draw from), and without a temperature where the
-    generation_config says `"do_sample": false`. Rules that only a draw obeys stay neutral for greedy requests.
+    Decoding is greedy with temperature 0 (or top_p 0, which leaves one token to draw from), and without a temperature
+    if the generation_config says `"do_sample": false`. Parameters of the draw stay neutral for greedy requests.
     """
     defaults = model.checkpoint.generation_config
     draws = samples(fields, model)
@@ -224,14 +224,14 @@ def sampling_params(
 
 
 def samples(fields: GenerationFields, model: ModelConfig) -> bool:
-    """Whether to draw."""
+    """Whether to sample; if not, decoding is greedy."""
     if fields.temperature == 0 or fields.top_p == 0:
         return False
     return fields.temperature is not None or model.checkpoint.generation_config.get("do_sample") is not False
 
 
 def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | None:
-    """What the client says, else what the checkpoint says, else None."""
+    """The client's value, else the checkpoint's if it is a positive number, else None."""
     if given is not None:
         return given
     value = defaults.get(name)
@@ -240,18 +240,18 @@ def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | N
 
 
 def without_effect(fields: GenerationFields, model: ModelConfig) -> list[str]:
-    """Fields that were given and change nothing: some never do, and what steers a draw where there is none."""
+    """The fields that were given and have no effect, never or only because decoding is greedy."""
     never = [name for name, neutral in _NEVER.items() if getattr(fields, name) not in (None, *neutral)]
     if samples(fields, model):
         return never
     names = [name for name, neutral in _DRAW_ONLY.items() if getattr(fields, name) not in (None, *neutral)]
     if fields.top_p == 0:
-        names.remove("top_p")  # it is why there is no draw
+        names.remove("top_p")  # it is what makes the request greedy
     return never + names + (["seed"] if fields.seed is not None else [])
 
 
 def text_options(fields: GenerationFields) -> TextOptions:
-    """The detokenizer's view."""
+    """The detokenizer's options."""
     names = ("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens")
     given = {name: value for name in names if (value := getattr(fields, name)) is not None}
     return TextOptions(**given, stop_sequences=fields.stop_sequences)
@@ -261,10 +261,10 @@ def text_options(fields: GenerationFields) -> TextOptions:
 
 
 def grammar_of(fields: GenerationFields) -> Grammar | None:
-    """What the answer must be an instance of.
+    """The grammar that the answer must match, or None.
 
     Raises:
-        ParameterError: a schema is none, or several fields ask for one.
+        ParameterError: a schema is invalid, or several fields ask for a grammar.
     """
     found = grammars_of(fields)
     if len(found) > 1:
@@ -274,10 +274,10 @@ def grammar_of(fields: GenerationFields) -> Grammar | None:
 
 
 def grammars_of(fields: GenerationFields) -> dict[str, Grammar]:
-    """What each field wants the answer to be an instance of, by the field's name.
+    """The grammars that fields ask for, by the field's name.
 
     Raises:
-        ParameterError: a schema is none.
+        ParameterError: a schema is invalid.
     """
     asked = {
         "response_format": _format_grammar(fields.response_format),

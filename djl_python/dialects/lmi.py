@@ -1,11 +1,11 @@
-"""LMI's schema: /invocations, /predictions/{model}, as SageMaker's and DJL Serving's clients speak it.
+"""LMI's schema: /invocations, /predictions/{model}, for the clients of SageMaker and DJL Serving.
 
 Routes and errors run in the front end, parsing in the worker. Source: LMI's inference schema 0.31.
 
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
 themselves. With option.rolling_batch=disable the shapes are those of `lmi_batch.py`. A body with `messages` is a chat
-(`lmi_chat.py`), whose framing is chosen by `stream` and the option alike.
+(`lmi_chat.py`), whose framing follows `stream` and the option in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .request_body import ignored_header
 from .typed_errors import typed_error
 
 _TEXT: Final = "text/plain"
-#: Bodies that are no JSON, and stand for some.
+#: Content types other than JSON whose bodies are read as if they were JSON fields.
 _PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
 _FIELDS: Final = ("inputs", "parameters", "stream")
 
@@ -72,7 +72,7 @@ class LmiDialect(Dialect):
         tgi = model.option.tgi_compat
         sampling = sampling_params(parameters, model)
         details = parameters.details if parameters.details is not None else tgi
-        # Prompt tokens and further sequences have no other place; who asks for them asks for details.
+        # Only details have a place for prompt tokens and further sequences: to ask for those is to ask for details.
         details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
         if sampling.top_logprobs and framing == "json" and not details:
             ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
@@ -97,7 +97,7 @@ class LmiDialect(Dialect):
         return Parsed((request,), formatter)
 
     def payload(self, inputs: Input) -> Any:
-        """Text and forms as the fields that they stand for."""
+        """The body as a value; text and forms become the JSON fields that they stand for."""
         kind = media_type(inputs.get_property("content-type") or "")
         return _body(inputs) if kind in _PLAIN else super().payload(inputs)
 
@@ -109,7 +109,7 @@ class LmiDialect(Dialect):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
-        """What failed in the worker (`inputs` is there) has LMI's bodies, what the front end refuses DJL's."""
+        """LMI's bodies for refusals by the worker (`inputs` is given) and for failures, DJL's for all other errors."""
         tgi = model is not None and model.option.tgi_compat
         refused = isinstance(error, ParameterError | PayloadError) and inputs is not None
         failed = refused or isinstance(error, GenerationError)
@@ -134,7 +134,7 @@ class LmiDialect(Dialect):
 
 
 def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
-    """LMI's dynamic-batch schema."""
+    """Read a request in LMI's dynamic-batch schema."""
     prompts = read_prompts(body["inputs"]) if isinstance(body.get("inputs"), list) else [_prompt(body)]
     parameters, ignored = read_parameters(_parameters(body), model)
     framing = _framing(parameters, body, model)
@@ -193,9 +193,9 @@ def _body(inputs: Input) -> dict[str, Any]:
 
 
 def _form(inputs: Input, content_type: str) -> dict[str, Any]:
-    """A form has the same fields; all but the prompt are JSON."""
+    """The fields of a form, which are those of the JSON body; all values but the prompt are JSON."""
     if not inputs.contains_key("inputs"):
-        # What curl -d says by default.
+        # The default content type of `curl -d`.
         raise PayloadError(
             f"the request body: a form ({content_type}) without a field inputs; for JSON send Content-Type: {JSON}"
         )
@@ -250,7 +250,7 @@ def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig
 
 
 def _streams(inputs: Input, model: ModelConfig) -> bool:
-    """Whether a request that failed would have been streamed, as far as it can be read."""
+    """Whether a failed request asked for a stream; False if it can't be read."""
     try:
         body = _body(inputs)
         asked = _parameters(body).get("output_formatter")

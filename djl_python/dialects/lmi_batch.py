@@ -1,8 +1,8 @@
-"""LMI's dynamic-batch schema, which option.rolling_batch=disable chooses: one or several prompts, a list of texts.
+"""LMI's dynamic-batch schema, chosen by option.rolling_batch=disable: one or several prompts in, a list of texts out.
 
-Runs in the worker. Source: LMI's inference schema 0.31, "Dynamic Batch/Static Batch Schema". It is a matter of shapes:
-the engine batches continuously, `batch_size` sequences at once, and nobody waits for others' parameters to be alike.
-Details and further sequences have no place here.
+Runs in the worker. Source: LMI's inference schema 0.31, "Dynamic Batch/Static Batch Schema". Only the shapes differ:
+the engine batches continuously, `batch_size` sequences at once, and prompts with different parameters share a batch.
+The schema has no place for details and further sequences.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .base import Formatter
 from .lmi_format import ERROR_STATUS
 from .lmi_parameters import LmiParameters
 
-#: Sequences that one request may have drawn, over all its prompts.
+#: Most sequences that one request may generate, over all its prompts.
 MAX_SEQUENCES: Final = 128
 
 _NO_PLACE: Final = ("n", "details", "decoder_input_details", "prompt_logprobs", "logprobs", "top_n_tokens")
 
 
 def batches_dynamically(model: ModelConfig) -> bool:
-    """Whether this schema is the model's. TGI's shapes are those of continuous batching."""
+    """Whether the model has this schema. option.tgi_compat has only the shapes of continuous batching."""
     return model.option.rolling_batch == "disable" and not model.option.tgi_compat
 
 
@@ -36,7 +36,7 @@ def read_prompts(inputs: list[Any]) -> list[str]:
     """The prompts of an array.
 
     Raises:
-        PayloadError: there is none, or one is no text.
+        PayloadError: the array is empty, or one of its items is not a non-empty string.
     """
     if not inputs:
         raise PayloadError("inputs: expected a string or an array of strings, got an empty one", "inputs")
@@ -48,10 +48,10 @@ def read_prompts(inputs: list[Any]) -> list[str]:
 
 
 def check_count(prompts: int, best_of: int) -> None:
-    """One request may not fill the engine for long.
+    """Refuse a request that would fill the engine for long.
 
     Raises:
-        PayloadError: more than `MAX_SEQUENCES`.
+        PayloadError: more than `MAX_SEQUENCES` sequences.
     """
     if prompts * best_of > MAX_SEQUENCES:
         raise PayloadError(
@@ -61,7 +61,7 @@ def check_count(prompts: int, best_of: int) -> None:
 
 
 def without_details(parameters: LmiParameters) -> tuple[LmiParameters, list[str]]:
-    """The parameters that have a meaning here, and the names of the others."""
+    """The parameters that this schema has a place for, and the names of the others that were given."""
     asked = [name for name in _NO_PLACE if getattr(parameters, name) not in (None, False, 0)]
     if parameters.n == 1:
         asked.remove("n")
@@ -69,15 +69,15 @@ def without_details(parameters: LmiParameters) -> tuple[LmiParameters, list[str]
 
 
 def failure(error: ServingError) -> dict[str, Any]:
-    """The documented error, also as a line of a stream."""
+    """The documented error object, for a whole body and for a line of a stream."""
     return {"code": ERROR_STATUS, "message": "invoke handler failure", "error": error.message}
 
 
 class BatchFormatter(Formatter):
-    """A list with an object for each prompt; streamed, lines with a token's text for each.
+    """A list with an object for each prompt; in a stream, lines with one token's text for each prompt.
 
-    A line is written when every prompt that goes on has its next token, so that the lines of a prompt are its tokens,
-    one after the other; a prompt that has ended has "".
+    A line is written when every unfinished prompt has its next token, so that each line has the next token of every
+    prompt; a finished prompt has "".
 
     Args:
         framing: json, jsonlines or sse; the last two stream.

@@ -21,13 +21,13 @@ from .chat_request import read_chat
 from .lmi_format import error_fields
 from .request_body import ignored_header
 
-#: Header of a chat's stream: the id that its objects have. Also tells whoever has to end the stream that it is one.
+#: Header of a chat's stream: the id of its objects. By it `LmiDialect.stream_error` also recognises a chat's stream.
 COMPLETION_ID: Final = "x-completion-id"
 FINISH_REASONS: Final = {reason: str(reason) for reason in FinishReason}
 
 
 class LmiChatFormatter(ChatFormatter):
-    """A chat's answer; an error is a last chunk without words that says what went wrong beside its choices."""
+    """A chat's answer; an error is a last chunk without text, with the error's fields beside its choices."""
 
     def __init__(self, framing: str, *, tgi: bool, **options: Any) -> None:
         super().__init__(framing, ChatStyle(finish_reasons=FINISH_REASONS, role_always=tgi), **options)
@@ -40,7 +40,7 @@ class LmiChatFormatter(ChatFormatter):
 
 
 def error_chunk(chat: str, error: ServingError, *, tgi: bool) -> dict[str, Any]:
-    """What a chat's stream with an error ends with; `chat` is the stream's id."""
+    """The last object of a chat's stream that failed; `chat` is the stream's id."""
     choice = ChunkChoice(0, AnswerDelta(), logprobs=None, finish_reason=FINISH_REASONS[FinishReason.ERROR])
     chunk = ChatChunk(id=chat, created=int(time.time()), choices=[choice])
     return {**msgspec.to_builtins(chunk), **error_fields(error, tgi=tgi)}

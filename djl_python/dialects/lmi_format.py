@@ -53,7 +53,7 @@ class LmiFormatter(Formatter):
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
-        details: whether the final object has them.
+        details: whether the final object has details.
         return_full_text: whether `generated_text` begins with the prompt.
         alternatives: whether top_tokens were asked for.
         headers: further response headers.
@@ -195,9 +195,9 @@ class TgiCompatFormatter(LmiFormatter):
 
 
 def error_line(error: ServingError, *, tgi: bool) -> dict[str, Any]:
-    """What a stream with an error has for a line: the documented one, with the error's text and code.
+    """The line that ends a failed stream: the documented one, with the error's text and code.
 
-    Its index, which TGI's clients require, is 0: who ends a stream that another has begun has not counted.
+    Its index, which TGI's clients require, is 0: a process that ends another's stream has not counted its lines.
     """
     token = (
         {"id": -1, "text": "", "logprob": -1, "special": True}
@@ -210,13 +210,13 @@ def error_line(error: ServingError, *, tgi: bool) -> dict[str, Any]:
 
 
 def error_object(error: ServingError, *, tgi: bool) -> dict[str, Any]:
-    """What an answer that is not streamed has instead: the documented object, with the error's text and code."""
+    """The body of a failed answer that is not streamed: the documented object, with the error's text and code."""
     details = {"finish_reason": "error", "generated_tokens": None, "inputs": None, "tokens": None}
     return {"generated_text": "", "details": details, **error_fields(error, tgi=tgi)}
 
 
 def error_fields(error: ServingError, *, tgi: bool) -> dict[str, Any]:
-    """`error` and `code`; TGI's clients also want to know the kind."""
+    """`error` and `code`, and for TGI's clients `error_type`."""
     fields: dict[str, Any] = {"error": error.message, "code": ERROR_STATUS}
     return {**fields, "error_type": _tgi_error_type(error)} if tgi else fields
 

@@ -21,12 +21,12 @@ from .word_lists import excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
-#: Of one request.
+#: Most sequences of one request.
 MAX_SEQUENCES: Final = 128
-#: With a longer answer's length to this power, scores would leave the range of floating-point numbers.
+#: Beam scores are divided by the length to this power; with a higher one they would leave the range of a float.
 MAX_LENGTH_PENALTY: Final = 40
 
-#: Other names for the same thing. Both may be given if they agree.
+#: Alias -> parameter. Both may be given if they agree.
 ALIASES: Final = {
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
@@ -109,16 +109,16 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
-#: Sampling rules that only a draw obeys, with the value that switches each off.
+#: Parameters that have an effect only when sampling, with the values that switch each off.
 _DRAW_ONLY: Final = {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
 def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiParameters, list[str]]:
-    """Check `parameters`; also the names that have no effect, for x-ignored-parameters.
+    """The checked `parameters`, and the names that have no effect, for x-ignored-parameters.
 
     Raises:
-        ParameterError: a wrong type, out of range, contradictory, or unknown where
+        ParameterError: one has a wrong type, is out of range, contradicts another, or is unknown under
             option.unknown_parameters=error.
     """
     known: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
 
 
 def _explained(known: dict[str, Any], spelled: dict[str, str], cause: msgspec.ValidationError) -> ParameterError:
-    """The same error in terms of what the client wrote: path, what was expected, what was found."""
+    """`cause` in terms of what the client sent: the path, what was expected, what was found."""
     for name, value in known.items():
         try:
             msgspec.convert(value, _HINTS[name])
@@ -171,7 +171,7 @@ def _expected(name: str) -> str:
 
 
 def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
-    """What types and bounds don't say."""
+    """Check what the types and bounds do not cover."""
     if parameters.seed is not None and not is_seed(parameters.seed):
         raise _error("seed", f"expected {_expected('seed')}, got {parameters.seed}")
     for name in ("stop_sequences", "bad_sequences"):
@@ -187,7 +187,7 @@ def _check(parameters: LmiParameters, spelled: Mapping[str, str]) -> None:
 
 
 def _check_sequences(parameters: LmiParameters) -> None:
-    """Whether there will be as many sequences as are asked for."""
+    """Check that `n`, `best_of` and `num_beams` agree."""
     n, best_of, num_beams = parameters.n or 1, parameters.best_of, parameters.num_beams or 1
     if num_beams > 1:
         if best_of not in (None, 1, num_beams):
@@ -202,7 +202,7 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
     beams = (parameters.num_beams or 1) > 1
     names = [name for name in _BEAMS_ONLY if getattr(parameters, name) is not None and not beams]
     if isinstance(parameters.stop_sequences, bool):
-        # TensorRT-LLM's `stop` is a flag there; what it would stop is not said.
+        # In TensorRT-LLM's table `stop` is a flag; the schema does not say what it stops.
         names.append(spelled["stop_sequences"])
     if not samples(parameters, model):
         names += [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
@@ -212,19 +212,20 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
 
 
 def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
-    """Whether to draw: as `do_sample` says; without it, only option.infer_do_sample looks at the other parameters."""
+    """Whether to sample: as `do_sample` says; without it, under option.infer_do_sample, if another parameter asks for
+    it."""
     if parameters.do_sample is not None or not model.option.infer_do_sample:
         return bool(parameters.do_sample)
     return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
 
 
 def max_new_tokens(parameters: LmiParameters) -> int:
-    """How many tokens at most."""
+    """The most tokens to generate."""
     return DEFAULT_MAX_NEW_TOKENS if parameters.max_new_tokens is None else parameters.max_new_tokens
 
 
 def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingParams:
-    """The engine's view. Rules that only a draw obeys stay neutral for greedy requests."""
+    """The engine's sampling parameters. Parameters of the draw stay neutral for greedy requests."""
     draws = samples(parameters, model)
     given = {
         name: value
@@ -246,15 +247,15 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
 
 
 def wants_several(parameters: LmiParameters) -> bool:
-    """Whether more than one sequence is to be answered with, in so many words."""
+    """Whether `n` explicitly asks for more than one sequence."""
     return (parameters.n or 1) > 1
 
 
 def branching(parameters: LmiParameters, *, details: bool, stream: bool) -> Branching:
-    """How many sequences, and which. Without `n` all of them are answered with where details have a place for them.
+    """How many sequences to generate and to return. Without `n`, all are returned if there are details to hold them.
 
     Raises:
-        ParameterError: several, to be streamed: the best is not known before the end.
+        ParameterError: several sequences in a stream: the best is not known before the end.
     """
     drawn = {name: getattr(parameters, name) or 1 for name in ("n", "best_of", "num_beams")}
     for name, count in drawn.items():
@@ -286,7 +287,7 @@ def _count(value: bool | int | None) -> int:
 
 
 def text_options(parameters: LmiParameters) -> TextOptions:
-    """The detokenizer's view."""
+    """The detokenizer's options."""
     stop = parameters.stop_sequences
     given = {
         name: value

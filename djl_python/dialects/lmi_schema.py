@@ -20,7 +20,7 @@ from .lmi_parameters import LmiParameters
 
 
 class LmiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt and how to go on."""
+    """A prompt and its generation parameters."""
 
     inputs: Annotated[
         Annotated[str, Meta(min_length=1)] | list[str],
@@ -54,7 +54,7 @@ class LmiSequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text came about. In a stream the tokens have been there already."""
+    """Details of a generation. In a stream they leave out `tokens`, which were sent before."""
 
     finish_reason: Literal["eos_token", "stop_sequence", "length"]
     generated_tokens: int
@@ -82,7 +82,7 @@ class LmiOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiFailedDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The details of a generation that there was none of."""
+    """The details of a failed generation."""
 
     finish_reason: Literal["error"]
     generated_tokens: None
@@ -91,7 +91,7 @@ class LmiFailedDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, also as the line that ends a stream. Only `error` and `code` where the body itself was wrong."""
+    """An error, also as the line that ends a stream. Only `error` and `code` if the request body itself was wrong."""
 
     error: str
     code: int
@@ -104,7 +104,7 @@ class LmiFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One token of a stream; the last has the text."""
+    """One token of a stream; the last one also has the whole text."""
 
     token: LmiToken
     top_tokens: list[LmiToken] | UnsetType = UNSET
@@ -114,7 +114,7 @@ class LmiLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TgiRefusal(DjlError, frozen=True):
-    """What the front end refuses, as TGI's clients can read it too, under option.tgi_compat."""
+    """A refusal by the front end under option.tgi_compat, which TGI's clients can read too."""
 
     error: str
     error_type: str

@@ -1,6 +1,6 @@
 """MindIE's streaming endpoint /generate_stream, for models with option.tgi_dialect=mindie.
 
-The path is TGI's, and so is its route; TGI's dialect leaves such models to this one. Parsing and answers run in the
+The path's route belongs to TGI's dialect, which leaves such models to this one. Parsing and answering run in the
 worker. Source: MindIE's document of its TGI streaming interface; its refusals have TGI's shape.
 
 What differs from TGI: events have no index, a token's logprob and special are null, a seed is always reported, and
@@ -41,7 +41,7 @@ from .word_lists import MAX_WORDS, excess
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
 MAX_IMAGES: Final = 1
-#: Of all stop texts together.
+#: The only adapter_id that is accepted: there are no adapters.
 _BASE_MODEL: Final = "None"
 
 Count = Annotated[int, Meta(gt=0, le=2**31 - 1)]
@@ -56,13 +56,13 @@ class MindieText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class MindieImage(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
-    """A picture: a data URL, or an http(s) URL."""
+    """An image: a data URL, or an http(s) URL."""
 
     image_url: Annotated[str, Meta(min_length=1)]
 
 
 class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate. Without do_sample, a temperature, top_k or top_p that does something switches sampling on."""
+    """Generation parameters. Without do_sample, a temperature other than 1, a top_k or a top_p switches sampling on."""
 
     decoder_input_details: Annotated[bool | None, Meta(description="Only false.")] = None
     details: Annotated[bool | None, Meta(description="Details with the last event; false by default.")] = None
@@ -85,7 +85,7 @@ class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MindieRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request: a text, or for models that take pictures a list of parts."""
+    """A request: a text, or for models that take images a list of parts."""
 
     inputs: (
         Annotated[str, Meta(min_length=1, max_length=MAX_INPUT_CHARS)]
@@ -95,7 +95,7 @@ class MindieRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MindieToken(msgspec.Struct, frozen=True):
-    """A token; MindIE reports no probability, and not whether it is special."""
+    """A token; MindIE reports neither its probability nor whether it is special."""
 
     id: int
     text: str
@@ -113,7 +113,7 @@ class MindieDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MindieEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event; `generated_text`, and `details` where they were asked for, come with the last."""
+    """One event; the last also has `generated_text`, and `details` if the client asked for them."""
 
     token: MindieToken
     generated_text: str | None = None
@@ -121,7 +121,7 @@ class MindieEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MindieDialect(Dialect):
-    """MindIE's manner of speaking TGI."""
+    """MindIE's variant of TGI's API."""
 
     name = "mindie"
     shared = (
@@ -181,7 +181,7 @@ class MindieDialect(Dialect):
 
 
 def _check(parameters: MindieParameters) -> None:
-    """What types and bounds don't say."""
+    """Check what the types and bounds do not cover."""
     if parameters.decoder_input_details:
         raise _error("decoder_input_details", "expected false where the answer is a stream, got true")
     if parameters.seed is not None and not 1 <= parameters.seed <= MAX_SEED:
@@ -198,13 +198,14 @@ def _error(name: str, what: str) -> ParameterError:
 
 
 def _without_effect(parameters: MindieParameters, model: ModelConfig) -> list[str]:
-    """What is accepted and does nothing; what never does anything is refused where the model says so."""
+    """Names that are accepted without effect; those that never have one are refused under
+    option.unknown_parameters=error."""
     given = {"typical_p": parameters.typical_p not in (None, 1.0), "watermark": bool(parameters.watermark)}
     names = [name for name, does_nothing in given.items() if does_nothing]
     if names and model.option.unknown_parameters == "error":
         raise _error(names[0], "not supported (option.unknown_parameters=error)")
     if not _samples(parameters):
-        # Said with do_sample=false, or alone.
+        # Given with do_sample=false, or (a seed) without anything that asks for sampling.
         names += [name for name in ("temperature", "top_k", "top_p") if getattr(parameters, name) not in (None, 1.0)]
         names += ["seed"] if parameters.seed is not None else []
     return names
@@ -218,7 +219,7 @@ def _samples(parameters: MindieParameters) -> bool:
 
 
 def _sampling(parameters: MindieParameters) -> SamplingParams:
-    """The engine's view. Rules that only a draw obeys stay neutral for greedy requests."""
+    """The engine's sampling parameters. Parameters of the draw stay neutral for greedy requests."""
     names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if _samples(parameters) else ()))
     given: dict[str, Any] = {name: value for name in names if (value := getattr(parameters, name)) is not None}
     return SamplingParams(
@@ -230,13 +231,13 @@ def _sampling(parameters: MindieParameters) -> SamplingParams:
 
 
 def _stops(parameters: MindieParameters) -> tuple[str, ...]:
-    """An empty list counts as none."""
+    """The stop texts, of which an empty list has none."""
     stop = parameters.stop or ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 def _prompt(inputs: str | list[MindieText | MindieImage], model: ModelConfig) -> str | Chat:
-    """The text, or a chat of one message where there are pictures: where they go in the prompt its template says."""
+    """The text, or with images a chat of one message: the chat template decides where images go in the prompt."""
     text = _text(inputs)
     if len(text) > MAX_INPUT_CHARS:
         raise PayloadError(f"inputs: expected at most {MAX_INPUT_CHARS} characters together, got {len(text)}", "inputs")
@@ -257,7 +258,7 @@ def _prompt(inputs: str | list[MindieText | MindieImage], model: ModelConfig) ->
 
 
 def _content(part: MindieText | MindieImage) -> dict[str, str]:
-    """A part as chats have it."""
+    """A part in the form of a chat message's content."""
     return {"type": "text", "text": part.text} if isinstance(part, MindieText) else {"type": "image"}
 
 
@@ -280,9 +281,9 @@ class MindieFormatter(TypedStreamFormatter):
     """An event for each token.
 
     Args:
-        seed: what the client sent, or what was drawn for it.
-        full_text: what goes before the generated text: the prompt, or nothing.
-        cumulative: whether token.text is the text so far.
+        seed: the client's seed, or the one drawn for it.
+        full_text: a prefix for the generated text: the prompt, or nothing.
+        cumulative: whether token.text is the whole text so far.
     """
 
     shows_logprobs = False

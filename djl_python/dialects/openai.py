@@ -1,8 +1,8 @@
 """OpenAI's API: /v1/chat/completions, /v1/completions and /v1/models.
 
 Routes, pages and errors run in the front end, parsing and answering in the worker. Under option.tgi_compat the same
-requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; that of a chat with
-option.output_formatter=jsonlines_chat is one object a line.
+requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; chats under
+option.output_formatter=jsonlines_chat stream one object per line.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FINISH_REASONS: Final = {
 #: Same seed, same fingerprint: same answer.
 SYSTEM_FINGERPRINT: Final = f"djl-serving-{__version__}"
 _OWNER: Final = "djl-serving"
-#: A longer body is not read a second time, as objects, to say in this project's words what is wrong with it: that takes
-#: a tenth of a second for each megabyte, of the front end's time.
+#: Longer bodies are not parsed a second time, into objects, for a better error message: that would take a tenth of a
+#: second of the front end's time per megabyte.
 _EXPLAINED_BYTES: Final = 1 << 20
-#: How a stream may end, besides well; and what a stream of events ends with.
+#: Errors that may end a stream, and the data of the event that ends every stream of events.
 _FAILURES: Final = (ErrorBody, StreamFailure)
 _DONE: Final = "[DONE]"
 
@@ -68,13 +68,13 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """As much of a body as says which model it means."""
+    """The part of a body that names the model."""
 
     model: str | None = None
 
 
 class OpenAIChatFormatter(ChatFormatter):
-    """A chat's answer whose errors are OpenAI's, or TGI's."""
+    """A chat's answer with OpenAI's errors, or TGI's."""
 
     def __init__(self, framing: str, style: ChatStyle, *, tgi: bool, **options: Any) -> None:
         super().__init__(framing, style, **options)
@@ -135,7 +135,7 @@ class OpenAIDialect(Dialect):
         return (_chat if inputs.operation == CHAT else _completion)(body, model)
 
     def page(self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes) -> Answer:
-        """The models."""
+        """The list of models, or one of them."""
         served = {model.config.name: model for model in reversed(server.models)}
         if operation == MODELS:
             infos = [_info(model) for model in reversed(served.values())]
@@ -151,7 +151,7 @@ class OpenAIDialect(Dialect):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             if len(body) > _EXPLAINED_BYTES:
                 raise PayloadError(f"the request body: {exc}") from exc
-            return read_body(object_of(body), _Named).model or None  # it says what is wrong
+            return read_body(object_of(body), _Named).model or None  # raises with a better message
 
     def error(
         self,
@@ -212,7 +212,7 @@ def _completion(body: dict[str, Any], model: ModelConfig) -> Parsed:
 
 
 def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
-    """How to frame the answer: whether to stream is the request's to say."""
+    """The answer's framing; the request decides whether to stream."""
     if not fields.stream:
         return "json"
     return "jsonlines" if jsonlines else "sse"

@@ -1,7 +1,7 @@
-"""OpenAI's /v1/completions: one or several prompts, each of which is gone on with.
+"""OpenAI's /v1/completions: one or several prompts, each of which is continued.
 
-Runs in the worker. `echo` puts the prompt before the answer; with `max_tokens` 0 it is all there is, which is how
-texts are scored. Sources: OpenAI's API reference (completions), TGI 2.3.2's OpenAPI document.
+Runs in the worker. `echo` puts the prompt before the answer; with `max_tokens` 0 only the prompt is returned, which is
+how clients score texts. Sources: OpenAI's API reference (completions), TGI 2.3.2's OpenAPI document.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .request_body import shown
 from .typed_body import read_body, unknown_fields
 
 DEFAULT_MAX_TOKENS: Final = 32
-#: Sequences that one request may ask for, over all its prompts.
+#: Most sequences that one request may ask for, over all its prompts.
 MAX_SEQUENCES: Final = 1024
 _PROMPT_FORMS: Final = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
 
@@ -66,7 +66,7 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ParsedCompletion:
-    """A completion request as it came, and in this project's terms: one request for each prompt."""
+    """A completion request as received, and as a GenerateRequest for each prompt."""
 
     fields: CompletionRequest
     requests: tuple[GenerateRequest, ...]
@@ -174,7 +174,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, or one object of a stream, whose usage comes with the last if it is asked for."""
+    """The answer, or one object of a stream; the last object has the usage, if it is asked for."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -187,10 +187,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Sequence:
-    """One text, as far as it has come. Texts and tokens are kept only where they don't leave at once.
+    """One text so far. Texts and tokens are kept only if they are not streamed.
 
     Attributes:
-        chunk: of a stream that has begun, if pieces before the last have nothing but their text.
+        chunk: encodes a chunk from its text alone; set once a stream without logprobs has begun, and used for all
+            chunks but the last.
     """
 
     chunk: Callable[[str], bytes] | None = None
@@ -205,8 +206,8 @@ class CompletionFormatter(FramedFormatter):
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
-        finish_reasons: the API's names.
-        tgi: TGI's shapes.
+        finish_reasons: the API's names of the reasons.
+        tgi: whether to write TGI's shapes.
         headers: further response headers.
     """
 
@@ -261,13 +262,13 @@ class CompletionFormatter(FramedFormatter):
         return self._encode(stream_failure(error, tgi=self._tgi)) + self._done
 
     def _finish(self, finish: Finish) -> Finish:
-        """Without the one token that the engine cannot do without, where none is asked for."""
+        """The finish, without the one token that the engine must generate, if the client asked for none."""
         if not self._scores_only:
             return finish
         return msgspec.structs.replace(finish, generated_tokens=0, reason=FinishReason.LENGTH)
 
     def _piece(self, index: int, sequence: _Sequence, text: str, tokens: Sequence[Token]) -> bytes:
-        """A chunk; b"" where the step has nothing to tell (half a character, say)."""
+        """A chunk; b"" if the step has nothing to report (half a character, say)."""
         if not text and not tokens and sequence.finish is None:
             return b""
         if self._fields.logprobs is None and not self._scores_only and sequence.finish is None:
@@ -292,7 +293,7 @@ class CompletionFormatter(FramedFormatter):
         assert finish is not None
         text, tokens = "".join(sequence.texts), sequence.tokens
         if self._fields.echo:
-            # With logprobs the prompt is what its tokens say, special ones included, so that the offsets are true.
+            # With logprobs the prompt is its tokens' text, special tokens included, so that the offsets are right.
             prompt = "".join(token.text for token in finish.prefill) if finish.prefill else finish.prompt
             text, tokens = prompt + text, [*finish.prefill, *tokens]
         return CompletionChoice(index, text, self._logprobs(tokens), self._finish_reasons[finish.reason])
@@ -321,12 +322,12 @@ class CompletionFormatter(FramedFormatter):
 
 
 def _top(token: Token) -> dict[str, float] | None:
-    """The likely tokens in this one's place, and itself; None at the beginning, where nothing was likely."""
+    """Log-probabilities by text of the alternatives and the token itself; None for the first token of a prompt."""
     if token.logprob is None:
         return None
     top: dict[str, float] = {}
     for alternative in token.top:
-        # Two tokens may have one text: the likelier, which comes first, stays.
+        # Two tokens may have the same text: the likelier one, which comes first, stays.
         top.setdefault(alternative.text, alternative.logprob)
     top.setdefault(token.text, token.logprob)
     return top

@@ -1,7 +1,7 @@
-"""`{"error": {...}}`: what went wrong, as OpenAI's clients read it, so that each raises its own exception class.
+"""`{"error": {...}}`: errors in OpenAI's shape, so that its clients raise the exception class of each kind.
 
 Runs in the front end and in the worker. Source: OpenAI's API reference (error codes). Under option.tgi_compat the
-bodies and codes are TGI's; in a stream of chat chunks TGI's error event has a shape of its own.
+bodies and codes are TGI's; in a stream of chunks TGI's error event has a shape of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .typed_errors import typed_error
 
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
-#: Kinds of error that are the client's, with HTTP status and code.
+#: Errors in the client's request, with HTTP status and code.
 _CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
     ContextLengthError: (400, "context_length_exceeded"),
     MediaTypeError: (415, None),
@@ -43,7 +43,7 @@ _CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
     MethodError: (405, None),
     TooLargeError: (413, None),
 }
-#: What this project calls a prompt, and a model's name, where OpenAI's requests call them something else.
+#: How this project's messages name the prompt and the model, to be replaced by the fields of OpenAI's requests.
 _OUR_PROMPT: Final = "inputs"
 _OUR_MODEL: Final = "Parameter model_name"
 
@@ -58,13 +58,13 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """Any answer that is no success."""
+    """The body of any error response."""
 
     error: ErrorDetail
 
 
 class StreamFailureDetail(msgspec.Struct, frozen=True):
-    """What went wrong, as TGI says it in a stream of chunks."""
+    """What went wrong, in TGI's form for streams of chunks."""
 
     message: str
     http_status_code: int
@@ -90,7 +90,7 @@ def openai_error(error: ServingError, prompt_field: str = "messages") -> tuple[i
 
 
 def openai_answer(error: ServingError, prompt_field: str = "messages") -> Answer:
-    """An error before the first byte."""
+    """The response to an error before the first byte."""
     status, body = openai_error(error, prompt_field)
     return Answer(status, encode_json(body), {"content-type": JSON, **retry_header(error)})
 
@@ -104,7 +104,7 @@ def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | StreamFailu
 
 
 def in_its_terms(error: ServingError, prompt_field: str) -> ServingError:
-    """The error about fields that the request has; `prompt_field` is what it calls its prompt."""
+    """The error with the request's own field names; `prompt_field` is what it calls its prompt."""
     if isinstance(error, ModelNotNamedError):
         return ModelNotNamedError(error.message.replace(_OUR_MODEL, "model", 1))
     if isinstance(error, ContextLengthError) or not isinstance(error, PayloadError | ParameterError):
@@ -125,7 +125,7 @@ def _message(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
 
 
 def _too_long(error: ContextLengthError, prompt_field: str) -> str:
-    """OpenAI's sentence, which clients look into."""
+    """OpenAI's sentence, which clients parse."""
     new = error.max_new_tokens
     total = error.prompt_tokens + (1 if new is None else new)
     asked = (

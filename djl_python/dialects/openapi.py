@@ -22,7 +22,7 @@ TEXT: Final = "text/plain"
 Row = tuple[Route, Dialect | None]
 
 _VARIABLE: Final = re.compile(r"\{(\w+)\}")
-#: What a `*` route is documented for; HEAD and OPTIONS go without saying.
+#: Methods under which a `*` route is documented; HEAD and OPTIONS are left out.
 _EVERY_METHOD: Final = ("GET", "POST", "PUT")
 _INFO: Final = {
     "title": "djl-serving",
@@ -35,7 +35,7 @@ _WHAT: Final = {"model": "A model's name.", "version": "A model's version."}
 def openapi(rows: Iterable[Row]) -> bytes:
     """The document, as JSON. Routes without a dialect are the server's own pages.
 
-    Where several rows have one method and path, it takes and answers what any of them does.
+    Rows with the same method and path become one operation, which takes and answers what any of them does.
     """
     document = _Document(_merged(rows))
     return encode_json(
@@ -52,7 +52,7 @@ def openapi(rows: Iterable[Row]) -> bytes:
 class _Document:
     """The rows, and the schema of every type they name.
 
-    All types are asked of msgspec at once: only so do types of one name in different modules get different names.
+    msgspec gets all types in one call: only then do types of the same name in different modules get different names.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -85,7 +85,7 @@ class _Document:
         if names := _VARIABLE.findall(route.path):
             operation["parameters"] = [_path_parameter(name) for name in names]
         if route.request is not None:
-            needed = route.kind is not Kind.PAGE  # a page's body only adds to its path
+            needed = route.kind is not Kind.PAGE  # a page's body is optional: its path is enough
             operation["requestBody"] = {"required": needed, **self._content({JSON: route.request})}
         return operation
 
@@ -95,10 +95,10 @@ class _Document:
         return {"content": {content_type: self._media(content_type, shape) for content_type, shape in bodies.items()}}
 
     def _media(self, content_type: str, shape: Any) -> dict[str, Any]:
-        """A body of a content type. For a stream of events, OpenAPI's `schema` is that of each event."""
+        """The media type object of a body. For a stream of events, OpenAPI's `schema` is that of each event."""
         schema = _any_of([self._schemas[id(one)] for one in _alternatives(shape) if not isinstance(one, str)])
         if content_type == JSONLINES:
-            return {"schema": {"type": "string"}, "x-itemSchema": schema}  # OpenAPI 3.2 has a word for it
+            return {"schema": {"type": "string"}, "x-itemSchema": schema}  # OpenAPI 3.2 has `itemSchema`
         if not content_type.startswith(SSE):
             return {"schema": schema}
         data = [{"const": one} for one in _alternatives(shape) if isinstance(one, str)]
@@ -107,7 +107,7 @@ class _Document:
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """One row for each method and path; what it is called, the first says."""
+    """One row for each method and path; its summary and dialect are the first row's."""
     found: dict[tuple[str, str], Row] = {}
     for route, dialect in rows:
         key = (route.method, route.path)
@@ -124,7 +124,7 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def _either(one: Any, other: Any) -> Any:
-    """What is described by one of two shapes, either of which may be absent."""
+    """The alternatives of two shapes together; either may be None."""
     if one is None or other is None:
         return other if one is None else one
     further = tuple(shape for shape in _alternatives(other) if shape not in _alternatives(one))
@@ -147,7 +147,7 @@ def _types(route: Route, dialect: Dialect | None) -> Iterator[Any]:
 
 
 def _responses(route: Route, dialect: Dialect | None) -> Mapping[int, Bodies]:
-    """By status; for one content type the route's own word counts before the dialect's."""
+    """Responses by status; for the same content type the route's own type overrides the dialect's."""
     responses: dict[int, Bodies] = {} if route.responses else {200: {}}
     for status, bodies in (*(dialect.errors.items() if dialect is not None else ()), *route.responses.items()):
         responses[status] = {**responses.get(status, {}), **bodies}

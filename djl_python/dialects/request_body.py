@@ -1,4 +1,4 @@
-"""A request's body as a JSON object, and the header that names what had no effect: the same in every API.
+"""A request's body as a JSON object, and the header that names ignored parameters: the same in every API.
 
 Runs in the worker, and in the front end where the body names the model.
 """
@@ -27,7 +27,7 @@ def json_object(inputs: Input) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
-        MediaTypeError: the content type is there and is not JSON.
+        MediaTypeError: there is a content type, and it is not JSON.
         PayloadError: not JSON, or not an object.
     """
     content_type = media_type(inputs.get_property("content-type") or JSON)
@@ -37,7 +37,7 @@ def json_object(inputs: Input) -> dict[str, Any]:
 
 
 def object_of(body: bytes) -> dict[str, Any]:
-    """Bytes as a JSON object, whatever type they were sent as.
+    """Bytes as a JSON object, whatever their content type.
 
     Raises:
         PayloadError: not JSON, or not an object.
@@ -48,7 +48,7 @@ def object_of(body: bytes) -> dict[str, Any]:
 
 
 def with_json(inputs: Input, data: bytes, behind: bytes = b"") -> Input:
-    """The same call with another body: JSON, and what lies behind it."""
+    """The same call with another body: JSON, followed by the bytes `behind`."""
     made = copy.copy(inputs)
     made.body = data + behind
     made.content = PairList()
@@ -64,7 +64,7 @@ def _checked(body: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A JSON value in an error message, not at any length."""
+    """A JSON value for an error message, cut to `_SHOWN_CHARS`."""
     try:
         text = msgspec.json.encode(value).decode()
     except RecursionError:
@@ -73,9 +73,9 @@ def shown(value: Any) -> str:
 
 
 def ignored_header(names: Iterable[str]) -> dict[str, str]:
-    """The response header that names what has no effect; none without names.
+    """The response header that names what has no effect; {} without names.
 
-    Whatever a client calls a parameter, it can't break the header.
+    The names are the client's, so they are escaped: none can break the header.
     """
     value = ",".join(name if name.isascii() and name.isprintable() else ascii(name) for name in names)
     if not value:

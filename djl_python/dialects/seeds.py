@@ -1,4 +1,4 @@
-"""Seeds: which ones clients may send, what the engine gets for them, and those that are drawn. Runs in the worker."""
+"""Seeds: which ones clients may send, what the engine gets for them, and drawing new ones. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def is_seed(value: int) -> bool:
 
 
 def engine_seed(given: int | None) -> int:
-    """The bits of a client's seed, 0 .. 2**64-1; one that is drawn where it sent none."""
+    """A client's seed as an unsigned 64-bit integer, 0 .. 2**64-1; a new one if it sent none."""
     return drawn_seed() if given is None else given & MAX_SEED
 
 
 def drawn_seed() -> int:
-    """A new one."""
+    """Draw a new seed of `DRAWN_SEED_BITS` bits."""
     return random.getrandbits(DRAWN_SEED_BITS)

@@ -1,10 +1,10 @@
 """Text Generation Inference's API: /, /generate, /generate_stream, /tokenize, /chat_tokenize, /info, /health.
 
 Routes, pages and errors run in the front end, parsing and queries in the worker. Source: TGI 2.3.2's OpenAPI document,
-and its router where that is silent. What each of its clients relies on: a prompt without `parameters` samples, `POST /`
-without `stream` answers with a list, and every refusal is `{"error", "error_type"}`.
+and its router where that is silent. Its clients rely on this: a prompt without `parameters` samples, `POST /` without
+`stream` answers with a list, and every refusal is `{"error", "error_type"}`.
 
-A model with option.tgi_dialect=mindie has another speaker at /generate_stream.
+For a model with option.tgi_dialect=mindie, MindIE's dialect answers /generate_stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .typed_errors import ErrorResponse, documented_errors, typed_answer, typed_
 COMPAT, GENERATE, STREAM = "compat_generate", "generate", "generate_stream"
 TOKENIZE, CHAT_TOKENIZE, INFO, HEALTH = "tokenize", "chat_tokenize", "info", "health"
 
-#: One token of a stream, or what ends it early.
+#: One token of a stream, or the error that ends it early.
 _EVENT: Final = (StreamResponse, ErrorResponse)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
@@ -104,7 +104,7 @@ class TgiDialect(Dialect):
         request, ignored = _read(inputs, model, CompatGenerateRequest if inputs.operation == COMPAT else GenerateBody)
         if isinstance(request, CompatGenerateRequest):
             stream = bool(request.stream)
-        # As the router: whoever sends no parameters at all gets those of a request that samples.
+        # As in TGI's router: a request without `parameters` samples.
         parameters = GenerateParameters(do_sample=True) if request.parameters is None else request.parameters
         rules.check(parameters, model.option, stream=stream)
         if not request.inputs:
@@ -145,7 +145,7 @@ class TgiDialect(Dialect):
             chat = read_chat(json_object(inputs), model.config, must_fit=False).request
             assert isinstance(chat.prompt, Chat)
             text = model.render(chat.prompt)
-            tokens = _simple_tokens(model.tokenize(text, add_special_tokens=False))  # the template has written them
+            tokens = _simple_tokens(model.tokenize(text, add_special_tokens=False))  # the template has added them
             headers = {"content-type": JSON, **ignored_header(chat.ignored)}
             return Answer(200, encode_json(ChatTokenizeResponse(tokens, text)), headers)
         request, ignored = _read(inputs, model.config, GenerateBody)
@@ -165,7 +165,7 @@ class TgiDialect(Dialect):
         return typed_answer(UnavailableError("unhealthy"))
 
     def speaker(self, operation: str, model: ModelConfig) -> str:
-        """At /generate_stream, whoever option.tgi_dialect names."""
+        """At /generate_stream, the dialect that option.tgi_dialect names."""
         return model.option.tgi_dialect if operation == STREAM else self.name
 
     def error(
@@ -176,7 +176,7 @@ class TgiDialect(Dialect):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
-        """JSON, but an event where every answer is a stream of them."""
+        """A JSON body; at /generate_stream, which always streams, a server-sent event."""
         return typed_answer(error, as_event=operation == STREAM)
 
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
@@ -184,7 +184,7 @@ class TgiDialect(Dialect):
 
 
 def _read(inputs: Input, model: ModelConfig, into: type[GenerateBody]) -> tuple[GenerateBody, list[str]]:
-    """The body, and the names in it that mean nothing here."""
+    """The body, and the names of its unknown fields."""
     body = json_object(inputs)
     try:
         request = read_body(body, into, payload=("inputs",))
@@ -194,7 +194,8 @@ def _read(inputs: Input, model: ModelConfig, into: type[GenerateBody]) -> tuple[
 
 
 def _without_effect(parameters: GenerateParameters, model: ModelConfig, *, details: bool, stream: bool) -> list[str]:
-    """What is accepted and does nothing; what never does anything is refused where the model says so."""
+    """Names that are accepted without effect; those that never have one are refused under
+    option.unknown_parameters=error."""
     if parameters.watermark and model.option.unknown_parameters == "error":
         field = "parameters.watermark"
         raise ParameterError(f"{field}: not supported (option.unknown_parameters=error)", field)

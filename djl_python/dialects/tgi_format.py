@@ -31,12 +31,12 @@ from .typed_stream import TypedStreamFormatter
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a request asked of its answer.
+    """What a request asks for in its answer.
 
     Attributes:
-        full_text: what goes before a generated text: the prompt as the client sent it, or nothing.
+        full_text: a prefix for each generated text: the prompt as the client sent it, or nothing.
         alternatives: whether top_tokens were asked for.
-        headers: of the answer, whichever way it is framed.
+        headers: response headers, streamed or not.
     """
 
     details: bool = False
@@ -54,7 +54,7 @@ class _Sequence:
 
 
 class WholeFormatter(Formatter):
-    """One JSON object, or (`wrap`) a list of it. `headers` are complete once `end` has been called."""
+    """One JSON object, or with `wrap` a list of one. `headers` are complete once `end` has been called."""
 
     stream = False
 
@@ -154,7 +154,7 @@ def _prefill(finish: Finish) -> list[PrefillToken]:
 
 
 def _measures(best: Finish, finishes: list[Finish]) -> dict[str, str]:
-    """The router's headers about time and length: of the best sequence, and of all of them together for the total."""
+    """The router's headers about times and lengths, of the best sequence; the total time is the slowest sequence's."""
     timings = best.timings
     total_s = max(each.timings.validation_s + each.timings.queue_s + each.timings.inference_s for each in finishes)
     return {

@@ -1,4 +1,4 @@
-"""TGI's generation parameters: the router's rules, in its own words, and what the engine makes of them.
+"""TGI's generation parameters: the router's rules and messages, and their translation for the engine.
 
 Runs in the worker. Source: TGI 2.3.2's OpenAPI document and its router's validation. top_p and typical_p of exactly
 1.0 switch the rule off and are accepted.
@@ -21,7 +21,7 @@ from .word_lists import excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 100
 
-#: What the router says of a number that is out of its type's range.
+#: The router's messages for numbers that are out of their type's range.
 _REFUSALS: Final = {
     "frequency_penalty": "`frequency_penalty` must be >= -2.0 and <= 2.0",
     "max_new_tokens": "`max_new_tokens` must be strictly positive",
@@ -32,12 +32,12 @@ _REFUSALS: Final = {
     "typical_p": "`typical_p` must be > 0.0 and < 1.0",
 }
 _WHOLE: Final = ("max_new_tokens", "top_k")
-#: Sampling parameters that switch sampling on, with the value that does nothing.
+#: Parameters that switch sampling on, with the neutral value that does not.
 _DRAW_ONLY: Final = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "typical_p": 1.0}
 
 
 def in_routers_words(error: ParameterError, parameters: Any) -> ParameterError:
-    """An error of a type's bounds as the router says it; others as they are."""
+    """An error about a type's bounds in the router's words; other errors unchanged."""
     name = (error.field or "").removeprefix("parameters.")
     value = parameters.get(name) if isinstance(parameters, Mapping) else None
     numbers = int if name in _WHOLE else (int, float)
@@ -47,10 +47,10 @@ def in_routers_words(error: ParameterError, parameters: Any) -> ParameterError:
 
 
 def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> None:
-    """The rules that types don't tell.
+    """Check the rules that the types do not cover.
 
     Raises:
-        ParameterError: one is broken; the first in the router's order.
+        ParameterError: a rule is broken; the first in the router's order is reported.
     """
     best_of = 1 if parameters.best_of is None else parameters.best_of
     if stream and best_of > 1:
@@ -89,7 +89,7 @@ def _check_best_of(parameters: GenerateParameters, best_of: int, option: Options
 
 
 def check_truncate(truncate: int | None, option: Options) -> None:
-    """The longest prompt is only known here where an option says it; the prompt itself is checked in any case.
+    """Check `truncate`. Its upper limit is only known here if an option sets it; the prompt is checked later anyway.
 
     Raises:
         ParameterError: it is out of range.
@@ -102,7 +102,8 @@ def check_truncate(truncate: int | None, option: Options) -> None:
 
 
 def longest_prompt(option: Options, max_model_len: int | None = None) -> int | None:
-    """How many tokens a prompt may have: as the options say, else one less than the context; None: not known."""
+    """The most tokens of a prompt: option.max_input_tokens or one less than the context, whichever is less; None if
+    neither is known."""
     context = option.max_model_len if max_model_len is None else max_model_len
     limits = [option.max_input_tokens, None if context is None else context - 1]
     return min((limit for limit in limits if limit is not None), default=None)
@@ -113,7 +114,7 @@ def _refusal(name: str, message: str) -> ParameterError:
 
 
 def without_effect(parameters: GenerateParameters, *, details: bool, stream: bool) -> list[str]:
-    """Names of what is accepted and does nothing in this request."""
+    """Names of the parameters that are accepted and have no effect in this request."""
     names = []
     if parameters.watermark:
         names.append("watermark")
@@ -125,7 +126,7 @@ def without_effect(parameters: GenerateParameters, *, details: bool, stream: boo
 
 
 def samples(parameters: GenerateParameters) -> bool:
-    """Whether to draw."""
+    """Whether to sample; if not, decoding is greedy."""
     return (
         bool(parameters.do_sample)
         or (parameters.best_of or 1) > 1
@@ -134,10 +135,10 @@ def samples(parameters: GenerateParameters) -> bool:
 
 
 def sampling_params(parameters: GenerateParameters) -> SamplingParams:
-    """The engine's view.
+    """The engine's sampling parameters.
 
     Raises:
-        ParameterError: the grammar is none.
+        ParameterError: the grammar is invalid.
     """
     draws = samples(parameters)
     given = {
@@ -157,17 +158,17 @@ def sampling_params(parameters: GenerateParameters) -> SamplingParams:
 
 
 def branching(parameters: GenerateParameters) -> Branching:
-    """All of best_of are answered with: the best in the open, the others in details."""
+    """All `best_of` sequences are returned: the best as the answer, the others in its details."""
     count = parameters.best_of or 1
     return Branching(n=count, best_of=count)
 
 
 def _grammar(parameters: GenerateParameters) -> Grammar | None:
-    """`grammar` has the forms of a chat's response_format."""
+    """The engine's grammar; the parameter has the forms of a chat's response_format."""
     try:
         grammar = grammar_of(GenerationFields(response_format=parameters.grammar))
     except ParameterError as error:
         cause = error.message.removeprefix(f"{error.field}: ")
         raise _refusal("grammar", f"grammar is not valid: {cause}") from error
-    # The engine's words for a broken one are the router's.
+    # Without a field, the engine's message about an invalid grammar is passed on as it is: it is the router's.
     return None if grammar is None else msgspec.structs.replace(grammar, field="")

@@ -1,4 +1,4 @@
-"""What TGI's requests and answers look like: the types that are read, written, and shown in /openapi.json.
+"""The types of TGI's requests and answers, as they are read, written, and shown in /openapi.json.
 
 Source: TGI 2.3.2's OpenAPI document; `json_object` and `json_schema` grammars as its later clients send them. Ranges
 that are the same for every model are in the types; those that depend on its options are in `tgi_parameters`.
@@ -20,8 +20,8 @@ Grammar = JsonFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat
 
 
 class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate. Sampling is on with do_sample, or with a temperature, top_k, top_p or typical_p that does
-    something; a request without any `parameters` samples too."""
+    """Generation parameters. do_sample switches sampling on, and so does a temperature, top_k, top_p or typical_p that
+    is not neutral; a request without any `parameters` samples too."""
 
     adapter_id: Annotated[str | None, Meta(description="LoRA adapter; refused, there are none.")] = None
     best_of: Annotated[int | None, Meta(description="Sequences to draw; the likeliest is answered with.")] = None
@@ -61,7 +61,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt and how to go on with it."""
+    """A prompt and its generation parameters."""
 
     inputs: Annotated[str, Meta(description="The prompt, not empty.")]
     parameters: GenerateParameters | None = None
@@ -94,7 +94,7 @@ class PrefillToken(msgspec.Struct, frozen=True):
 
 
 class BestOfSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the sequences that were drawn and are not the best."""
+    """One of the drawn sequences other than the best."""
 
     generated_text: str
     finish_reason: FinishReason
@@ -106,7 +106,7 @@ class BestOfSequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """How a text came about."""
+    """Details of a generation."""
 
     finish_reason: FinishReason
     generated_tokens: int
@@ -134,7 +134,7 @@ class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream; `generated_text`, and `details` where they were asked for, come with the last."""
+    """One event of a stream; the last also has `generated_text`, and `details` if the client asked for them."""
 
     index: int
     token: Token
@@ -153,7 +153,7 @@ class SimpleToken(msgspec.Struct, frozen=True):
 
 
 class ChatTokenizeResponse(msgspec.Struct, frozen=True):
-    """The tokens of a chat, and the text that the model's template makes of it."""
+    """The tokens of a chat, and the text that the model's chat template renders."""
 
     tokenize_response: list[SimpleToken]
     templated_text: str

@@ -44,7 +44,7 @@ _READINESS: Final[dict[int, dict[str, Any]]] = {200: {}, 503: {}}
 
 
 def _of_a_model(method: str, suffix: str, *row: Any, **doc: Any) -> Iterator[Route]:
-    """The rows of a request to a model, with and without a version."""
+    """The routes of one operation on a model, with and without a version."""
     for version in ("", "/versions/{version}"):
         yield Route(method, f"{_MODEL}{version}{suffix}", *row, **doc)
 
@@ -129,11 +129,11 @@ class TritonDialect(Dialect):
         return parse_generate(inputs, model, stream=inputs.operation == "generate_stream")
 
     def payload(self, inputs: Input) -> Any:
-        """The JSON, whatever the content-type says, without the binary data that may follow it."""
+        """The JSON of the body, whatever the content-type says, without the binary data that may follow it."""
         return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0])
 
     def with_payload(self, inputs: Input, payload: Any) -> Input:
-        """With the binary data that followed the JSON, if any."""
+        """The same call with other JSON; the binary data after the JSON, if any, is kept."""
         _, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
         data = encode_json(payload)
         made = with_json(inputs, data, binary)
@@ -157,7 +157,7 @@ class TritonDialect(Dialect):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
-        """`{"error"}`, with what failed in generation as 500."""
+        """`{"error"}`; failed generations and handlers have status 500."""
         status = _INTERNAL if isinstance(error, GenerationError | HandlerError) else error.status
         return Answer(status, encode_json(TritonError(_message(error))), {"content-type": JSON, **retry_header(error)})
 
@@ -167,7 +167,7 @@ class TritonDialect(Dialect):
 
 
 def _message(error: ServingError) -> str:
-    """In Triton's names."""
+    """The error's message, with Triton's field name."""
     if isinstance(error, ContextLengthError):
         return TEXT_INPUT + error.message.removeprefix(error.field or "")
     return error.message

@@ -1,6 +1,6 @@
 """Triton's generate extension: its body as a request, and its answers.
 
-Runs in the worker. `generate` gives one JSON object whatever happens, `generate_stream` an event for each piece of
+Runs in the worker. `generate` always answers with one JSON object, `generate_stream` with an event for each piece of
 text. The prompt is not repeated unless `exclude_input_in_output` is false.
 """
 
@@ -34,27 +34,27 @@ EVENTS: Final = "text/event-stream; charset=utf-8"
 
 _FIELDS: Final = frozenset(TritonRequest.__struct_fields__)
 _KNOWN: Final = frozenset(TritonParameters.__struct_fields__)
-#: Second names, those of another backend.
+#: Alias -> parameter. The aliases are another backend's names.
 _ALIASES: Final = {
     "max_new_tokens": "max_tokens",
     "min_length": "min_tokens",
     "random_seed": "seed",
     "stop_words": "stop",
 }
-#: Rules that only a draw obeys, with the values that ask for none.
+#: Parameters of the draw, with the values that do not ask for sampling.
 _DRAW_ONLY: Final[dict[str, tuple[float, ...]]] = {
     "temperature": (0,),
     "top_k": (-1, 0, 1),
     "top_p": (1,),
     "min_p": (0,),
 }
-#: What goes to the engine and to the detokenizer under its own name.
+#: Parameters that the engine and the detokenizer have under the same name.
 _SAMPLING: Final = ("ignore_eos", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _TEXT: Final = ("skip_special_tokens", "include_stop_str_in_output")
 
 
 def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed:
-    """A body of `generate` or `generate_stream`.
+    """Read a body of `generate` or `generate_stream`.
 
     Raises:
         PayloadError, ParameterError: with the field's path.
@@ -101,10 +101,10 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 
 def scalars(parameters: Any) -> dict[str, Any]:
-    """A `parameters` object less what is null.
+    """A `parameters` object without its nulls.
 
     Raises:
-        PayloadError: it is no object, or a value is neither string, number nor boolean.
+        PayloadError: it is not an object, or a value is neither string, number nor boolean.
     """
     if parameters is None:
         return {}
@@ -120,13 +120,14 @@ def scalars(parameters: Any) -> dict[str, Any]:
 def read_parameters(
     given: Mapping[str, Any], beside: Mapping[str, Any], model: ModelConfig
 ) -> tuple[TritonParameters, list[str]]:
-    """TritonParameters, and the names of those that have no effect: nobody knows them, or another name has won.
+    """The parameters, and the names that have no effect: unknown ones, and those overridden under another name.
 
     Args:
-        given: as parameters. They win over what comes `beside` them, under whichever of its names.
+        given: the values of `parameters`.
+        beside: values from elsewhere in the request; `given` overrides them, under either of a parameter's names.
 
     Raises:
-        ParameterError: a wrong type, out of range, or unknown where option.unknown_parameters=error.
+        ParameterError: one has a wrong type, is out of range, or is unknown under option.unknown_parameters=error.
     """
     decided = {_ALIASES.get(name, name) for name in given}
     lost = [name for name, value in beside.items() if value is not None and _ALIASES.get(name, name) in decided]
@@ -139,10 +140,10 @@ def read_parameters(
 
 
 def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str]) -> GenerateRequest:
-    """A request in this project's terms; `ignored` are names that have no effect, to which more may come.
+    """The request as a GenerateRequest. `ignored` are the names known to have no effect, to which more may be added.
 
     Raises:
-        ParameterError: two parameters contradict each other, a seed has too many bits, or texts are too many.
+        ParameterError: parameters contradict each other, a seed has too many bits, or a list of words is too long.
     """
     max_tokens = _either(parameters, "max_new_tokens") or DEFAULT_MAX_TOKENS
     min_tokens = _either(parameters, "min_length") or 0
@@ -178,7 +179,7 @@ def version_of(model: ModelConfig) -> str:
 
 
 def _either(parameters: TritonParameters, alias: str) -> Any:
-    """The value of a parameter that has two names."""
+    """The value of a parameter that has an alias, given under either name."""
     name = _ALIASES[alias]
     value, other = getattr(parameters, name), getattr(parameters, alias)
     if value is not None and other is not None and value != other:
@@ -187,21 +188,21 @@ def _either(parameters: TritonParameters, alias: str) -> Any:
 
 
 def _draws(parameters: TritonParameters) -> bool:
-    """Whether to draw tokens: as `do_sample` says, else if any parameter asks for it. Temperature 0 never does."""
+    """Whether to sample: as `do_sample` says, else if any parameter asks for it; never at temperature 0."""
     if parameters.temperature == 0 or parameters.do_sample is not None:
         return bool(parameters.do_sample) and parameters.temperature != 0
     return any(getattr(parameters, name) not in (None, *neutral) for name, neutral in _DRAW_ONLY.items())
 
 
 def _without_effect(parameters: TritonParameters) -> list[str]:
-    """What a greedy request does not look at."""
+    """The given parameters that have no effect in greedy decoding."""
     names = [name for name, neutral in _DRAW_ONLY.items() if getattr(parameters, name) not in (None, *neutral)]
     names += [name for name in ("seed", "random_seed") if getattr(parameters, name) is not None]
     return [*names, "do_sample"] if parameters.do_sample else names
 
 
 def _words(name: str, words: str | list[str] | None) -> tuple[str, ...]:
-    """An empty string asks for nothing, as in TensorRT-LLM's examples."""
+    """The given words without empty strings, which ask for nothing, as in TensorRT-LLM's examples."""
     found = tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
     if wrong := excess(found):
         raise ParameterError(f"{name}: {wrong}", name)
@@ -212,9 +213,9 @@ class GenerateFormatter(Formatter):
     """Triton's answers.
 
     Args:
-        prompt: what the text begins with.
+        prompt: a prefix for the text: the prompt, or nothing.
         events: whether the answer is server-sent events; else one JSON object.
-        pieces: whether text leaves as it comes.
+        pieces: whether text is sent as it is generated.
     """
 
     shows_logprobs = False

@@ -28,7 +28,7 @@ _BINARY_OUTPUT: Final = "binary_data_output"
 
 
 def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
-    """A body of `infer`.
+    """Read a body of `infer`.
 
     Raises:
         PayloadError, ParameterError: with the field's path.
@@ -71,7 +71,7 @@ def _texts(tensor: Tensor | None) -> Tensor:
 
 
 def _value(tensor: Tensor, index: int, prompts: int) -> Any:
-    """The parameter that a tensor holds for a prompt."""
+    """The value that a parameter's tensor has for one prompt."""
     if len(tensor.values) not in (1, prompts):
         expected = "1 element" if prompts == 1 else f"1 element, or {prompts}, one for each prompt"
         raise ParameterError(f"{tensor.name}: expected {expected}, got {len(tensor.values)}", tensor.name)
@@ -79,7 +79,7 @@ def _value(tensor: Tensor, index: int, prompts: int) -> Any:
 
 
 def _wants_binary(request: InferRequest, default: Any) -> bool:
-    """Whether text_output shall be binary: what the output says, else the request."""
+    """Whether text_output is to be binary: as the output's parameters say, else as the request's do."""
     if not isinstance(default, bool):
         field = f"parameters.{_BINARY_OUTPUT}"
         raise PayloadError(f"{field}: expected true or false", field)
@@ -99,7 +99,7 @@ class InferFormatter(Formatter):
     """One answer with the texts of every prompt, in the shape of `text_input`.
 
     Args:
-        prefixes: for each prompt, what its text begins with.
+        prefixes: for each prompt, a prefix for its text: the prompt, or nothing.
     """
 
     stream = False

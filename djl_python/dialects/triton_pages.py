@@ -47,7 +47,7 @@ _EXTENSIONS: Final = (
 )
 _BACKEND: Final = "djl_python"
 _UNAVAILABLE: Final = 503
-#: A parameter's type -> what a tensor of it is in a model's configuration.
+#: A parameter's type -> the data type of its tensor in a model's configuration.
 _DATA_TYPES: Final[dict[type, str]] = {
     inspect.BoolType: "TYPE_BOOL",
     inspect.IntType: "TYPE_INT64",
@@ -95,7 +95,7 @@ def _config(server: ServerView, values: Mapping[str, str], body: bytes) -> Answe
             name=model.config.name,
             platform=_BACKEND,
             backend=_BACKEND,
-            max_batch_size=0,  # in Triton's sense: shapes have no dimension of their own for the batch
+            max_batch_size=0,  # in Triton's sense: shapes have no batch dimension
             input=[TensorConfig(name=TEXT_INPUT, data_type="TYPE_STRING", dims=[-1]), *_parameter_tensors()],
             output=[TensorConfig(name=TEXT_OUTPUT, data_type="TYPE_STRING", dims=[-1])],
             instance_group=[InstanceGroup(name=model.config.name, kind="KIND_AUTO", count=model.workers)],
@@ -134,7 +134,7 @@ async def _unload(server: ServerView, values: Mapping[str, str], body: bytes) ->
     return _empty(200)
 
 
-#: operation -> what answers it.
+#: Operation -> the function that answers it.
 PAGES: Final[Mapping[str, Page]] = {
     "server": _server,
     "live": _live,
@@ -189,7 +189,7 @@ def _parameter_tensors() -> list[TensorConfig]:
 
 
 def _kind(kind: inspect.Type) -> type | None:
-    """The first of a type's alternatives that a tensor can have."""
+    """The first of a type's alternatives that a tensor can hold; None: none of them."""
     if isinstance(kind, inspect.Metadata):
         return _kind(kind.type)
     if isinstance(kind, inspect.UnionType):

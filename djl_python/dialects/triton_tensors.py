@@ -1,7 +1,7 @@
 """KServe v2 tensors: values as JSON, or as bytes after the JSON (Triton's binary tensor data extension).
 
-Runs in the worker. Binary values are little-endian and row by row; an element of BYTES is its length in four bytes,
-then itself.
+Runs in the worker. Binary values are little-endian, in row-major order; a BYTES element is its length in four bytes,
+followed by its content.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Tensor:
-    """Values, row by row. Those of BYTES are text."""
+    """A tensor. Its values are in row-major order; those of BYTES are decoded to str."""
 
     name: str
     datatype: str
@@ -51,7 +51,7 @@ def split_body(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
     """(JSON, binary data) of a body.
 
     Raises:
-        PayloadError: the header's value is no length within the body.
+        PayloadError: the header's value is not a length within the body.
     """
     if json_length is None:
         return body, b""
@@ -61,7 +61,7 @@ def split_body(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
 
 
 def read_tensors(inputs: Sequence[InputTensor], binary: bytes) -> dict[str, Tensor]:
-    """The tensors of a request, by name. Binary data belongs to those that say so, in their order.
+    """The tensors of a request, by name. Those with a `binary_data_size` take the binary data, in their order.
 
     Raises:
         PayloadError: with the path of the tensor, and what was expected.

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 DEFAULT_MAX_TOKENS: Final = 30
-#: What a model without a version is called.
+#: The version that a model without one is shown with.
 DEFAULT_VERSION: Final = "1"
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
@@ -27,7 +27,7 @@ _Stop = Annotated[str | list[str], Meta(description="Generation ends before this
 
 
 class TritonParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """How to generate. Names are those of Triton's vLLM and TensorRT-LLM backends; some have two."""
+    """Generation parameters, under the names of Triton's vLLM and TensorRT-LLM backends; some have two names."""
 
     max_tokens: _MaxTokens | None = None
     max_new_tokens: _MaxTokens | None = None
@@ -64,7 +64,7 @@ class TritonParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt and how to go on. Further properties are parameters too; `parameters` wins where both have one."""
+    """A prompt and its generation parameters. Further properties are parameters too; `parameters` overrides them."""
 
     text_input: _Text
     id: Annotated[str, Meta(description="Comes back in the answer.")] | None = None
@@ -145,7 +145,7 @@ class InferResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):
-    """What serves."""
+    """The server and the protocol extensions it has."""
 
     name: str
     version: str
@@ -201,21 +201,21 @@ class ModelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """How many, and how long together."""
+    """A number of requests, and their total time."""
 
     count: int
     ns: int
 
 
 class InferenceStatistics(msgspec.Struct, frozen=True):
-    """By outcome."""
+    """Requests by outcome."""
 
     success: Duration
     fail: Duration
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one version of a model has answered, in every dialect. `last_inference` is in milliseconds of Unix time."""
+    """Statistics of one version of a model, over all dialects. `last_inference` is in milliseconds of Unix time."""
 
     name: str
     version: str
@@ -226,13 +226,13 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """Of the models that were asked for."""
+    """Statistics of the requested models."""
 
     model_stats: list[ModelStatistics]
 
 
 class IndexRequest(msgspec.Struct, frozen=True):
-    """`ready`: only what can answer now."""
+    """`ready`: list only the models that can answer now."""
 
     ready: bool = False
 
@@ -247,12 +247,12 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """Triton's `config` and `file:` parameters are refused: a model's files are where it was found."""
+    """Triton's `config` and `file:` parameters are refused: a model is loaded with the files it was found with."""
 
     parameters: dict[str, Scalar] | None = None
 
 
 class UnloadRequest(msgspec.Struct, frozen=True):
-    """`unload_dependents` has nothing to do here."""
+    """`unload_dependents` has no effect."""
 
     parameters: dict[str, Scalar] | None = None

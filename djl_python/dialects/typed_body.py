@@ -1,7 +1,7 @@
 """A whole JSON body of nested types: read, or refused with the path of the field, what was expected and what was found.
 
-Runs in the worker. What msgspec refuses is explained from the types themselves, at any depth, so that a bound is
-written once: in the type. Where a type's own words would confuse, `Meta(extra={"expected": ...})` has better ones.
+Runs in the worker. msgspec's errors are explained from the types themselves, at any depth, so that a bound is written
+once: in the type. Where a type's generated description would confuse, `Meta(extra={"expected": ...})` replaces it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _SIMPLE: Final[dict[type, str]] = {
 
 
 def read_body(body: dict[str, Any], into: type[T], payload: Collection[str] = ()) -> T:
-    """The body as `into`, a struct.
+    """The body as an `into`, a struct.
 
     Args:
         payload: top-level fields that are the payload itself rather than parameters.
 
     Raises:
-        PayloadError, ParameterError: something has a wrong type or is out of range.
+        PayloadError: a field of the payload is missing, has a wrong type or is out of range.
+        ParameterError: another field is.
     """
     try:
         return msgspec.convert(body, into, str_keys=True)
@@ -48,7 +49,7 @@ def read_body(body: dict[str, Any], into: type[T], payload: Collection[str] = ()
 
 
 def unknown_fields(body: dict[str, Any], into: type, model: ModelConfig) -> list[str]:
-    """What `read_body` passed over: the fields, at any depth, that `into` does not have; null ones don't count.
+    """The paths of the fields, at any depth, that `into` does not have and `read_body` ignored; nulls don't count.
 
     Raises:
         ParameterError: there are some, and option.unknown_parameters=error.
@@ -68,7 +69,7 @@ def _type_info(into: type) -> inspect.Type:
 
 
 def _explain(body: Any, into: type, message: str) -> tuple[str, str]:
-    """(field, message) of what msgspec says."""
+    """(field, message) for a message of msgspec's."""
     found = _PATH.search(message)
     path, entry, _ = (found[2] if found else "").partition("[...]")
     value, expected, at = body, _type_info(into), ""
@@ -89,7 +90,7 @@ def _explain(body: Any, into: type, message: str) -> tuple[str, str]:
 
 
 def _alternatives(type_: inspect.Type) -> tuple[inspect.Type, ...]:
-    """What a type is a union of, without the wrappings."""
+    """The members of a union type, or the type itself, without `Metadata` wrappers."""
     if isinstance(type_, inspect.Metadata):
         return _alternatives(type_.type)
     if isinstance(type_, inspect.UnionType):
@@ -106,7 +107,7 @@ def _structs(type_: inspect.Type) -> list[inspect.StructType]:
 
 
 def _field(type_: inspect.Type, name: str, value: Any) -> inspect.Type:
-    """The type of a struct's field; of the field that tells structs apart, the values it may have."""
+    """The type of a struct's field; for the tag field of a union, a literal of the possible tags."""
     structs = _structs(type_)
     tags = [struct.tag for struct in structs if struct.tag_field == name]
     if tags:
@@ -115,7 +116,7 @@ def _field(type_: inspect.Type, name: str, value: Any) -> inspect.Type:
 
 
 def _struct_of(structs: list[inspect.StructType], value: dict[str, Any]) -> inspect.StructType:
-    """The one of a tagged union that a value is."""
+    """The struct of a tagged union that a value is an instance of."""
     if len(structs) == 1:
         return structs[0]
     return next(struct for struct in structs if struct.tag_field and value.get(struct.tag_field) == struct.tag)
@@ -175,11 +176,11 @@ def _either(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-# ------------------------------------------------------------------------------------------------ passed over
+# ------------------------------------------------------------------------------------------------ unknown fields
 
 
 class _Fields:
-    """The names of a struct's fields, and what is known of those that hold structs themselves."""
+    """The names of a struct's fields, and a `_Known` for each field that holds structs itself."""
 
     def __init__(self, struct: inspect.StructType) -> None:
         self.names = frozenset({field.encode_name for field in struct.fields} | {struct.tag_field})
@@ -188,7 +189,7 @@ class _Fields:
 
 
 class _Known:
-    """A struct or a union of them, or arrays of such: its fields, by the tag that tells the structs apart."""
+    """The fields of a struct, or of a union of structs by their tag; or of arrays of such."""
 
     def __init__(self, structs: list[inspect.StructType]) -> None:
         self._tag_field = structs[0].tag_field if len(structs) > 1 else None
@@ -196,13 +197,13 @@ class _Known:
 
     @classmethod
     def of(cls, type_: inspect.Type) -> _Known | None:
-        """None: no structs are in it."""
+        """The fields of a type; None if it has no structs."""
         items = [one.item_type for one in _alternatives(type_) if isinstance(one, inspect.ListType)]
         structs = [struct for one in (type_, *items) for struct in _structs(one)]
         return cls(structs) if structs else None
 
     def unknown(self, value: Any, at: str = "") -> Iterator[str]:
-        """The paths, without indices, of what the type does not have; the value is known to be of the type."""
+        """The paths, without indices, of the fields that the type does not have; `value` is a valid instance."""
         if isinstance(value, list):
             for item in value:
                 yield from self.unknown(item, at)

@@ -1,4 +1,4 @@
-"""`{"error", "error_type"}`: how TGI, and those who speak like it, say what went wrong.
+"""`{"error", "error_type"}`: the errors of TGI, and of the APIs that follow it.
 
 Runs in the front end and in the worker. Sources: TGI 2.3.2's OpenAPI document (`ErrorResponse`) and the messages and
 codes of its router.
@@ -33,7 +33,7 @@ from .base import Answer, Bodies, retry_header
 VALIDATION: Final = 422
 FAILED_DEPENDENCY: Final = 424
 TOO_MANY: Final = 429
-#: Refused by their own status, before anybody looked at what is to be generated.
+#: Errors that keep their own status, because the request is refused before its parameters are read.
 _OWN_STATUS: Final = (RouteError, MethodError, TooLargeError, ModelNotFoundError, ModelNotNamedError)
 
 
@@ -70,7 +70,7 @@ def typed_error(error: ServingError) -> tuple[int, ErrorResponse]:
 
 
 def typed_answer(error: ServingError, *, as_event: bool = False) -> Answer:
-    """An error before the first byte: JSON, or one server-sent event."""
+    """The response to an error before the first byte: JSON, or one server-sent event."""
     status, body = typed_error(error)
     headers = {"content-type": SSE if as_event else JSON, **retry_header(error)}
     return Answer(status, encode_sse(body) if as_event else encode_json(body), headers)
@@ -82,7 +82,7 @@ def typed_event(error: ServingError) -> bytes:
 
 
 def typed_stream_error(error: ServingError, headers: Mapping[str, str]) -> bytes:
-    """What ends a stream that began with these headers."""
+    """The bytes that end a stream which began with these headers."""
     if headers.get("content-type", "").startswith(SSE):
         return typed_event(error)
     return encode_json(typed_error(error)[1])

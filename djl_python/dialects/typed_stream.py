@@ -17,7 +17,7 @@ from .typed_errors import typed_event
 
 
 class TypedStreamFormatter(Formatter):
-    """An event for each token; what is in it, `_event` says.
+    """An event for each token, which subclasses make in `_event`.
 
     Args:
         headers: further response headers.
@@ -44,4 +44,4 @@ class TypedStreamFormatter(Formatter):
 
     @abc.abstractmethod
     def _event(self, token: Token, finish: Finish | None) -> Any:
-        """What is encoded for a token; `finish` comes with the last."""
+        """The event of a token, to be encoded; only the last token has `finish`."""

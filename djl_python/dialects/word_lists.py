@@ -1,7 +1,7 @@
-"""How much text a request may ask to be looked for in its answer: stop sequences, words that are banned.
+"""Limits on the texts that are searched for in an answer: stop sequences and banned words.
 
-Runs in the worker. Each is looked for with every token, and what looks is made before the first one, so that a list
-without a limit would cost the other requests their time.
+Runs in the worker. Every text is searched for at every token, and the matchers are built before the first token, so
+that lists without a limit would take time from other requests.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-#: Of one list, together.
+#: Limits of one list: characters of all its texts, and number of texts.
 MAX_CHARS: Final = 32_768
 MAX_WORDS: Final = 1_024
 
 
 def excess(words: Collection[str]) -> str:
-    """What was expected of such a list, and what came; "" where it is not too long."""
+    """What was expected and what came, if such a list is too long; "" if it is not."""
     if len(words) > MAX_WORDS:
         return f"expected at most {MAX_WORDS} texts, got {len(words)}"
     if (chars := sum(map(len, words))) > MAX_CHARS:

@@ -10,8 +10,8 @@ from .loop import serve
 
 def main() -> None:
     sock = begin_child("engine", __doc__)
-    # What is imported and loaded stays: looking for garbage in it, again and again as it grows, would take a quarter of
-    # the time to ready. The loop turns it on.
+    # Imported and loaded objects stay: collecting garbage again and again while they grow would take a quarter of the
+    # time until the engine is ready. `loop.serve` turns the collector on.
     gc.disable()
     serve(sock)
 

@@ -1,14 +1,15 @@
-"""Whether a runner computes what its model computes, which every runner is asked. Runs in the engine process, once.
+"""Checks that a native or paged runner gets the logits that its model gets. Runs in the engine process, once.
 
-What was read or replaced wrongly makes logits that have little to do with the model's own. Rounding makes them differ
-too: by little in a trained model, by much in one with random weights, which may amplify every error. So what is far
-from the model's own logits is asked whether it is as near as those are to what the model says in fp32.
+If part of a model was read or replaced wrongly, the logits have little to do with the model's own. Rounding changes
+logits too: little in a trained model, much in one with random weights, which may amplify every error. So logits far
+from the model's own are compared with its fp32 logits: they pass if they are about as near to those as its own are.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from typing import Any, Final
 
 import torch
@@ -19,46 +20,49 @@ from .attention import PAGED, watching
 from .expert_stacks import holders_in
 from .free_memory import available_bytes
 from .loading import LoadedModel, set_attention
+from .misfits import MISFITS
 from .model_runner import ModelRunner
 from .native.mapped import in_passing
 from .quantization import Quantize
 from .scheduler import Chunk
 from .sequence import Sequence
 
+log = logging.getLogger(__name__)
+
 CHECK_TOKENS: Final = 12
-# Relative, of all logits. Rounding costs up to 0.07 and 0.55 in models with random weights; logits that have nothing to
-# do with each other differ by 1.4.
+# Allowed error with rounded weights, relative to the norm of all logits. Rounding costs up to 0.07 and 0.55 in models
+# with random weights; unrelated logits differ by 1.4.
 _ROUNDED_TOLERANCE: Final[dict[Quantize, float]] = {"int8": 0.25, "int4": 0.9}
-# How much of the memory that is free the model's weights in fp32 may take.
+# Share of the free memory that the model's weights may take in fp32.
 _EXACT_SHARE: Final = 0.5
-# What is computed in fp32 before it is known to be needed: so many bytes take a second.
+# Up to this many bytes of fp32 weights, fp32 logits are computed before they are known to be needed: it takes a second.
 _EXACT_AT_ONCE: Final = 4 << 30
-# What is no nearer than this, of the greatest logit, is not near because of rounding alone, but where a model amplifies
-# it: trained ones, and most random ones, are within 0.02.
+# A difference beyond this, relative to the greatest logit, is more than rounding, unless the model amplifies that:
+# trained models, and most random ones, are within 0.02.
 _SURELY: Final = 0.06
-# How much further than the model's own a runner's logits may be from those in fp32: chance plays a part in both.
+# How many times as far as the model's own logits a runner's may be from those in fp32: chance plays a part in both.
 _AS_NEAR: Final = 2.0
-# How far either may be, relative to all logits, that it still tells something.
+# Greatest distance of either from the fp32 logits, relative to their norm, at which comparing still tells something.
 _TELLS: Final = 1.0
 
 
 def check_ids(loaded: LoadedModel) -> list[int]:
-    """A few different ids, the same at every start."""
+    """A few different token ids, the same at every start."""
     return [(7 * i + 3) % loaded.vocabulary for i in range(CHECK_TOKENS)]
 
 
 def tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
-    """By how much logits may differ that are computed otherwise, relative to the greatest of them."""
+    """How much logits may differ if computed in another way, relative to the greatest of them."""
     return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1
 
 
 def near(found: Tensor, expected: Tensor, allowed: float) -> bool:
-    """Whether logits differ by at most so much, relative to the greatest of those expected, or to 1 if that is less."""
+    """Whether logits differ by at most `allowed`, relative to the greatest expected logit, if above 1, else to 1."""
     return bool((found - expected).abs().max() <= allowed * max(1.0, float(expected.abs().max())))
 
 
 def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
-    """A step of a runner on trial."""
+    """Run a trial step, and count the chunks' tokens as computed; returns the logits."""
     logits = runner.run(list(chunks))
     for chunk in chunks:
         chunk.sequence.computed += chunk.length
@@ -67,16 +71,16 @@ def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
 
 @torch.inference_mode()
 def run_once(loaded: LoadedModel) -> Any:
-    """A short prompt, with whatever attention the model has now; the model's output."""
+    """Run a short prompt with the attention that the model has now, and return the model's output."""
     with watching(lambda *_: None):
         return loaded.model(input_ids=torch.tensor([check_ids(loaded)], device=loaded.device), use_cache=False)
 
 
 class Agreement:
-    """The model's own logits after a short prompt, which a runner's are held against.
+    """The model's own logits after a short prompt, as a reference for those of runners.
 
     Args:
-        quantize: what a native program rounds its weights to.
+        quantize: what a native program rounds to, if it does.
     """
 
     def __init__(self, loaded: LoadedModel, quantize: Quantize | None) -> None:
@@ -86,25 +90,29 @@ class Agreement:
         self._reference = _logits(loaded)
 
     def before_changes(self) -> None:
-        """The model's modules are about to be replaced."""
+        """Get the fp32 logits, if they are cheap, before the model's modules are replaced; else do without them."""
         size = 4 * sum(each.numel() for each in self._loaded.model.parameters())
         self._exact = None if self._quantize is not None or size > _EXACT_AT_ONCE else self._exact
 
     def hold_against_torch(self) -> None:
-        """The model's own weights have been rounded since."""
+        """Compute the reference again: the model's own weights have been rounded since."""
         self._on_torch = True
         self._reference = _logits(self._loaded)
 
     def with_runner(self, runner: ModelRunner) -> bool:
-        """Whether a runner, reading the prompt in pieces into its block 1, comes to the same.
+        """Whether a runner that reads the prompt in pieces into its block 1 gets the reference logits.
 
-        A program's logits of rounded weights are only near them, also where the model's own are rounded: what torch's
-        kernels round depends on how many rows there are.
+        Logits of rounded weights are only near the reference, even where the model's own weights are rounded: what
+        torch's kernels round depends on the number of rows.
         """
         loaded, reference = self._loaded, self._reference
         sequence = Sequence(0, check_ids(loaded), CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
-        for length in (CHECK_TOKENS - 5, 4, 1):
-            logits = step(runner, Chunk(sequence, length))
+        try:
+            for length in (CHECK_TOKENS - 5, 4, 1):
+                logits = step(runner, Chunk(sequence, length))
+        except MISFITS as misfit:
+            log.info("%s: %s", type(misfit).__name__, misfit)
+            return False
         runner.forget(sequence)
         found = logits[0].float()
         if self._quantize is not None and not self._on_torch:
@@ -115,7 +123,7 @@ class Agreement:
         return sure or self._as_near(found)
 
     def _as_near(self, logits: Tensor) -> bool:
-        """Whether they are as near to the logits in fp32 as the model's own are."""
+        """Whether `logits` are about as near to the fp32 logits as the model's own are; False without fp32 logits."""
         if self._quantize is not None or self._exact is None:
             return False
         own, theirs = (float((each - self._exact).norm()) for each in (self._reference, logits))
@@ -123,7 +131,7 @@ class Agreement:
 
     @functools.cached_property
     def _exact(self) -> Tensor | None:
-        """The model's own logits in fp32; None where they are that, or memory is short."""
+        """The model's own logits in fp32; None if it computes in fp32 anyway, is not on a CPU, or memory is short."""
         loaded = self._loaded
         tensors = [
             each
@@ -150,12 +158,14 @@ class Agreement:
 
 @torch.inference_mode()
 def _logits(loaded: LoadedModel) -> Tensor:
-    """With an attention of the model's own."""
+    """fp32 logits (vocabulary,) after the prompt, with an attention of transformers' own."""
     configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     if configured == PAGED:
         set_attention(loaded.model, "eager")
-    with in_passing(loaded.model):
-        output = run_once(loaded)
-    set_attention(loaded.model, configured)
+    try:
+        with in_passing(loaded.model):
+            output = run_once(loaded)
+    finally:
+        set_attention(loaded.model, configured)
     logits: Tensor = output.logits[0, -1].float()
     return logits

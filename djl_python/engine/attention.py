@@ -1,9 +1,9 @@
 """Attention over a paged KV cache, as a transformers attention function. Runs in the engine process.
 
-transformers models look their attention up by name; under the name `PAGED` they get `paged_attention`, which has the
-step's keys and values written into the cache and attends to whatever each sequence has there. A model thus runs on a
-flat batch of tokens (1, T) without padding, whatever its family: rotary embeddings, projections, soft-capping, sinks
-and windows are the model's own. Whose tensors the cache is made of, and who computes, is a `PagedCache`'s business.
+transformers models look their attention up by name. Under the name `PAGED` they get `paged_attention`, which writes the
+step's keys and values into the cache and attends to all that each sequence has there. So a model of any family runs on
+a flat batch of tokens (1, T) without padding; rotary embeddings, projections, soft-capping, sinks and windows are the
+model's own. A `PagedCache` decides how the cache is stored and what computes the attention.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class LayerShape:
     value_dim: int
 
     def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
-        """Memory of its keys and values in a block."""
+        """Bytes of the layer's keys and values in one block."""
         return self.kv_heads * (self.key_dim + self.value_dim) * block_size * dtype.itemsize
 
 
 @dataclass(frozen=True)
 class How:
-    """What a layer's call asks for, beside queries, keys and values. Window and softcap are 0 for none.
+    """Parameters of a layer's attention, beside queries, keys and values. Window and softcap are 0 for none.
 
     Attributes:
-        sinks: (heads,) scores of nothing.
+        sinks: (heads,) scores that take part in the softmax without a key or a value.
     """
 
     scaling: float
@@ -54,8 +54,8 @@ class Plan(Protocol):
     """One step's tokens, and where they go in the cache.
 
     Attributes:
-        order: the chunks, as they lie in the flat batch.
-        positions: (T,) of each token in its sequence.
+        order: the chunks, in their order in the flat batch.
+        positions: (T,) position of each token in its sequence.
     """
 
     order: list[Chunk]
@@ -68,11 +68,11 @@ class PagedCache(Protocol):
     block_size: int
 
     def step(self, chunks: list[Chunk]) -> AbstractContextManager[Any]:
-        """The step with these chunks: a `Plan`, which `attend` takes."""
+        """Context of a step with these chunks, which gives the `Plan` that `attend` takes."""
         ...
 
     def attend(self, layer: int, plan: Any, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
-        """Store a layer's keys and values, and attend to what each sequence has.
+        """Store a layer's new keys and values, and attend to all that each sequence has in the cache.
 
         Args:
             query: (1, heads, T, key_dim); key, value: (1, kv_heads, T, dim).
@@ -83,7 +83,7 @@ class PagedCache(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody uses it any more."""
+        """Free the cache, which is not used any more."""
         ...
 
 
@@ -103,7 +103,7 @@ _active: _Active | Watcher | None = None
 
 @contextmanager
 def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int]) -> Iterator[None]:
-    """Within it, a model whose attention is `PAGED` reads and writes `cache` as `plan` says."""
+    """Context in which a model whose attention is `PAGED` reads and writes `cache` as `plan` says."""
     global _active
     _active = _Active(cache, plan, layer_of)
     try:
@@ -114,7 +114,7 @@ def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int]) -> Iterat
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Within it, a model whose attention is `PAGED` attends to its own tokens alone, and `watcher` sees every call."""
+    """Context in which a model with `PAGED` attention attends to its own tokens alone, and `watcher` sees all calls."""
     global _active
     _active = watcher
     try:
@@ -139,7 +139,7 @@ def paged_attention(
 
     Args:
         query: (1, heads, T, key_dim); key, value: (1, kv_heads, T, dim): this step's tokens, flat.
-        attention_mask: None: the plan knows who sees what.
+        attention_mask: None, and unused: the plan says which keys a query may see.
 
     Returns:
         (1, T, heads, value_dim), and no attention weights.
@@ -163,7 +163,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How)
     """Scaled dot-product attention with grouped heads, on torch: (S, heads, queries, value_dim).
 
     Args:
-        mask: (S, 1, queries, keys) true where a query may look. `how`'s window is not applied again.
+        mask: (S, 1, queries, keys), true where a query may look; it includes the window, so `how.window` is ignored.
     """
     sequences, heads, queries, size = query.shape
     kv_heads = key.shape[1]
@@ -198,7 +198,7 @@ def _weights(scores: Tensor, mask: Tensor, how: How) -> Tensor:
 
 
 def register() -> None:
-    """Make `PAGED` known to transformers. Models that use it build no mask: it is in no mask table."""
+    """Register `PAGED` with transformers. It is in no mask table, so models that use it build no mask."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(PAGED, paged_attention)

@@ -1,7 +1,7 @@
-"""The door of the built-in engine. Runs in the engine process, once.
+"""Opens the built-in engine. Runs in the engine process, once.
 
-Importing torch and transformers takes seconds and one processor. What the others can do meanwhile begins first: memory
-is taken, and the native kernels are built where they aren't yet.
+Importing torch and transformers takes seconds on one core. Work for the other cores begins first: memory is taken, and
+the native kernels are built where they aren't yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
-    """The built-in engine; `RollingBatch.__init__` has the arguments."""
+    """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
     advance = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
 
@@ -27,7 +27,7 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
 
 
 def _will_run_natively(settings: EngineSettings) -> bool:
-    """As far as can be said without torch."""
+    """Whether the model will run on the native kernels, as far as can be told without torch."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not _has_gpu())
     return on_cpu and settings.kernels != "torch" and settings.image_example is None and not lacking()
 

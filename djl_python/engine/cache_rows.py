@@ -1,8 +1,8 @@
-"""What sequences that generate keep in transformers' caches, held together: a row each. Runs in the engine process.
+"""Holds the transformers caches of decoding sequences as one batch, a row each. Runs in the engine process.
 
 A transformers cache is made for sequences of one length that begin and end together. Here each row has a length of its
-own, all end in the same column, and who comes or goes costs one row's copy, not everybody's: the last row moves to
-where one has ended.
+own, and all rows end in the same column. A sequence that joins or leaves costs the copy of one row, not of all: the
+last row moves into the place of one that leaves.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 _STATES: Final = ("conv_states", "recurrent_states")
-_STATES_ALONE: Final = "LinearAttentionLayer"  # which older transformers don't have
-#: A state's kind, and its number where transformers has several of a kind (older ones have one).
+_STATES_ALONE: Final = "LinearAttentionLayer"  # older transformers don't have this class
+#: A state's kind, and its number where transformers has several of a kind (older versions have one).
 _Key = tuple[str, int | None]
-_MORE: Final = 64  # keys that there is room for at least
+_MORE: Final = 64  # least columns allocated
 
 
 @dataclass
 class _Places:
-    """Rows end in the same column: what is near in a sequence is near here, and windows and biases count from there.
+    """Columns of the rows, which end in one: distances are as in a sequence, and windows and biases count from there.
 
     Attributes:
-        lengths: of each row.
-        end: the column of the next keys.
-        room: columns.
+        lengths: tokens in each row.
+        end: the column that the next keys go to.
+        room: columns allocated.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -39,16 +39,16 @@ class _Places:
 
     @property
     def width(self) -> int:
-        """Of the longest row."""
+        """Length of the longest row."""
         return max(self.lengths, default=0)
 
 
 class CacheRows:
-    """Layers of several sequences' caches as one batch.
+    """Cache layers of several sequences as one batch.
 
     Attributes:
         ids: the sequences, in the order of their rows.
-        layers: to be put into a cache for a call with one token of each row.
+        layers: the layers of a cache for a model call with one token of each row.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class CacheRows:
 
     @staticmethod
     def can_hold(layers: Iterable[Any]) -> bool:
-        """Whether layers are of the kinds that are known here, of a cache that begins its sequences together."""
+        """Whether all layers of a transformers cache are of kinds handled here: keys and values, or states alone."""
         return all(type(layer) is DynamicLayer or type(layer).__name__ == _STATES_ALONE for layer in layers)
 
     @property
@@ -67,15 +67,15 @@ class CacheRows:
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens' keys each row has."""
+        """Number of tokens whose keys each row has."""
         return self._places.lengths
 
     def arrange(self, sequence_ids: Iterable[int], alone: dict[int, list[Any]]) -> None:
         """Hold these sequences and no others.
 
         Args:
-            alone: layers of caches with one sequence, by its id. Who is held from now on goes from there, and who isn't
-                any more comes back.
+            alone: cache layers of single sequences, by sequence id. Those of sequences that join are taken out, and
+                those of sequences that leave are put back.
         """
         wanted = list(sequence_ids)
         for each in set(self.ids).difference(wanted):
@@ -85,15 +85,15 @@ class CacheRows:
                 self._add(each, alone.pop(each))
 
     def take(self, sequence_id: int) -> list[Any]:
-        """A sequence's layers by themselves; it is not held any more."""
+        """Remove a sequence's row, and return its layers as those of a cache of its own."""
         row = self.ids.index(sequence_id)
         taken = [table.alone(row, self.lengths[row]) for table in self._tables]
         self.remove(sequence_id)
         return taken
 
-    @torch.inference_mode()  # what calls make can't be changed outside of it, and sequences end there
+    @torch.inference_mode()  # sequences end outside of it, where tensors made in model calls can't be changed
     def remove(self, sequence_id: int) -> None:
-        """Forget a sequence that is held."""
+        """Remove a sequence's row."""
         row, last = self.ids.index(sequence_id), len(self.ids) - 1
         if row < last:
             for table in self._tables:
@@ -105,11 +105,11 @@ class CacheRows:
             table.narrow(last)
 
     def begin(self, device: torch.device) -> dict[str, Tensor]:
-        """A call follows that appends one key to each row.
+        """Prepare a model call that appends one key to each row.
 
         Returns:
-            What to tell it of that, by the names that forward functions have for it: `attention_mask` (rows, width of
-            the longest), `position_ids` (rows, 1). Empty where there are no keys.
+            The call's arguments, by the names that forward functions have for them: `attention_mask` (rows, longest
+            row + 1), `position_ids` (rows, 1). Empty where no layer has keys.
         """
         if not any(isinstance(table, _KeyRows) for table in self._tables):
             return {}
@@ -121,7 +121,7 @@ class CacheRows:
         return {"attention_mask": (columns >= places.width - lengths).long(), "position_ids": lengths}
 
     def end(self) -> None:
-        """The call has succeeded. One that hasn't leaves keys that the next one overwrites."""
+        """Count the keys of a call that has succeeded. A failed call leaves keys that the next one overwrites."""
         self._places.lengths[:] = [length + 1 for length in self.lengths]
         self._places.end += 1
 
@@ -139,7 +139,7 @@ class CacheRows:
         self.lengths.append(length)
 
     def _move_to(self, end: int) -> None:
-        """Have the rows end before this column, with room behind it."""
+        """Move the rows so that they end before column `end`, with room after it."""
         places, room = self._places, _room_for(end)
         for table in self._tables:
             if isinstance(table, _KeyRows):
@@ -148,7 +148,7 @@ class CacheRows:
 
 
 class _KeyRows(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer: (rows, heads, room, size) each. Before a row's first they are masked zeros."""
+    """Keys and values of one layer, (rows, heads, room, size) each. Before a row's first they are masked zeros."""
 
     def __init__(self, places: _Places) -> None:
         super().__init__()
@@ -172,14 +172,14 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values = _with_rows(self.keys, row + 1), _with_rows(self.values, row + 1)
         for held, given in ((self.keys, layer.keys), (self.values, layer.values)):
             held[row, :, first:end] = given[0]
-            held[row, :, :first] = 0  # a former sequence's may be infinite, and zero times that isn't zero
+            held[row, :, :first] = 0  # a former sequence's values may be infinite, and 0 * inf is not 0
 
     def move(self, source: int, row: int) -> None:
         self.keys[row] = self.keys[source]
         self.values[row] = self.values[source]
 
     def move_all(self, end: int, room: int) -> None:
-        """Of all rows, from where they end to before another column."""
+        """Move the keys and values of all rows so that they end before column `end`."""
         places = self._places
         self.keys, self.values = (
             _moved(held[:, :, places.end - places.width : places.end], end, room) for held in (self.keys, self.values)
@@ -197,7 +197,7 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
         return made
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """One more key and value of each row; returns those from the longest row's first on."""
+        """Append a key and a value to each row; returns all columns from the longest row's first on."""
         places = self._places
         rows, end, first = len(places.lengths), places.end, places.end - places.width
         self.keys[:rows, :, end] = key_states[:, :, 0]
@@ -209,7 +209,7 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
 
 
 class _StateRows:
-    """States of one layer, each (rows, ...). The layer works on them where they are."""
+    """States of one layer, (rows, ...) each. The layer updates them in place."""
 
     def __init__(self, example: Any) -> None:
         self.layer = _with_states(example, lambda state: state[:0])
@@ -234,7 +234,7 @@ class _StateRows:
 
 
 def states_of(layer: Any) -> list[tuple[_Key, Tensor]]:
-    """A layer's states, each with its name here; those that it doesn't use are left out."""
+    """(key, state) of each state that a layer uses."""
     found: list[tuple[_Key, Tensor | None]] = []
     for name in _STATES:
         states = getattr(layer, name)
@@ -252,7 +252,7 @@ def _set_state(layer: Any, key: _Key, state: Tensor) -> None:
 
 
 def _with_states(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a layer of a cache whose states are made of its own."""
+    """A copy of a cache layer, with `change` applied to each of its states."""
     made = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):  # by the number of the state
@@ -267,7 +267,7 @@ def _has_states(layer: Any) -> bool:
 
 
 def _with_rows(held: Tensor, rows: int) -> Tensor:
-    """The same with at least so many rows: twice as many, where there are too few."""
+    """`held` with at least `rows` rows; where it has fewer, their number at least doubles."""
     if rows <= len(held):
         return held
     made = held.new_zeros(max(rows, 2 * len(held)), *held.shape[1:])
@@ -276,12 +276,12 @@ def _with_rows(held: Tensor, rows: int) -> Tensor:
 
 
 def _room_for(columns: int) -> int:
-    """Columns in which so many can grow for a while."""
+    """Columns to allocate so that `columns` can grow for a while."""
     return 2 * columns + _MORE
 
 
 def _moved(held: Tensor, end: int, room: int) -> Tensor:
-    """(rows, heads, room, size) with what is held before column `end`, and zeros before that."""
+    """(rows, heads, room, size) with `held` right before column `end`, and zeros elsewhere."""
     made = held.new_zeros(*held.shape[:2], room, held.shape[3])
     made[:, :, end - held.shape[2] : end] = held
     return made

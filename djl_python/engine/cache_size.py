@@ -1,4 +1,4 @@
-"""How many blocks of keys and values there is room for. Runs in the engine process, once."""
+"""Sizes the KV cache: how many blocks there is memory for. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rolling_batch import EngineSettings
 log = logging.getLogger(__name__)
 
 
-# Of what there is for keys, values and states, at most this part is for saved states.
+# Largest share of the memory for keys, values and states that saved states get.
 _SAVED_SHARE: Final = 1 / 4
 
 
@@ -37,14 +37,15 @@ def size_cache(
     state_bytes: int = 0,
     saves: bool = False,
 ) -> CacheSize:
-    """How many blocks there is room for, and how long a sequence may be with them.
+    """Compute how many blocks there is memory for, and how long a sequence may be with them.
 
     Args:
-        state_bytes: of each sequence, beside its blocks.
-        saves: states are saved too, as many as a batch has if there is room.
+        wanted: tokens that a sequence should be able to have.
+        state_bytes: memory that each sequence takes beside its blocks.
+        saves: whether states are saved too, as many as the batch has sequences if there is room.
 
     Raises:
-        ModelLoadError: not even one block's worth.
+        ModelLoadError: there is no room for two blocks.
     """
     size = settings.block_size
     block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())

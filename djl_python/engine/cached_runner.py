@@ -1,8 +1,8 @@
 """Runs models whose attention can't be replaced, with transformers' own cache. Runs in the engine process.
 
-Correct for every causal language model that `generate` can run. Each prompt is read by a forward pass of its own; those
-who generate share one, where the model then computes what it computes for each alone. Scheduling, sampling and
-everything around it are the same as for any model.
+Correct for every causal language model that `generate` can run. Each prompt gets a forward pass of its own. Decoding
+sequences share one, if the model computes the same for them together as for each alone. Scheduling, sampling and
+everything else are the same as for any model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from transformers import DynamicCache
 from ..types import SamplingParams
 from .agreement import near, step
 from .cache_rows import CacheRows
-from .images import MISFITS, model_inputs
+from .images import model_inputs
+from .misfits import MISFITS
 from .model_runner import rows_of
 from .recurrent import Functions
 from .scheduler import Chunk
@@ -27,21 +28,21 @@ from .sequence import Sequence
 
 log = logging.getLogger(__name__)
 
-# What the forward functions of transformers call their cache: attention's, and recurrent models'.
+# What transformers' forward functions call their cache: those of models with attention, and of recurrent models.
 _CACHE_ARGUMENTS: Final = ("past_key_values", "cache_params")
-# Where models with positions in three dimensions remember, for one batch, how far these are from counting tokens.
+# Attribute where models with positions in three dimensions keep, for one batch, their offset from token counts.
 _DELTAS: Final = "rope_deltas"
 
 
 class CachedModelRunner:
-    """Keeps a transformers cache for every sequence that has begun; without one, reads the sequence again each step.
+    """Keeps a transformers cache for each sequence that has begun. Models without one read whole sequences each step.
 
     Args:
-        functions: entered while the model runs.
-        together: whether sequences that generate are a batch. Those with images never are, and none of a model that
-            remembers something of its one batch beside the cache.
-        in_pieces: whether a prompt may be read in pieces. Some functions for prompts begin with a state of nothing,
-            whatever the cache has; a prompt that comes in pieces is then read again from its beginning.
+        functions: makes a context that is entered while the model runs.
+        together: whether decoding sequences run as one batch. Sequences with images never do, nor do those of a model
+            that keeps something about its batch outside the cache.
+        in_pieces: whether a prompt may be read in pieces. Some prefill functions begin with an empty state, whatever
+            the cache has; a prompt that comes in pieces is then read again from its beginning.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class CachedModelRunner:
         self._deltas: dict[int, Any] = {}
         self.in_pieces = in_pieces
         self.together = together and bool(self._argument) and self._counter is None
-        self._rows = CacheRows()  # of those whose caches are held together
+        self._rows = CacheRows()  # sequences whose caches are held as one batch
 
     @classmethod
     def tried(
         cls, model: Any, device: torch.device, functions: Functions, ids: list[int], tolerance: float
     ) -> CachedModelRunner:
-        """A runner whose sequences generate together, if the model can, and they come to the same logits as alone.
+        """Make a runner that decodes sequences together, if the model can and their logits are the same as alone.
 
         Args:
-            ids: a prompt to try with; other prompts are its beginnings.
-            tolerance: by how much logits may differ, relative to the greatest of them.
+            ids: a prompt to try with; the other trial prompts are prefixes of it.
+            tolerance: how much logits may differ, relative to the greatest of them.
         """
         in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
         alone = _trial(cls(model, device, functions), ids)
@@ -111,7 +112,7 @@ class CachedModelRunner:
         return sequence.id in self._rows.ids or (type(cache) is DynamicCache and CacheRows.can_hold(cache.layers))
 
     def _run_together(self, sequences: list[Sequence]) -> dict[int, Tensor]:
-        """Logits of each one's next token: (1, vocabulary) by sequence."""
+        """Decode one token for each sequence; logits (1, vocabulary) by sequence id."""
         rows, by_id = self._rows, {sequence.id: sequence for sequence in sequences}
         alone = {each: self._caches.pop(each).layers for each in by_id if each in self._caches}
         rows.arrange(by_id, alone)
@@ -131,7 +132,7 @@ class CachedModelRunner:
             first = 0
         if not first:  # new, or preempted: it begins again
             self.forget(sequence)
-        elif sequence.id in self._rows.ids:  # a piece of its prompt was one token
+        elif sequence.id in self._rows.ids:  # a one-token piece of its prompt put it there
             self._caches[sequence.id] = _cache(self._rows.take(sequence.id))
         if self._counter is not None:
             setattr(self._counter, _DELTAS, self._deltas.get(sequence.id))
@@ -144,7 +145,7 @@ class CachedModelRunner:
         return logits
 
     def _continue(self, sequence: Sequence, first: int, end: int, wanted: int) -> Tensor:
-        """Read what follows the cache; logits of at least the `wanted` last positions, where there are so many."""
+        """Read tokens `first` .. `end`-1 after the cache; logits of at least the last `wanted` of them, or of all."""
         keep = {"logits_to_keep": max(1, wanted)} if "logits_to_keep" in self._known else {}
         if not self._argument:
             output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False, **keep)
@@ -155,7 +156,7 @@ class CachedModelRunner:
                 **{self._argument: self._caches.get(sequence.id)},
                 **keep,
             )
-            if output.get(self._argument) is None:  # it keeps what it remembers to itself, of one batch
+            if output.get(self._argument) is None:  # it keeps its state to itself, for one batch only
                 self._argument = ""
             else:
                 self._caches[sequence.id] = output[self._argument]
@@ -163,9 +164,9 @@ class CachedModelRunner:
         return logits
 
     def _begin_with_images(self, chunk: Chunk) -> Tensor:
-        """Read a prompt from its beginning to the end of its last image at once: images may look forward.
+        """Read a prompt up to the end of its last image in one pass, as images may attend forward.
 
-        A chunk that ends before that leaves no cache, and the next one comes by here again.
+        A chunk that ends before that leaves no cache, so the next one comes here again.
         """
         sequence, images = chunk.sequence, chunk.sequence.images
         assert images is not None and self._argument
@@ -193,7 +194,7 @@ def _cache(layers: list[Any]) -> DynamicCache:
 
 
 def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float) -> bool:
-    """Whether a prompt comes to the same in two pieces, the second of several tokens, as it does whole."""
+    """Whether a prompt has the same logits in two pieces, the second of several tokens, as in one."""
     half = len(ids) // 2
     try:
         return near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint where they lie, in mapped files. Runs in the engine process."""
+"""Opens the tensors of a checkpoint in its memory-mapped files. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def mapped_tensors(path: Path) -> Iterator[tuple[str, Any]]:
-    """(name, the opened file that has it) of every tensor in safetensors files."""
+    """Yield (name, the opened file that has it) for every tensor in the safetensors files of a directory."""
     from safetensors import safe_open
 
     for file in sorted(path.glob("*.safetensors")):

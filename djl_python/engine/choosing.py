@@ -1,4 +1,4 @@
-"""Which token follows each row of logits, and what the model thought of it. Runs in the engine process."""
+"""The interface that picks a token for each row of logits. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Top = tuple[tuple[int, float], ...]
 class Chosen:
     """A token for each row, its log-probability among the row's logits, and the alternatives that were asked for.
 
-    Log-probabilities that nobody reads (`SamplingParams.logprobs`) are any numbers.
+    Log-probabilities that were not asked for (`SamplingParams.logprobs`) are arbitrary.
     """
 
     token_ids: list[int]
@@ -27,7 +27,7 @@ class Chosen:
 
 
 class Chooser(Protocol):
-    """Reads whole rows of logits (R, vocabulary), fp32. What it makes of a row does not depend on the other rows."""
+    """Reads whole rows of logits (R, vocabulary), fp32. The result for a row does not depend on the other rows."""
 
     def choose(
         self,
@@ -37,16 +37,16 @@ class Chooser(Protocol):
         positions: list[int],
         occurred: list[Occurrences],
     ) -> Chosen:
-        """A token for each row: the best, or drawn.
+        """Choose a token for each row: the best one, or one drawn at random.
 
         Args:
-            changed: scores of `plan.changed`'s rows (len(plan.changed), vocabulary), from which they choose instead.
-            positions: how many tokens each row's sequence has generated, drafts included: what is drawn follows from a
-                row's scores, parameters, seed and position alone.
-            occurred: of `plan.penalized`'s rows.
+            changed: (len(plan.changed), vocabulary) scores that the rows `plan.changed` choose from instead.
+            positions: how many tokens each row's sequence has generated, drafts included. A draw depends on the row's
+                scores, parameters, seed and position alone.
+            occurred: tokens that have occurred, for each of the rows `plan.penalized`.
         """
         ...
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
-        """The same of tokens that are known, one for each row."""
+        """Log-probability and `alternatives` alternatives for a known token in each row."""
         ...

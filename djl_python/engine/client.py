@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 EventSink = Callable[[TokenEvent], None]
 _CLOSE_TIMEOUT_S = 5.0
-#: Whatever is asked of an engine, a step tells that it was heard. A longer option.predict_timeout counts instead.
+#: Longest wait for the step that answers every message to the engine. A longer option.predict_timeout counts instead.
 _SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
 
@@ -34,7 +34,7 @@ _DEATH = "the engine process ended unexpectedly"
 def engine_settings(
     config: ModelConfig, model_path: Path, draft_path: Path | None = None, image_example: ImagePrompt | None = None
 ) -> EngineSettings:
-    """What the model's configuration says to its engine."""
+    """The engine's settings, from the model's configuration."""
     option = config.option
     return EngineSettings(
         model_path=str(model_path),
@@ -61,10 +61,10 @@ def engine_settings(
 
 
 def check_options(option: Options) -> None:
-    """Refuse what no engine here has, before anything is loaded.
+    """Refuse options that no engine here supports, before anything is loaded.
 
     Raises:
-        ModelLoadError: more than one device (saying so beats leaving devices idle), or two ways to guess.
+        ModelLoadError: more than one device (an error beats leaving devices idle), or two sources of draft tokens.
         ConfigError: option.rolling_batch names no engine.
     """
     rolling_batch_path(_engine_name(option))
@@ -79,16 +79,16 @@ def check_options(option: Options) -> None:
 
 
 def _engine_name(option: Options) -> str:
-    """`disable` is the built-in engine with another schema."""
+    """Name of the engine to open; `disable` is the built-in engine with another API schema."""
     return "auto" if option.rolling_batch == "disable" else option.rolling_batch
 
 
 class EngineClient:
-    """One engine process. Use `open`.
+    """One engine process, opened with `open`.
 
     Attributes:
         limits: what the loaded model allows.
-        step_s: how long the step took whose events are being handed out, in seconds.
+        step_s: duration of the step whose events are being handed out, in seconds.
     """
 
     limits: Opened
@@ -108,7 +108,7 @@ class EngineClient:
         self._ids = itertools.count(1)
         self._opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._closing = False
-        self._asked_s: float | None = None  # since when an answer is owed, by the loop's clock
+        self._asked_s: float | None = None  # when the oldest unanswered message was sent, by the loop's clock
         self._silence_s = silence_s
         self._watching = False
         self._channel: Channel
@@ -129,7 +129,7 @@ class EngineClient:
         """Spawn the engine and wait until its model is loaded.
 
         Args:
-            draft_path: where the checkpoint of the draft model is, if there is one.
+            draft_path: the draft model's checkpoint, if there is one.
             image_example: a prompt with an image, for a checkpoint that takes them.
             progress: told what is being loaded: (what, done, total).
             on_stats: told after every step.
@@ -137,7 +137,7 @@ class EngineClient:
 
         Raises:
             ModelLoadError: with the engine's reason.
-            ModelLoadError, ConfigError: for a setting that no engine has.
+            ModelLoadError, ConfigError: a setting that no engine supports.
         """
         check_options(config.option)
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
@@ -163,10 +163,10 @@ class EngineClient:
     def submit(
         self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None
     ) -> int:
-        """Queue a sequence. `on_event` is called in the event loop with every event until one ends it.
+        """Queue a sequence. `on_event` is called in the event loop with each of its events, up to the last.
 
         Raises:
-            OverflowError, TypeError, ValueError: it can't be sent; nobody else is touched by that.
+            OverflowError, TypeError, ValueError: the message can't be sent; other sequences are not affected.
         """
         request_id = next(self._ids)
         if self._channel.closed:
@@ -178,13 +178,13 @@ class EngineClient:
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """Stop a sequence; its sink hears no more. Unknown and finished ids are ignored."""
+        """Stop a sequence; its sink is not called again. Unknown and finished ids are ignored."""
         if self._sinks.pop(request_id, None) is not None:
             self._channel.send(Cancel(request_id))
             self._expect()
 
     def _expect(self) -> None:
-        """A step will come of what was sent, or the engine has frozen."""
+        """Expect a step that answers what was just sent; if none comes, the engine has frozen."""
         if self._asked_s is None:
             self._asked_s = asyncio.get_running_loop().time()
             self._watch()
@@ -245,7 +245,7 @@ class EngineClient:
             self._opened.set_exception(ModelLoadError(reason))
 
     def _lost(self) -> None:
-        """The socket closed: whatever was in flight ends here."""
+        """The socket closed: end every sequence in flight with an error."""
         if not self._opened.done():
             self._fail_open("the engine process ended while it was loading the model")
             return

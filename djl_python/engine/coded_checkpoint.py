@@ -1,4 +1,4 @@
-"""What a checkpoint says of the codes that its weights are. Runs in the engine process, once."""
+"""Reads how a checkpoint's weights are stored as quantized codes. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from .checkpoint_files import mapped_tensors
 from .stored_codes import LAYOUTS, StoredCodes
 
-#: What is read here, and the libraries that transformers reads it with.
+#: Quantization methods that are read here, and the libraries that transformers reads them with.
 METHODS: Final = {
     "gptq": ("gptqmodel", "optimum"),
     "awq": ("gptqmodel",),
@@ -32,17 +32,17 @@ class UnreadableError(Exception):
 
 
 class CodedCheckpoint:
-    """A checkpoint whose linears are codes, which stay in its mapped files until somebody asks for them.
+    """A checkpoint whose linears are codes, which stay in its mapped files until they are asked for.
 
     Args:
-        said: what its configuration says of its quantization.
+        said: the quantization part of its configuration.
 
     Attributes:
-        method: of `METHODS`.
-        linears: the names that have codes.
+        method: one of `METHODS`.
+        linears: names of the linears that have codes.
 
     Raises:
-        UnreadableError: says what about it.
+        UnreadableError: it is of a kind that is not read here, which the message names.
     """
 
     def __init__(self, path: Path, said: Mapping[str, Any]) -> None:
@@ -60,14 +60,14 @@ class CodedCheckpoint:
             raise UnreadableError(f"{self.method} that scales activations")
 
     def __deepcopy__(self, _: dict[int, Any]) -> CodedCheckpoint:
-        return self  # it is what it is, and transformers copies configurations
+        return self  # it never changes, and transformers copies configurations
 
     def tensors(self, linear: str) -> dict[str, Tensor]:
-        """As they lie in the file, by name."""
+        """A linear's tensors as they are in the file, by name."""
         return {name: file.get_tensor(f"{linear}.{name}") for name, file in self._tensors[linear].items()}
 
     def codes(self, linear: str, inputs: int) -> StoredCodes:
-        """Unpacked; the number of its inputs tells the bits, of which each linear may have others."""
+        """A linear's unpacked codes. Linears may differ in bits, which follow from the number of `inputs`."""
         tensors, bits, layout = self.tensors(linear), self._bits, LAYOUTS[self._layout]
         if layout.inputs is not None:
             bits = tensors[layout.codes].shape[layout.inputs] * 32 // inputs
@@ -84,7 +84,7 @@ def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
-    """(layout, bits, group size) of AutoRound, which writes others' layouts."""
+    """(layout, bits, group size) of AutoRound, which writes other tools' layouts."""
     packing = str(said.get("packing_format", "auto_round:auto_gptq"))
     if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or said.get("rotation_config"):
         raise UnreadableError("auto-round of more than integer weights")
@@ -92,7 +92,7 @@ def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
-    """(layout, bits, group size) of compressed-tensors, which may round activations too, or other things."""
+    """(layout, bits, group size) of compressed-tensors, which may quantize activations and more."""
     schemes = list((said.get("config_groups") or {}).values())
     weights = [scheme.get("weights") or {} for scheme in schemes]
     more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
@@ -108,7 +108,7 @@ def _said(said: Mapping[str, Any], *names: str) -> Any:
 
 
 def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
-    """Of what has tensors of these names, by name, the files that they are in."""
+    """By linear that has tensors of the `wanted` names: the opened file of each, by the tensor's name."""
     found: dict[str, dict[str, Any]] = {}
     for key, file in mapped_tensors(path):
         linear, _, name = key.rpartition(".")

@@ -1,6 +1,6 @@
-"""Linears whose weights are codes, as their checkpoint holds them. Runs in the engine process.
+"""Linears whose weights stay the quantized codes of their checkpoint. Runs in the engine process.
 
-Kernels ask for codes in their own layout, a model that is being watched multiplies with the numbers they stand for.
+Kernels ask for the codes in their own layout; a model that is being watched multiplies with the dequantized numbers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .stored_codes import StoredCodes
 
 
 class CodedLinear(nn.Module):
-    """x @ weight.T + bias, the weight unpacked each time: whoever runs the model often replaces it.
+    """x @ weight.T + bias, dequantizing the weight each time: to run a model often, such linears are replaced.
 
     Args:
         shape: (out, in).
-        stored: its name in the checkpoint.
+        stored: the linear's name in the checkpoint.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class CodedLinear(nn.Module):
 
     @property
     def weight(self) -> CodedWeight:
-        """(out, in). The code of many models looks at its format."""
+        """(out, in). The code of many models looks at its dtype."""
         return CodedWeight((self,))
 
     @property
     def stored(self) -> list[Tensor]:
-        """What the checkpoint holds."""
+        """The tensors that the checkpoint holds."""
         return list(self._checkpoint.tensors(self._stored).values())
 
     def codes(self) -> StoredCodes:
@@ -63,11 +63,11 @@ class CodedLinear(nn.Module):
 
 @dataclass(frozen=True)
 class CodedWeight:
-    """The weights of coded linears below each other, or some rows of them: `StoredWeight`."""
+    """Weights of coded linears, concatenated by rows, or some of these rows: a `StoredWeight`."""
 
     linears: tuple[CodedLinear, ...]
     rows: Tensor | None = None
-    _is_hf_initialized: ClassVar[bool] = True  # transformers leaves it as it is
+    _is_hf_initialized: ClassVar[bool] = True  # so that transformers leaves it as it is
 
     def __len__(self) -> int:
         return sum(each.out_features for each in self.linears) if self.rows is None else len(self.rows)
@@ -92,7 +92,7 @@ class CodedWeight:
         return CodedWeight(self.linears, rows if self.rows is None else self.rows[rows])
 
     def _whole(self, rows: range) -> tuple[CodedLinear, ...]:
-        """The linears that have just these rows; none if there are no such."""
+        """The linears that have exactly these rows; empty if they begin or end within a linear."""
         starts = list(itertools.accumulate((each.out_features for each in self.linears), initial=0))
         if rows.step != 1 or rows.start not in starts or rows.stop not in starts:
             return ()
@@ -115,16 +115,16 @@ class CodedWeight:
 
 
 class Stored(Protocol):
-    """What tells where a checkpoint holds it."""
+    """Something whose tensors a checkpoint holds."""
 
     @property
     def stored(self) -> list[Tensor]:
-        """What the checkpoint holds."""
+        """The tensors that the checkpoint holds."""
         ...
 
 
 class StoredWeight(Stored, Protocol):
-    """A weight (n, k) that is where its checkpoint has it: codes, or numbers that are not in memory yet."""
+    """A weight (n, k) that stays in its checkpoint: codes, or numbers that are not in memory yet."""
 
     def __len__(self) -> int: ...
 
@@ -139,7 +139,7 @@ class StoredWeight(Stored, Protocol):
         ...
 
     def codes(self) -> Codes | None:
-        """For kernels; None if there are none that they can take."""
+        """The codes for kernels; None if there are none that kernels can take."""
         ...
 
 
@@ -147,12 +147,12 @@ Weight = Tensor | StoredWeight
 
 
 def dense(weight: Weight) -> Tensor:
-    """Its numbers."""
+    """The weight's numbers (n, k), dequantized where it has codes."""
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
 def below_each_other(weights: Sequence[Weight]) -> Tensor | CodedWeight:
-    """Weights (n, k) as one; of numbers, if some of them are."""
+    """Concatenate weights (n, k) by rows. The result has numbers, unless all are whole weights of coded linears."""
     coded = [weight for weight in weights if isinstance(weight, CodedWeight) and weight.rows is None]
     if len(coded) == len(weights):
         return CodedWeight(tuple(linear for weight in coded for linear in weight.linears))
@@ -160,7 +160,7 @@ def below_each_other(weights: Sequence[Weight]) -> Tensor | CodedWeight:
 
 
 def halves(weight: Weight) -> tuple[Weight, Weight]:
-    """The upper and the lower half of its rows."""
+    """The first and the second half of a weight's rows."""
     if isinstance(weight, CodedWeight):
         half = -(-len(weight) // 2)
         return weight[:half], weight[half:]
@@ -169,5 +169,5 @@ def halves(weight: Weight) -> tuple[Weight, Weight]:
 
 
 def tensors_of(weight: Tensor | Stored) -> list[Tensor]:
-    """What a checkpoint holds of it."""
+    """The tensors that a checkpoint holds of a weight."""
     return [weight] if isinstance(weight, Tensor) else weight.stored

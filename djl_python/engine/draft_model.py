@@ -1,8 +1,8 @@
-"""Drafts by a smaller model with the same vocabulary. Runs in the engine process.
+"""Draft tokens by a smaller model with the same vocabulary. Runs in the engine process.
 
-The draft model has a cache of its own with the same block numbers: a sequence's blocks hold its keys and values there
-too, and a shared prefix is shared there too. It draws with the same parameters and the same random numbers as the
-model will, so that both draw the same where they nearly agree.
+The draft model has a KV cache of its own with the same block numbers: a sequence's block table and its shared prefixes
+are valid there too. It draws with the same parameters and the same random numbers as the model will, so that both draw
+the same token where they nearly agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import ROW_COST, Confidence, Drafts
 
-_WEIGHT: Final = 0.1  # of the newest time in a mean of times
+_WEIGHT: Final = 0.1  # of the newest time in a moving average
 
 
 @dataclass
@@ -28,9 +28,9 @@ class _Shadow:
     """A sequence as the draft model knows it.
 
     Attributes:
-        blocks: the list object of the sequence's blocks, by which a new beginning (after a preemption) is noticed.
-        computed: leading positions whose keys and values in the draft's cache are right.
-        guessed: positions that are there if all drafts were right.
+        blocks: the sequence's `blocks` list; the sequence has another list object after a preemption.
+        computed: leading positions whose keys and values in the draft model's cache are valid.
+        guessed: leading positions that are valid if all drafts are accepted.
     """
 
     blocks: list[int]
@@ -40,12 +40,12 @@ class _Shadow:
 
 
 class ModelDrafter:
-    """A Drafter with a model.
+    """A `Drafter` that runs a model.
 
     Args:
         runner: the draft model over a cache with as many blocks as the model's own.
-        max_model_len: what the draft model can read.
-        max_prefill_tokens: what it can read at once.
+        max_model_len: most tokens of a sequence that the draft model can read.
+        max_prefill_tokens: most tokens that it can read in one step.
     """
 
     def __init__(self, runner: ModelRunner, max_model_len: int, max_prefill_tokens: int, sampler: Sampler) -> None:
@@ -113,21 +113,21 @@ class ModelDrafter:
     def _shadow(self, sequence: Sequence) -> _Shadow:
         shadow = self._shadows.get(sequence.id)
         if shadow is None or shadow.blocks is not sequence.blocks:
-            # What it begins with was computed by whoever shares it, here as there.
+            # The sequence that a prefix is shared with has computed it, in this cache as in the model's.
             shadow = self._shadows[sequence.id] = _Shadow(sequence.blocks, sequence.computed)
         return shadow
 
     def _catch_up(self, twin: Sequence, leave: int) -> None:
-        """Read what was generated while drafts were not worth it, but for the last tokens."""
+        """Read the tokens generated while drafts were not worth it, except for the last `leave`."""
         while twin.remaining > leave:
             length = min(twin.remaining - leave, self._max_prefill_tokens)
             self._runner.run([Chunk(twin, length)])
             twin.computed += length
 
     def _guess(self, twins: list[Sequence]) -> None:
-        """Append a token to each."""
+        """Draft one token for each sequence, and append it."""
         for twin in twins:
-            self._catch_up(twin, leave=2)  # the last token, and the draft before it if all were right
+            self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
         logits = self._runner.run(chunks)
         with torch.inference_mode():
@@ -138,7 +138,7 @@ class ModelDrafter:
 
 
 def _twin(sequence: Sequence, shadow: _Shadow, end: int | None = None) -> Sequence:
-    """The sequence's beginning, to be gone on with; in the same blocks, as far as the draft's cache has it."""
+    """A copy of the sequence's first `end` tokens, to draft after; `computed` as far as the draft's cache is valid."""
     return Sequence(
         sequence.id,
         sequence.tokens[:end],

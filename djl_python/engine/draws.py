@@ -1,7 +1,7 @@
-"""Draws tokens from scores with torch, by what `row_scan` has read of them. Runs in the engine process.
+"""Draws tokens from scores with torch, using the statistics of `row_scan`. Runs in the engine process.
 
-Where the bounds can be told from the weight of what comes before a token, a draw needs no order
-(`row_scan.draw_weighed`). Where they need ranks, as many of the best tokens are ranked as make the draw certain.
+Where the bounds depend only on the total weight before a token, a draw needs no sorting (`row_scan.draw_weighed`).
+Where they depend on ranks, only as many of the best tokens are ranked as make the draw certain.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..types import SamplingParams
 from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, uniforms, weights_of
 from .sampling_plan import indices
 
-# How many of a row's best tokens are looked at, one number after the other, before its whole vocabulary is sorted.
+# How many of a row's best tokens are ranked, in successive attempts, before its whole vocabulary is sorted.
 CANDIDATES: Final = (64, 1024, 8192)
 
 
 class Draws:
-    """Draws with random numbers, D of them.
+    """Parameters of D random draws.
 
     Attributes:
-        rows: (D,) of the scores.
+        rows: (D,), the row of scores of each draw.
         seeds: (D,).
         temperature, top_k, top_p, min_p, typical_p: (D, 1).
-        ranked, typical, weighed: which are bound by ranks, by how typical tokens are, by weights or not at all.
-        bounds: of the weighed.
+        ranked, typical, weighed: indices of the draws bounded by rank, by typicality, and by weight or not at all.
+        bounds: those of the weighed draws.
     """
 
     def __init__(self, rows: list[int], params: list[SamplingParams], vocabulary: int, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class Draws:
         numbers = [
             (p.temperature, min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p) for p in params
         ]
-        # (5, D, 1): one number per row, to be broadcast along the vocabulary, of each parameter
+        # (5, D, 1): for each parameter one number per draw, to be broadcast along the vocabulary
         columns = torch.tensor(numbers, dtype=torch.float32, device=device).view(-1, 5).T[:, :, None]
         self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = columns
         ranked = [bool(p.top_k) or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)) for p in params]
@@ -50,10 +50,10 @@ class Draws:
 
 
 def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
-    """Token ids (len(draws.rows),), drawn from those rows of `scores` (R, vocabulary).
+    """Draw token ids (len(draws.rows),) from the rows `draws.rows` of `scores` (R, vocabulary).
 
     Args:
-        states: of each draw's random numbers.
+        states: (len(draws.rows),), the state of each draw's random numbers.
     """
     vocabulary = scores.shape[1]
     drawn = torch.empty(len(states), dtype=torch.long, device=scores.device)
@@ -82,7 +82,7 @@ def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
 
 
 def _probabilities(values: Tensor, scan: Scan, draws: Draws, which: Tensor) -> Tensor:
-    """Of scores (len(which), K) of the draws' rows, among their whole rows."""
+    """Probabilities of scores (len(which), K) of these draws' rows, among all tokens of the rows."""
     assert scan.masses is not None
     rows = draws.rows[which]
     return weights_of(values, scan, rows) / scan.masses[rows].sum(-1, keepdim=True)
@@ -91,7 +91,7 @@ def _probabilities(values: Tensor, scan: Scan, draws: Draws, which: Tensor) -> T
 def _widen(
     which: Tensor, vocabulary: int, drawn: Tensor, attempt: Callable[[Tensor, int], tuple[Tensor, Tensor]]
 ) -> None:
-    """Make these draws, from more and more candidates until what is drawn is certain."""
+    """Attempt these draws with more and more candidates, until each result is certain."""
     for width in sorted({min(candidates, vocabulary) for candidates in (*CANDIDATES, vocabulary)}):
         if not len(which):
             break
@@ -101,15 +101,15 @@ def _widen(
 
 
 def _filter(probabilities: Tensor, draws: Draws, which: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Which candidates stay, and for which rows that is certain without seeing the rest of the vocabulary.
+    """Which candidates are kept, and for which rows that is certain without seeing the rest of the vocabulary.
 
     Args:
-        probabilities: (R, K), falling along K; they sum to less than 1 where candidates were cut off.
+        probabilities: (R, K), descending along K; they sum to less than 1 where candidates were cut off.
     """
     width = probabilities.shape[1]
     top_k, top_p, typical_p = draws.top_k[which], draws.top_p[which], draws.typical_p[which]
     kept = torch.arange(width, device=probabilities.device) < top_k
-    # top_p takes its share of what top_k left, the token that crosses it included
+    # top_p is a share of the mass that top_k left; the token that crosses it is kept
     left = probabilities * kept
     mass = torch.where(top_k < vocabulary, left.sum(-1, keepdim=True), 1.0)
     kept &= (left.cumsum(-1) - left < top_p * mass) | (top_p >= 1)
@@ -129,14 +129,14 @@ def _typical(probabilities: Tensor, typical_p: Tensor) -> Tensor:
 
 
 def _atypicality(probabilities: Tensor) -> Tensor:
-    """How far a token's information is from the entropy; infinite for what has no probability."""
+    """How far a token's information is from the entropy; infinite for a token of probability 0."""
     log = probabilities.log()
     entropy = -(probabilities * log).nansum(-1, keepdim=True)
     return (-log - entropy).abs()
 
 
 def _leading(ordered: Tensor, mass: Tensor) -> Tensor:
-    """Which of a row's probabilities, taken in order, make up this mass, the one that crosses it included."""
+    """Mask of each row's leading probabilities that make up this mass, including the one that crosses it."""
     kept = (ordered.cumsum(-1) - ordered < mass) & (ordered > 0)
     kept[:, 0] = True
     return kept

@@ -1,7 +1,7 @@
-"""Weights of a layer's experts, each where its checkpoint has it. Runs in the engine process.
+"""Weights of a layer's experts, left where the checkpoint has them. Runs in the engine process.
 
-transformers keeps those of all experts as one tensor, and asks it for one expert's. In its place a module has an
-`ExpertStack`: of codes, or of numbers in mapped files, which nobody has to copy.
+transformers keeps the weights of all experts in one tensor, and indexes it by expert. In its place a module has an
+`ExpertStack`: of codes, or of numbers in mapped files, which need no copy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ExpertWeight(StoredWeight, Protocol):
 
 @dataclass(frozen=True)
 class ExpertStack:
-    """Weights (experts, n, k), given as `dtype`."""
+    """Weights (experts, n, k), read as `dtype`."""
 
     experts: tuple[ExpertWeight, ...]
     dtype: torch.dtype
-    _is_hf_initialized: ClassVar[bool] = True  # transformers leaves it as it is
+    _is_hf_initialized: ClassVar[bool] = True  # so that transformers leaves it as it is
 
     def __len__(self) -> int:
         return len(self.experts)
@@ -40,11 +40,11 @@ class ExpertStack:
 
     @property
     def stored(self) -> list[Tensor]:
-        """What the checkpoint holds."""
+        """The tensors that the checkpoint holds."""
         return [tensor for expert in self.experts for tensor in expert.stored]
 
     def __getitem__(self, expert: int | Tensor) -> Tensor:
-        """(n, k)"""
+        """(n, k) of one expert."""
         return self.experts[int(expert)].dense().to(self.dtype)
 
     def to(self, dtype: torch.dtype) -> ExpertStack:
@@ -61,7 +61,7 @@ class ExpertStack:
 
 @dataclass(frozen=True)
 class BelowEachOther:
-    """The rows of all experts, after each expert's so many of zeros: `StoredWeight`."""
+    """The rows of all experts, with `missing` rows of zeros after each expert's: a `StoredWeight`."""
 
     stack: ExpertStack
     missing: int
@@ -98,18 +98,18 @@ class BelowEachOther:
 
 
 def stacks_of(module: nn.Module) -> dict[str, ExpertStack]:
-    """Those that a module has, by name."""
+    """A module's expert stacks, by attribute name."""
     return {name: value for name, value in vars(module).items() if isinstance(value, ExpertStack)}
 
 
 def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
-    """The modules that have stacks, and those."""
+    """The modules that have expert stacks, each with its stacks by name."""
     return [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
 
 
 @torch.inference_mode()
 def unpack_experts_(model: Any, device: torch.device) -> None:
-    """Have every stack be a tensor of numbers, which transformers multiplies with at once."""
+    """Replace every stack by a dense parameter, so that transformers multiplies by all experts at once."""
     holders = holders_in(model)
     for module, stacks in holders:
         for name, stack in stacks.items():

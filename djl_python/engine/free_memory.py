@@ -1,4 +1,4 @@
-"""How much memory this machine, or this container, has to give. Runs in the engine process; needs no torch."""
+"""How much memory is free on this machine, or in this container. Runs in the engine process; needs no torch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CPU_CACHE_SHARE: Final = 0.4
 
 
 def cpu_cache_bytes(settings: EngineSettings) -> int:
-    """What the cache may have at most, with what is free now."""
+    """Most bytes that the cache may take, given the memory that is free now."""
     if settings.kv_cache_memory_mb is not None:
         return settings.kv_cache_memory_mb * 2**20
     return int(available_bytes() * CPU_CACHE_SHARE)
 
 
 def available_bytes(container: Path = _CONTAINER) -> int:
-    """Memory that is free: the machine's, or what the container (a cgroup v2) may still take if that is less."""
+    """Bytes of free memory: the machine's, or what the container (a cgroup v2) may still take if that is less."""
     available = int(psutil.virtual_memory().available)
     limit = container / "memory.max"
     if not limit.exists() or (most := limit.read_text().strip()) == "max":
         return available
     used = int((container / "memory.current").read_text())
     statistics = dict(line.split() for line in (container / "memory.stat").read_text().splitlines())
-    # Files that were read, checkpoints too, are counted as used, and go when somebody needs the memory.
+    # The page cache of files, checkpoints included, counts as used, but is dropped when memory is needed.
     return min(available, max(0, int(most) - used + int(statistics["inactive_file"])))

@@ -1,8 +1,8 @@
-"""Structured output: which tokens may come next where the text must be an instance of a grammar. Engine process.
+"""Structured output: computes which tokens may come next where the text must match a grammar. Engine process.
 
-llguidance does the work; this module is all that knows it. Grammars are compiled in a thread of their own, so that
-nobody else's step waits for one, and the masks of a step's constrained sequences are computed in parallel. No tensors:
-a mask is a row of bits.
+llguidance does the work; only this module uses it. Grammars are compiled in a thread of their own, so that the steps of
+other sequences do not wait for one, and the masks of a step's constrained sequences are computed in parallel. No
+tensors: a mask is a row of bits.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 Bits = npt.NDArray[np.int32]
 
 CACHED_GRAMMARS: Final = 128
-# Between JSON's tokens: a space, or a new line with its indentation. JSON allows any amount, and a small model that has
-# begun with white space may never stop.
+# White space between JSON's tokens: a space, or a new line with its indentation. JSON allows any amount, but a small
+# model that has begun to write white space may never stop.
 _WHITE_SPACE: Final = r"\x20?|\n\x20{0,20}"
 
-# How llguidance says that no token can come next, in a place where the text can't end either.
+# How llguidance's error begins when no token can come next and the text can't end either.
 _NOTHING_FITS: Final = "NoExtension"
 
 
 class Matcher:
-    """Where one sequence is in its grammar. Lives as long as the sequence; recomputing the sequence changes nothing."""
+    """A sequence's position in its grammar. Lives as long as the sequence, and stays when that is recomputed."""
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
@@ -55,17 +55,17 @@ class Matcher:
         Raises:
             GenerationError: the grammar has become too costly to follow, or does not allow this token.
         """
-        # Having reached a limit, llguidance lets the text end, wherever it is: its mask has the end only, and takes it.
+        # At a limit llguidance ends the text wherever it is: its mask allows only the end, and consuming that succeeds.
         if self.state.is_error() or not self.state.consume_token(token_id):
             raise GenerationError(f"the grammar can't be followed any further: {_reason(self.state.get_error())}")
         return token_id in self._compiled.eos_ids
 
 
 class CompiledGrammar:
-    """A grammar where every sequence begins it. Never advanced.
+    """A grammar in its initial state, from which every sequence starts. Never advanced.
 
     Raises:
-        ParameterError: it is broken, or uses what llguidance does not know.
+        ParameterError: the grammar is not valid, or uses a feature that llguidance lacks.
     """
 
     def __init__(self, tokenizer: LLTokenizer, grammar: Grammar) -> None:
@@ -79,7 +79,7 @@ class CompiledGrammar:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
         if not begun.is_error():
-            mask = begun.compute_bitmask()  # the first mask is the costliest: every copy has it then
+            mask = begun.compute_bitmask()  # the first mask is the costliest: later copies have it already
         if not begun.is_error():
             begun = self._begun(mask)
         if begun.is_error():
@@ -88,7 +88,7 @@ class CompiledGrammar:
             log.warning("grammar: %s", warning)
 
     def _begun(self, mask: bytes) -> LLMatcher:
-        """The grammar after some first token; one too large for any step is an error now, and not in mid-answer."""
+        """The grammar after some first token, so that one too large for any step fails now, and not in mid-answer."""
         allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
         first = next((int(token) for token in allowed if int(token) not in self.eos_ids), None)
         begun = self.beginning.deep_copy()
@@ -98,7 +98,7 @@ class CompiledGrammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model; remembers the latest, the broken ones too.
+    """Compiles grammars for one model; caches the most recent results, errors too.
 
     Args:
         tokenizer_file: the checkpoint's tokenizer.json, read when the first grammar is compiled.
@@ -114,7 +114,7 @@ class GrammarCompiler:
         self._thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
 
     def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
-        """Begin to compile, or find what was compiled.
+        """Start to compile a grammar, or find it in the cache.
 
         The future raises ParameterError where the grammar is broken, or the model has no tokenizer for it.
         """
@@ -127,7 +127,7 @@ class GrammarCompiler:
         return found
 
     def close(self) -> None:
-        """Compile no more."""
+        """Stop compiling."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
@@ -153,13 +153,13 @@ class GrammarCompiler:
 
 
 class MaskComputer:
-    """Computes the masks of a step, on several threads where there are several."""
+    """Computes the masks of a step, on several threads if there are several masks."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
     def masks(self, matchers: Many[Matcher]) -> Bits:
-        """What each may draw next: (len(matchers), words), the lowest bit of a row's first word for token 0."""
+        """Tokens allowed next: (len(matchers), words), a bit each; token 0 has the lowest bit of a row's first word."""
         words = matchers[0].words
         masks = np.zeros((len(matchers), words), np.int32)
         if len(matchers) == 1:
@@ -187,7 +187,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
 
 
 def _definition(grammar: Grammar) -> str:
-    r"""llguidance's own form. In a regular expression \d and \w are ASCII's, as they are in JSON schemas' patterns.
+    r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
         ValueError: the source is not JSON.
@@ -205,7 +205,7 @@ def _not_valid(explanation: str) -> ParameterError:
 
 
 def _reason(explanation: str) -> str:
-    """The one line of llguidance's explanations that says what is wrong; the others show where, and its own state."""
+    """The line of an llguidance explanation that says what is wrong; the others show where, and internal state."""
     if explanation.startswith(_NOTHING_FITS):
         return "no text fits it"
     lines = explanation.strip().splitlines() or ["no reason given"]

@@ -1,4 +1,4 @@
-"""Whether a runner sees in an image what the model sees. Runs in the engine process, once, at load."""
+"""Checks that a runner reads images as the model does. Runs in the engine process, once, at load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..types import ImagePrompt, SamplingParams
 from .agreement import near, step
-from .images import MISFITS, model_inputs
+from .images import model_inputs
+from .misfits import MISFITS
 from .model_runner import ModelRunner
 from .scheduler import Chunk
 from .sequence import Sequence
@@ -24,11 +25,11 @@ _NEIGHBOUR_TOKENS: Final = 4
 class ImageCheck:
     """The model's own logits after a prompt with an image, after one without, and after one token more of each.
 
-    Make it before anything of the model is replaced.
+    Make it while the model has its own attention.
 
     Args:
         next_id: any token.
-        tolerance: of a logit, relative to the largest if that is above 1.
+        tolerance: how much logits may differ, relative to the greatest if that is above 1.
     """
 
     def __init__(self, model: Any, example: ImagePrompt, next_id: int, tolerance: float) -> None:
@@ -39,14 +40,14 @@ class ImageCheck:
         self._reference = self._logits(model)
 
     def blocks(self, block_size: int) -> int:
-        """How many the cache must have for a runner to be tried on."""
+        """How many blocks the cache of a trial runner must have."""
         return -(-(len(self._example.ids) + 1) // block_size) + 2
 
     def agrees(self, open_runner: Callable[[], ModelRunner], block_size: int, *, whole: bool) -> bool:
-        """Whether a runner comes to the same, when it runs both prompts side by side.
+        """Whether a runner gets the same logits when it runs both prompts side by side.
 
         Args:
-            open_runner: makes it; it may fail as the model's code fails.
+            open_runner: makes the runner; it may raise whatever the model's code raises.
             whole: read the prompt at once; otherwise in two pieces, the first of which ends before the image does.
         """
         try:
@@ -58,7 +59,7 @@ class ImageCheck:
 
     @torch.inference_mode()
     def _logits(self, model: Any) -> Tensor:
-        """Of both sequences, after their prompts and after one token more: (4, vocabulary)."""
+        """Logits of both sequences, after their prompts and after one token more: (4, vocabulary)."""
         rows = []
         for prompt, images in ((self._example.ids, self._example.images), (self._neighbour, None)):
             ids = [*prompt, self._next_id]
@@ -68,7 +69,7 @@ class ImageCheck:
         return torch.cat(rows)
 
     def _run(self, runner: ModelRunner, block_size: int, whole: bool) -> Tensor:
-        """The same, by a runner."""
+        """The same logits, by a runner."""
         ids, images = self._example.ids, self._example.images
         last = self.blocks(block_size) - 1
         sampling = SamplingParams(max_new_tokens=2)

@@ -1,8 +1,8 @@
-"""Prompts with images: what a model makes of them before its language model reads them. Runs in the engine process.
+"""Prompts with images: gets the embeddings that a model's language model reads. Runs in the engine process.
 
-Models differ in how they see: towers, tiles, projections, what goes where among the embeddings, positions in one
-dimension or three. All that is the model's own code, up to the call of its language model. That call is caught here:
-its embeddings and positions are what a paged runner then reads in any pieces it likes.
+Models differ in how they encode images: vision towers, tiles, projections, where image embeddings go, positions in one
+dimension or three. All that is the model's own code, up to the call of its language model. That call is intercepted
+here; a paged runner then reads its embeddings and positions in pieces of any size.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ import torch
 from torch import Tensor, nn
 
 from ..types import ImagePrompt, Images
+from .misfits import MISFITS
 from .scheduler import Chunk
 
 log = logging.getLogger(__name__)
 
-#: Rotary positions in three dimensions (time, height, width): what models have that don't count tokens.
+#: Dimensions of rotary positions (time, height, width) in models whose positions don't count tokens.
 _AXES: Final = 3
-#: What a language model may be given.
+#: The tensors that a language model may be given.
 _KNOWN: Final = ("inputs_embeds", "position_ids")
-#: What a model's code raises when it is called in a way that it was not written for.
-MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A prompt's beginning, up to where its last image ends, as the language model is given it.
+    """What the language model is given for a prompt, up to the end of the last image.
 
     Attributes:
         embeddings: (end, hidden).
-        positions: (3, end), or None where a token's position is its place in the sequence.
+        positions: (3, end), or None where a token's position is its index in the sequence.
     """
 
     embeddings: Tensor
@@ -44,7 +43,7 @@ class Seen:
 
 
 def model_inputs(images: Images, length: int, model: Any) -> dict[str, Tensor]:
-    """The model's arguments for the images, beside the first `length` ids of a prompt."""
+    """The model's arguments for the images, to go with the first `length` ids of a prompt."""
     found = {}
     for name, array in images.inputs.items():
         numbers = np.frombuffer(array.data, np.dtype(array.dtype)).reshape(array.shape)
@@ -56,19 +55,19 @@ def model_inputs(images: Images, length: int, model: Any) -> dict[str, Tensor]:
 
 
 class PagedImages:
-    """Sees each prompt once, when the first of its chunks that needs it is run, and remembers it until it has ended.
+    """Encodes each prompt once, when a chunk first needs it, and keeps the result until the sequence ends.
 
     Args:
-        model: with an attention of its own; later, that of its language model may be another.
-        example: shows what the model gives its language model.
+        model: has its own attention now; its language model's may be replaced later.
+        example: a prompt to find out what the model gives its language model.
 
     Raises:
-        ValueError: that is more than embeddings and positions, which are all that is known here.
+        ValueError: that is more than embeddings and positions, which is all that is handled here.
     """
 
     @classmethod
     def open(cls, model: Any, example: ImagePrompt) -> PagedImages | None:
-        """None, with the reason in the log, for a model that can't be paged."""
+        """Construct for a model; None, with the reason in the log, if it can't be paged."""
         try:
             return cls(model, example)
         except MISFITS as misfit:
@@ -82,14 +81,14 @@ class PagedImages:
         self._counts = self._see(example.ids, example.images).positions is None
 
     def forget(self, sequence_id: int) -> None:
-        """The sequence has ended."""
+        """Drop the embeddings of a sequence that has ended."""
         self._seen.pop(sequence_id, None)
 
     def inputs(self, chunks: Sequence[Chunk], ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
-        """The model's arguments for a flat batch of chunks, of which some may belong to prompts with images.
+        """The model's arguments for a flat batch of chunks, some of which may belong to prompts with images.
 
         Args:
-            ids, positions: (T,) of the flat batch, positions being places in the sequences.
+            ids, positions: (T,) of the flat batch; positions are indices in the sequences.
         """
         pieces = list(self._pieces(chunks))
         if not pieces:
@@ -109,7 +108,7 @@ class PagedImages:
         }
 
     def _pieces(self, chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk, Seen]]:
-        """(first row, chunk, what its prompt is) of the chunks that an image has a say in."""
+        """Yield (first row, chunk, its encoded prompt) for the chunks whose inputs depend on an image."""
         start = 0
         for chunk in chunks:
             sequence = chunk.sequence
@@ -126,14 +125,14 @@ class PagedImages:
         """Run the model up to its language model.
 
         Raises:
-            ValueError: it gives this more than is known here.
+            ValueError: it gives its language model more than is handled here.
         """
         ids = torch.tensor([tokens[: images.end]], device=self._model.device)
         with _caught(self._decoder) as given:
             self._model(
                 input_ids=ids, use_cache=False, logits_to_keep=1, **model_inputs(images, images.end, self._model)
             )
-        # Masks of its own (an image's tokens see one another), features for single layers ...
+        # For example masks of its own (an image's tokens attend to one another), or features for single layers.
         if more := [name for name, value in given.items() if name not in _KNOWN and _has_tensor(value)]:
             raise ValueError(f"its language model is also given {', '.join(more)}")
         positions: Tensor | None = given.get("position_ids")
@@ -152,7 +151,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 def _rotary(positions: Tensor, first: int, end: int) -> Tensor:
-    """(3, end - first): those of the prompt's beginning, and then each token one further in every dimension."""
+    """(3, end - first): the known positions, then for each token a position one further in every dimension."""
     known = positions.shape[1]
     following = torch.arange(max(first, known) - known, max(end, known) - known, device=positions.device)
     following = following + positions.max() + 1
@@ -161,7 +160,7 @@ def _rotary(positions: Tensor, first: int, end: int) -> Tensor:
 
 @contextmanager
 def _caught(decoder: nn.Module) -> Iterator[dict[str, Any]]:
-    """Within it, the language model computes nothing; what it is given lies in the dict."""
+    """Context in which the language model computes nothing, and puts its arguments into the dict."""
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
     given: dict[str, Any] = {}
@@ -170,7 +169,7 @@ def _caught(decoder: nn.Module) -> Iterator[dict[str, Any]]:
         given.update(arguments)
         return BaseModelOutputWithPast(last_hidden_state=arguments["inputs_embeds"])
 
-    own = vars(decoder).get("forward")  # placement hooks put theirs there
+    own = vars(decoder).get("forward")  # placement hooks put their forward there
     decoder.forward = forward
     try:
         yield given

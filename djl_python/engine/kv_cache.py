@@ -1,12 +1,12 @@
 """Which cache block holds what: allocation, sharing by content, eviction. Runs in the engine process; no tensors.
 
-A block is room for `block_size` tokens' keys and values in every layer. A full block is *sealed*: found again by its
+A block holds the keys and values of `block_size` tokens in every layer. A full block is *sealed*: it is found by its
 content (the tokens and images in it and everything before them), shared by every sequence with the same prefix, and
-kept after its last user until the room is needed (least recently used first).
+kept (*at rest*) after its last user until its room is needed (least recently used first).
 
-Room is needed sooner where memory is only taken when a block is first used, which takes time and is somebody else's
-loss: while hardly anything that rests is asked for again, the oldest of it makes room before new memory does. What had
-to go is remembered by its name for a while, so that it is known when somebody asks for it after all.
+Where a block's memory is only taken when it is first used, new memory takes time and is missing elsewhere. So while
+hardly any resting block is asked for again, the oldest of them is evicted before new memory is taken. The names of
+evicted blocks are kept for a while, to notice when one of them is asked for after all.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from .sequence import Content, Sequence
 from .state_slots import StateSlots
 
 _ROOT: Final = 0
-# So many blocks may come to rest in new memory before any of them has been asked for again, ...
+# New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
 _ON_TRUST: Final = 448
-# ... and so many more for each that has.
+# ... and this many more for each one that was.
 _FOR_EACH_ASKED: Final = 16
-# So many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
+# This many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
 _WORTH_SAVING: Final = 128
-# When so many blocks have come to rest, what was counted weighs half.
+# When this many blocks have come to rest, the counts are halved, so that old ones weigh less.
 _MEMORY: Final = 2048
 
 
 class OutOfBlocksError(Exception):
-    """No block is free; the scheduler preempts somebody."""
+    """No block is free; the scheduler preempts a sequence."""
 
 
 class BlockManager:
     """Hands out block numbers 0 .. `total`-1.
 
     Args:
-        share: whether content is found again.
+        share: whether sealed blocks are shared by content.
         at_hand: how many blocks, from the first on, have their memory already; all of them if left out.
-        states: of a model with layers that keep a state: a prefix is only found where one was saved.
+        states: the recurrent states, if the model has any: a prefix is then only reused where a state was saved.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class BlockManager:
         self._unused_sealed: OrderedDict[int, None] = OrderedDict()
         self._users = [0] * total
         # Content is named by a serial number: (serial of the previous block's content, content) -> (serial, block).
-        # Lookup compares the tokens themselves, so a hash collision cannot hand out somebody else's text.
+        # Lookup compares the tokens themselves, so a hash collision cannot hand out the blocks of another text.
         self._known: dict[tuple[int, Content], tuple[int, int]] = {}
         self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
         self._next_serial = _ROOT + 1
-        self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # what was known and had to go
+        self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # evicted from `_known`
         self._at_hand = at_hand or (lambda: total)
         self._rested = 0  # blocks that came to rest
-        self._asked = 0  # of those, how many were asked for again, there or not
+        self._asked = 0  # of those, how many were asked for again, still there or evicted
 
     @property
     def available(self) -> int:
-        """Blocks that can be had now, by eviction if need be."""
+        """Blocks that can be taken now, by eviction if need be."""
         return len(self._free) + len(self._unused_sealed)
 
     @property
@@ -86,7 +86,7 @@ class BlockManager:
         return -(-tokens // self.block_size)
 
     def admit(self, sequence: Sequence) -> bool:
-        """Give a new sequence the blocks of its longest known prefix, if all its tokens would fit; else do nothing.
+        """Give a new sequence the blocks of its longest known prefix, if all its tokens would fit; else return False.
 
         At least the last token is left to compute: its logits are wanted.
         """
@@ -127,7 +127,7 @@ class BlockManager:
             known = self._known.get(key)
             if known is None:
                 self._register(block, key)
-            else:  # computed twice at the same time: this copy only lends its content's name to what follows
+            else:  # computed twice at the same time: this copy is not registered, but what follows gets the same name
                 self._serial_of[block] = known[0]
             sequence.sealed += 1
         if self._states is not None:
@@ -135,7 +135,7 @@ class BlockManager:
             self._states.name(sequence, [self._serial_of[sequence.blocks[end // size - 1]] for end in ends])
 
     def retire(self, sequence: Sequence) -> None:
-        """Take an ended sequence's blocks back; who goes on from it, with a state, goes on from its last token."""
+        """Take an ended sequence's blocks back, keeping its last state for sequences that continue its text."""
         whole, rest = divmod(sequence.computed, self.block_size)
         if self._states is not None and self._share and sequence.computed and whole == sequence.sealed:
             parent = self._serial_before(sequence, whole)
@@ -148,8 +148,8 @@ class BlockManager:
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's blocks back; nothing of it is computed any more."""
-        # From the end, so that of a resting prefix the tail is evicted before the head.
+        """Take a sequence's blocks back; none of its tokens count as computed any more."""
+        # Last block first, so that a resting prefix is evicted from its tail.
         for block in reversed(sequence.blocks):
             self._users[block] -= 1
             if self._users[block]:
@@ -170,14 +170,14 @@ class BlockManager:
             self._asked //= 2
 
     def forget(self) -> None:
-        """Drop all resting content (after the cache's tensors were lost or doubted)."""
+        """Drop all resting content (after the cache's tensors were lost or may be wrong)."""
         while self._unused_sealed:
             heapq.heappush(self._free, self._evict())
         if self._states is not None:
             self._states.forget()
 
     def _lookup(self, sequence: Sequence) -> list[int]:
-        """The blocks of the longest prefix that is there."""
+        """The blocks of the sequence's longest prefix in the cache."""
         return self._follow(self._known, sequence, [])
 
     def _count_evicted(self, sequence: Sequence, shared: list[int]) -> int:
@@ -187,7 +187,7 @@ class BlockManager:
     def _follow(
         self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
     ) -> list[int]:
-        """The blocks that go on where `before` ends, for as long as `names` has their content."""
+        """The sequence's blocks after `before`, as far as `names` has their content."""
         if not self._findable(sequence):
             return []
         size, blocks = self.block_size, []
@@ -201,7 +201,7 @@ class BlockManager:
         return blocks
 
     def _with_state(self, states: StateSlots, sequence: Sequence, known: list[int]) -> list[int]:
-        """The longest part of what is known after which a state was saved, the last block maybe begun only."""
+        """The longest cached prefix after which a state was saved; only its last block may be partly filled."""
         size, parent = self.block_size, self._serial_of[known[-1]] if known else _ROOT
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
@@ -211,12 +211,12 @@ class BlockManager:
         return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
 
     def _begin_with_state(self, states: StateSlots, sequence: Sequence, known: int) -> None:
-        """Of a sequence that shares blocks: the state after them; where others may part from it, or go on."""
+        """Give a sequence the state after its shared blocks, and stops where others may branch off or continue."""
         size = self.block_size
         whole = (len(sequence.tokens) - 1) // size
         if sequence.blocks:
             last = sequence.blocks[-1]
-            if (begun := len(self._key_of[last][1])) < size:  # it will be written to: nobody else finds it any more
+            if (begun := len(self._key_of[last][1])) < size:  # it will be written to: others must not find it any more
                 sequence.sealed -= 1
                 sequence.computed -= size - begun
                 states.take_over(sequence, self._serial_of.pop(last))
@@ -227,7 +227,7 @@ class BlockManager:
         sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + _WORTH_SAVING)
 
     def _register(self, block: int, key: tuple[int, Content]) -> None:
-        """Make a block's content known."""
+        """Make a block findable by its content."""
         if key in self._evicted:
             serial = self._evicted.pop(key)[0]
         else:
@@ -237,11 +237,11 @@ class BlockManager:
         self._serial_of[block] = serial
 
     def _serial_before(self, sequence: Sequence, index: int) -> int:
-        """What a sequence's content before its block `index` is called."""
+        """The serial that names a sequence's content before its block `index`."""
         return self._serial_of[sequence.blocks[index - 1]] if index else _ROOT
 
     def _findable(self, sequence: Sequence) -> bool:
-        """Whether the sequence may do without computing all of its prompt."""
+        """Whether the sequence may reuse a cached prefix; not while it wants log-probabilities of its prompt."""
         return self._share and not sequence.wants_prompt_logprobs
 
     def _use(self, block: int) -> None:
@@ -261,7 +261,7 @@ class BlockManager:
 
     @property
     def _may_grow(self) -> bool:
-        """Whether what rests is asked for often enough to be worth new memory."""
+        """Whether resting blocks are asked for often enough to be worth new memory."""
         return self._rested <= _ON_TRUST + _FOR_EACH_ASKED * self._asked
 
     def _evict(self) -> int:

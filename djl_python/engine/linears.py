@@ -19,7 +19,7 @@ from .quantization import GROUP, Codes, Quantize, quantized
 
 log = logging.getLogger(__name__)
 
-# From here on, unpacking a weight of 8 bits to fp32 takes less time than multiplying with it takes longer.
+# With more rows than this, dequantizing an 8-bit weight costs less than the fp32 product saves.
 _FEW_ROWS: Final = 32
 # Columns that torch's 4-bit kernel takes at a time.
 _COLUMNS: Final = 16
@@ -29,9 +29,9 @@ _COLUMNS: Final = 16
 def replace_linears_(
     model: Any, quantize: Quantize | None, make: Callable[[Linear, Quantize | None], nn.Module | None]
 ) -> None:
-    """Replace every linear by what is made of it and its bits, if anything; the head gets 8 bits at least.
+    """Replace every linear by the module that `make` returns for it, if any; the lm_head gets 8 bits at least.
 
-    An embedding that is the head's weight is rounded like it: the text is the same as with the native program.
+    An embedding tied to the lm_head is rounded with it, so that the text is the same as with the native program.
     """
     head = model.get_output_embeddings()
     for parent, name, module in places_in(model):
@@ -45,7 +45,8 @@ def replace_linears_(
         if bits is not None and module is head:
             embedding = model.get_input_embeddings().weight
             if linear.numbers.data_ptr() == embedding.data_ptr():
-                embedding.copy_(quantized(embedding, bits).values(embedding.shape[1]))
+                # New memory: pages of the mapped file may be given back at any time, with what was written to them.
+                embedding.data = quantized(embedding, bits).values(embedding.shape[1]).to(embedding.dtype)
     if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
         log.warning(
             "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",
@@ -55,7 +56,7 @@ def replace_linears_(
 
 
 def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
-    """A linear with integer weights; what torch's 4-bit kernel can't take gets 8 bits, or stays numbers."""
+    """A linear with integer weights, 8 bits if torch's 4-bit kernel can't take it; None if the linear is to stay."""
     columns, width = linear.weight.shape
     four = columns % _COLUMNS == 0
     if not isinstance(linear.weight, Tensor):
@@ -70,9 +71,9 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
 
 
 class QuantizedLinear(nn.Module):
-    """x @ weight.T + bias, the weight being codes of 8 or 4 bits, x rounded to bf16 where rows are few.
+    """x @ weight.T + bias, weights of 8 or 4 bits. x is rounded to bf16, except in 8-bit products of many fp32 rows.
 
-    torch's kernels for other formats take one number after the other, with AVX2 and AVX-512: twenty times as long.
+    torch's kernels for other dtypes are not vectorized, even with AVX2 and AVX-512: they take twenty times as long.
     """
 
     def __init__(self, codes: Codes, width: int, bias: Tensor | None) -> None:
@@ -83,7 +84,7 @@ class QuantizedLinear(nn.Module):
         if self._four:
             weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.codes.int(), 1)
             assert codes.zeros is not None
-            scales = codes.scales.to(torch.bfloat16).t()  # (groups, n), and what the code in the middle stands for
+            scales = codes.scales.to(torch.bfloat16).t()  # (groups, n), then the value of the middle code
             scales = torch.stack([scales, scales * (codes.zero - codes.zeros.short().t())], dim=2)
         else:
             weight = (codes.codes[:, :width].int() - codes.zero).to(torch.int8).contiguous()

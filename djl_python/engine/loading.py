@@ -1,4 +1,4 @@
-"""From a checkpoint to a model that can run: transformers' own loading, device, precision, limits. Engine process."""
+"""Loads a checkpoint with transformers: device, precision, quantization and limits. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ DTYPES: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model, with or without eyes, on its device, and what its checkpoint says about it.
+    """A causal language model, which may take images, on its device, and what its checkpoint says about it.
 
     Attributes:
-        context, longest: tokens of a sequence at most, unless option.max_model_len says otherwise, and if it does.
-        method: what its linears were quantized with, where they are `CodedLinear`s.
+        context, longest: most tokens of a sequence, by default and with option.max_model_len.
+        method: what its linears were quantized with, if they are `CodedLinear`s.
     """
 
     model: Any
@@ -57,7 +57,7 @@ class LoadedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """What a decode step has to read at least, but for the embedding table's unused rows."""
+        """Bytes that a decode step has to read at least, except for the embedding table's unused rows."""
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
 
 
@@ -65,7 +65,7 @@ def pick_device(name: str) -> torch.device:
     """`option.device`; "auto" is the first GPU if there is one.
 
     Raises:
-        ModelLoadError: no such device here.
+        ModelLoadError: this machine has no such device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -86,7 +86,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     """Load `settings.model_path` with transformers.
 
     Raises:
-        ModelLoadError: not a causal language model, or a setting that does not fit it.
+        ModelLoadError: it is not a causal language model, or a setting does not fit it.
     """
     device = pick_device(settings.device)
     torch.set_num_threads(threads_of(settings))
@@ -160,10 +160,10 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 
 
 def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:
-    """What is read without the library that transformers would use, which has kernels for GPUs.
+    """The checkpoint's codes, if they are read here; None leaves them to libraries, which have GPU kernels.
 
     Raises:
-        ModelLoadError: it isn't read, and there is no library either.
+        ModelLoadError: they can't be read here, and a library for them is missing.
     """
     if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
         return None
@@ -181,7 +181,7 @@ def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheck
 
 
 def _plain_experts(path: Path, config: Any, device: torch.device, settings: EngineSettings) -> PlainCheckpoint | None:
-    """Where native kernels may want to read experts one by one."""
+    """The checkpoint, if native kernels may read its experts one by one; else None."""
     if device.type != "cpu" or settings.kernels == "torch" or settings.image_example is not None:
         return None
     if getattr(config.get_text_config(decoder=True), "quantization_config", None) or hasattr(
@@ -193,12 +193,12 @@ def _plain_experts(path: Path, config: Any, device: torch.device, settings: Engi
 
 
 def rounding(settings: EngineSettings) -> Quantize | None:
-    """What this engine itself rounds the weights to."""
+    """What this engine itself rounds the weights to; None if it doesn't."""
     return settings.quantize if settings.quantize in ("int8", "int4") else None
 
 
 def _check_quantization(settings: EngineSettings, device: torch.device, stored: Any) -> None:
-    """Whether the checkpoint is, or can be, quantized as `option.quantize` says; `stored` is what it says itself."""
+    """Check that the checkpoint, whose own setting is `stored`, is or can be quantized as `option.quantize` says."""
     wanted = settings.quantize
     if wanted == "none":
         return
@@ -219,9 +219,9 @@ def _check_quantization(settings: EngineSettings, device: torch.device, stored: 
 
 
 def can_page(loaded: LoadedModel) -> bool:
-    """Whether the model's attention can be ours: it looks its attention up by name, and is told the positions.
+    """Give the model paged attention, if it looks attention up by name and is told the positions; returns whether.
 
-    Chunks that attention must not look across are in a mask that ours is not shown.
+    A model that attends in chunks has them in its mask, which paged attention is not given.
     """
     parameters = inspect.signature(loaded.model.forward).parameters
     if "position_ids" not in parameters or "logits_to_keep" not in parameters:
@@ -237,10 +237,10 @@ def can_page(loaded: LoadedModel) -> bool:
 
 
 def set_attention(model: Any, name: str) -> None:
-    """Give the language model an attention function of transformers'; what looks at images keeps its own.
+    """Give the language model one of transformers' attention functions; an image encoder keeps its own.
 
     Raises:
-        ValueError: it can't have this one.
+        ValueError: the model can't use this one.
     """
     config, text = model.config, model.config.get_text_config(decoder=True)
     if text._attn_implementation == name:
@@ -264,7 +264,7 @@ def _eos_ids(model: Any, config: Any) -> frozenset[int]:
 
 
 class _Bar:
-    """What transformers takes for a progress bar; passes every step on."""
+    """Stands in for transformers' progress bars, and passes every step on."""
 
     def __init__(self, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._progress = progress
@@ -290,5 +290,5 @@ class _Bar:
         return
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else a bar can be told (descriptions, refreshes) shows nowhere."""
+        """Accept all other calls to a progress bar (descriptions, refreshes), and ignore them."""
         return lambda *args, **kwargs: None

@@ -55,7 +55,7 @@ class Inbox:
                 with self._arrived:
                     self._messages += messages
                     self._arrived.notify()
-        os._exit(0)  # the worker is gone: nobody is left to compute for
+        os._exit(0)  # the worker is gone: there is nothing left to compute for
 
 
 def serve(sock: socket.socket) -> None:
@@ -87,7 +87,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
     try:
         settings = msgspec.msgpack.decode(opening.settings, type=EngineSettings)
         batch = rolling_batch_class(opening.rolling_batch)(settings, progress)
-    except Exception as exc:  # the loop's boundary: whatever a model raises while loading is told to its owner
+    except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
         if not isinstance(exc, ServingError):
             traceback.print_exc()
         reason = exc.message if isinstance(exc, ServingError) else f"{type(exc).__name__}: {exc}"

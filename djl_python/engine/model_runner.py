@@ -23,17 +23,17 @@ class ModelRunner(Protocol):
         """Compute the chunks' tokens.
 
         Returns:
-            (rows, vocabulary): for each chunk in order, its last position if the chunk completes its sequence, or all
-            its positions if prompt log-probabilities are wanted (`rows_of` counts them).
+            (rows, vocabulary): for each chunk in order, its last position before drafts and those of its drafts if it
+            completes its sequence, or all positions if prompt log-probabilities are wanted (`rows_of` counts them).
         """
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended: state kept for it outside the cache's blocks can go."""
+        """Drop what is kept outside the cache's blocks for a sequence that has ended."""
         ...
 
     def operator_seconds(self) -> dict[str, float]:
-        """Spent so far, by kind of operation; empty where only a profiler can tell."""
+        """Seconds spent so far, by kind of operation; empty where only a profiler can tell."""
         ...
 
 
@@ -45,7 +45,7 @@ def rows_of(chunk: Chunk) -> int:
 
 
 def probe(model: Any, device: torch.device) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
-    """Attention layers in order of use, by id of their module, and layers with states: one pass of two tokens."""
+    """Run two tokens: attention layers in order of use, by id of their module, and layers with recurrent states."""
     layers: dict[int, LayerShape] = {}
 
     def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
@@ -59,11 +59,11 @@ def probe(model: Any, device: torch.device) -> tuple[dict[int, LayerShape], Recu
 
 
 class PagedModelRunner:
-    """One forward pass of the model a step, whatever mixture of prompts and generating sequences it holds.
+    """Runs one forward pass of the model per step, for any mixture of prefill and decode.
 
     Args:
-        images: what sees the images of prompts, for a model that takes them.
-        recurrent: the layers without attention, of a model that has such.
+        images: encodes prompts with images, for a model that takes them.
+        recurrent: the layers with recurrent states, for a model that has any.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Drafts by looking the last tokens up in the text so far ("prompt lookup"). Runs in the engine process.
+"""Draft tokens by looking the last tokens up in the text so far ("prompt lookup"). Runs in the engine process.
 
-What followed the last time is proposed: right where a text repeats itself or its prompt (summaries, edits, code), and
-next to free where it doesn't.
+Proposes what followed them the last time. That is right where a text repeats itself or its prompt (summaries, edits,
+code), and next to free where it doesn't.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .scheduler import Chunk
 from .sequence import Sequence
 from .speculation import Confidence, Drafts
 
-# A longer match is asked first, and is right more often: each length has a confidence of its own.
+# A longer match is tried first, and is right more often: each length has a confidence of its own.
 _LENGTHS: Final = (4, 2)
 
 
 @dataclass
 class _Seen:
-    """Where each n-gram of a sequence was followed by something, the last time."""
+    """For each n-gram of a sequence, the index of the token that followed it the last time."""
 
     end_of: dict[tuple[int, ...], int] = field(default_factory=dict)
     read: int = 0
@@ -37,7 +37,7 @@ class _Seen:
 
 
 class NgramDrafter:
-    """A Drafter without a model."""
+    """A `Drafter` without a model."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
@@ -64,7 +64,7 @@ class NgramDrafter:
             if at is not None:
                 seen.matched = n
                 count = seen.confidence[n].worth(most)
-                # A text that has begun to repeat goes on to: what follows its end is its last period again.
+                # A text that has begun to repeat is taken to go on: past its end its last period comes again.
                 period = len(tokens) - at
                 return tuple(tokens[at + i % period] for i in range(count))
         return ()

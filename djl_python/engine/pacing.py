@@ -1,16 +1,17 @@
-"""How much of the waiting prompts a step may read without making the sequences that generate wait. Engine process.
+"""How many prompt tokens a step may prefill without stalling the sequences that decode. Runs in the engine process.
 
-A client that reads a stream notices the gaps that are longer than the usual one. While somebody generates, a step that
-reads prompts may take 2.8 times as long as the usual step; what that is in tokens is learnt from the steps. With nobody
-to wait, a step reads as much as fits; but of several prompts only as much as is read well at once. Read together, all
-would have their first tokens when the last is read, then end together, and so would whoever comes in their place.
+A client that reads a stream notices inter-token gaps that are longer than usual. While any sequence decodes, a step
+with prefill may take 2.8 times as long as the usual step; how many tokens that is, is learnt from past steps. While
+nothing decodes, a step reads as much as fits, but of several prompts only as much as is efficient at once. Read
+together, all of them would get their first tokens when the last is read, then end together, and so would the sequences
+that follow them.
 
-The usual step is one without prompts. Where prompts come faster than they are read at that pace, so that nearly every
-step has some, it is what has become usual: the pace quickens, instead of leaving the batch half empty.
+The usual step is a decode-only step. If prompts come faster than they are read at that pace, nearly every step has
+prefill, and the usual step becomes such a step: the pace quickens, instead of leaving the batch half empty.
 
-Of many prompts at once the last waits longer for its first token than if all generation stood still, in simulations by
-a third; but sequences that began one after the other end so, and what comes in their place does not have to queue
-again. So they are read only a little faster than few.
+Of many prompts at once, the last waits longer for its first token than if all decoding stood still, in simulations by a
+third. But sequences that begin one after the other also end so, and those that follow them do not have to queue again.
+So many prompts are read only a little faster than few.
 """
 
 from __future__ import annotations
@@ -19,45 +20,45 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: How many times as long as usual a step may take; more for each prompt that waits beside a few others.
+#: Longest step with prefill, in usual steps; QUEUE_STRETCH more for each prompt that waits beyond a few.
 STRETCH: Final = 2.8
 QUEUE_STRETCH: Final = 0.3
-#: That, at most; and how many times as long as one without prompts, however usual that has become.
+#: Limit of that stretch; and longest step in decode-only steps, however long the usual step has become.
 MOST_STRETCH: Final = 4.0
 MOST_DECODE_STEPS: Final = 8.0
-#: Fewer tokens than this would read the weights for little.
+#: Fewer prefill tokens than this are not worth reading the weights for.
 LEAST_TOKENS: Final = 16
-#: As many steps with prompts, and one has none: what that costs changes with the machine and the contexts.
+#: After this many steps with prefill, one runs without, to time decode again: its cost drifts with load and context.
 CHECKED_EVERY: Final = 50
-#: As many times as long as one without prompts may a step take that reads several, with nobody to wait: by then, to
-#: read weights once for more of their tokens saves nothing.
+#: Longest prefill-only step, in decode steps, while several prompts wait and nothing decodes: beyond that, reading the
+#: weights once for more tokens saves nothing.
 WELL_READ_STEPS: Final = 8.0
-# Before anything was measured; with nobody to wait.
+# Prefill tokens before anything was measured: beside decode, and while nothing decodes.
 _FIRST_TOKENS: Final = 64
 _FIRST_ALONE: Final = 512
 _WEIGHT: Final = 0.2  # of the newest measurement
-# Steps that say what is usual: what all but this share of the last ones took at least.
+# The usual step's time: all but this share of the last remembered steps took at least as long.
 _REMEMBERED: Final = 256
 _SHORTER: Final = 0.3
-_FEW: Final = 3  # prompts are no queue
+_FEW: Final = 3  # prompts, which are no queue yet
 
 
 class PrefillPacer:
-    """Learns what steps cost.
+    """Learns what steps cost, and bounds the prefill of the next one.
 
     Args:
-        most: prompt tokens of a step, ever.
+        most: prefill tokens that no step may exceed.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._decode: dict[int, _Mean] = {}  # steps without prompts, by the bit length of how many they advance
-        self._token_s = 0.0  # a prompt's token more
-        self._unchecked = 0  # steps with prompts since one had none
-        self._taken: deque[float] = deque(maxlen=_REMEMBERED)  # by steps that somebody waited for
+        self._decode: dict[int, _Mean] = {}  # decode-only steps, by the bit length of their batch size
+        self._token_s = 0.0  # of one more prefill token
+        self._unchecked = 0  # steps with decode and prefill since one had no prefill
+        self._taken: deque[float] = deque(maxlen=_REMEMBERED)  # durations of steps with decode
 
     def budget(self, generating: int, prompts: int = 1) -> int:
-        """Tokens of `prompts` for a step that advances `generating` sequences; 0 to see what it costs without them."""
+        """Prefill tokens for a step that decodes `generating` sequences; 0 asks for a decode-only step, to time it."""
         if not generating:
             return self._most if prompts == 1 else self._well_read()
         decode_s = self._decode_s(generating)
@@ -70,14 +71,14 @@ class PrefillPacer:
         return min(self._most, max(LEAST_TOKENS, int((longest_s - decode_s) / self._token_s)))
 
     def _well_read(self) -> int:
-        """Tokens beyond which a step of prompts alone saves nothing."""
+        """Prefill tokens beyond which a prefill-only step saves nothing."""
         decode_s = self._decode_s(1)
         if not decode_s or not self._token_s:
             return min(self._most, _FIRST_ALONE)
         return min(self._most, max(LEAST_TOKENS, int(WELL_READ_STEPS * decode_s / self._token_s)))
 
     def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
-        """A step took so long."""
+        """Learn that a step with `generating` decoding sequences and `prompt_tokens` prefill tokens took `step_s`."""
         if generating:
             self._taken.append(step_s)
         if not prompt_tokens:
@@ -91,7 +92,7 @@ class PrefillPacer:
             self._token_s += (_WEIGHT if self._token_s else 1.0) * (token_s - self._token_s)
 
     def _decode_s(self, generating: int) -> float:
-        """Of a step without prompts: between what was measured for more and for fewer sequences; 0 if nothing was."""
+        """Seconds of a decode-only step, interpolated between those of fewer and more sequences; 0 without any."""
         known = sorted(self._decode.values(), key=lambda mean: mean.generating)
         below = next((mean for mean in reversed(known) if mean.generating <= generating), None)
         above = next((mean for mean in known if mean.generating > generating), None)
@@ -102,14 +103,14 @@ class PrefillPacer:
         return below.step_s + share * (above.step_s - below.step_s)
 
     def _usual_s(self) -> float:
-        """0 as long as too few steps are remembered."""
+        """Seconds of the usual step; 0 while too few steps are remembered."""
         shorter = int(_SHORTER * _REMEMBERED) - (_REMEMBERED - len(self._taken))
         return sorted(self._taken)[shorter] if shorter >= 0 else 0.0
 
 
 @dataclass
 class _Mean:
-    """Of recent steps: how many sequences they advanced, and how long they took."""
+    """Moving averages over decode-only steps: sequences decoded, and seconds taken."""
 
     generating: float = 0.0
     step_s: float = 0.0

@@ -1,7 +1,7 @@
 """Repetition, presence and frequency penalties. Runs in the engine process.
 
-What is penalized is what has occurred, which is at most the context and usually a hundredth of the vocabulary: only
-those tokens' scores are read and written.
+Only tokens that have occurred are penalized. They are at most as many as the context, and usually a hundredth of the
+vocabulary, so only their scores are read and written.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ _MOST: Final = 1e30
 
 
 class Occurrences:
-    """The tokens of one sequence, each once.
+    """The distinct tokens of one sequence, with counts.
 
     Attributes:
-        ids, counts: the first `size` entries are a token, and how often it was generated (0: in the prompt only).
+        ids, counts: a token, and how often it was generated (0: in the prompt only); the first `size` entries are used.
         addresses: of the two arrays, for the native kernels.
     """
 
     def __init__(self, sequence: Sequence) -> None:
-        self._place_of = {token: place for place, token in enumerate(dict.fromkeys(sequence.tokens))}
-        self._keep(np.array(list(self._place_of), np.int64), np.zeros(len(self._place_of), np.float32))
-        for token in sequence.tokens[sequence.prompt_length :]:
-            self.counts[self._place_of[token]] += 1
+        prompt = dict.fromkeys(sequence.tokens[: sequence.prompt_length])
+        self._place_of = {token: place for place, token in enumerate(prompt)}
+        self._counted = sequence.prompt_length
+        self._keep(np.array(list(prompt), np.int64), np.zeros(len(prompt), np.float32))
+        self.follow(sequence)
 
     @property
     def size(self) -> int:
         return len(self._place_of)
 
-    def add(self, token: int) -> None:
-        """Count a token that was just drawn, and is not among the sequence's tokens yet."""
-        place = self._place_of.setdefault(token, self.size)
-        if place == len(self.ids):
-            self._keep(*(np.concatenate([array, np.zeros_like(array)]) for array in (self.ids, self.counts)))
-        self.ids[place] = token
-        self.counts[place] += 1
+    def follow(self, sequence: Sequence) -> None:
+        """Count the tokens that were appended since the last call. What was drawn but not appended never counts."""
+        for token in sequence.tokens[self._counted :]:
+            place = self._place_of.setdefault(token, self.size)
+            if place == len(self.ids):
+                more = (0, place + 1)
+                self._keep(np.pad(self.ids, more), np.pad(self.counts, more))
+            self.ids[place] = token
+            self.counts[place] += 1
+        self._counted = len(sequence.tokens)
 
     def _keep(self, ids: npt.NDArray[np.int64], counts: npt.NDArray[np.float32]) -> None:
         self.ids, self.counts = ids, counts
@@ -51,7 +55,7 @@ class Occurrences:
 
 
 class PenaltyTable:
-    """The tokens that have occurred, for the sequences that are penalized for it."""
+    """The `Occurrences` of the sequences that have penalties."""
 
     def __init__(self) -> None:
         self._occurrences: dict[int, Occurrences] = {}
@@ -60,19 +64,20 @@ class PenaltyTable:
         found = self._occurrences.get(sequence.id)
         if found is None:
             found = self._occurrences[sequence.id] = Occurrences(sequence)
+        found.follow(sequence)
         return found
 
     def drop(self, sequence_id: int) -> None:
-        """The sequence has ended."""
+        """Drop a sequence that has ended."""
         self._occurrences.pop(sequence_id, None)
 
     def __len__(self) -> int:
-        """Sequences that are counted."""
+        """Number of sequences whose tokens are counted."""
         return len(self._occurrences)
 
 
 def penalize(scores: Tensor, rows: list[int], occurred: list[Occurrences], penalties: npt.NDArray[np.float32]) -> None:
-    """Penalize in place.
+    """Apply penalties to `scores` in place.
 
     Args:
         scores: (N, vocabulary), contiguous.
@@ -89,12 +94,12 @@ def penalize(scores: Tensor, rows: list[int], occurred: list[Occurrences], penal
         torch.from_numpy(array).to(scores.device)
         for array in (ids, repetition, frequency * counts + presence * (counts > 0))
     )
-    flat = scores.view(-1)  # one index a number: several are many times as slow
+    flat = scores.view(-1)  # one index per number: indexing by row and token is many times as slow
     picked = flat.index_select(0, places)
     flat.index_copy_(0, places, torch.where(picked > 0, picked / factor, picked * factor) - less)
 
 
 def penalties_of(params: list[SamplingParams]) -> npt.NDArray[np.float32]:
-    """(3, R), as `penalize` takes them; what would leave fp32's range with a score stays within it."""
+    """(3, R), as `penalize` takes them; repetition is clamped so that scores stay within fp32's range."""
     rows = [(min(max(p.repetition_penalty, 1 / _MOST), _MOST), p.presence_penalty, p.frequency_penalty) for p in params]
     return np.array(rows, np.float32).reshape(-1, 3).T

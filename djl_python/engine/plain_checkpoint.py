@@ -1,7 +1,7 @@
-"""Weights of experts where a checkpoint of numbers has them, in its mapped files. Runs in the engine process.
+"""Weights of experts, left in the mapped files of an unquantized checkpoint. Runs in the engine process.
 
-transformers makes one tensor of a layer's experts, which is a copy: twice the memory, and the time to make it. Who
-packs weights reads them one after the other, and needs no copy.
+transformers copies a layer's experts into one tensor: that takes twice the memory, and time. Packing weights for the
+native kernels reads them one after the other, and needs no copy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _OF_AN_EXPERT: Final = re.compile(r"\.experts\.\d+\..*weight$")
 
 @dataclass(frozen=True)
 class PlainWeight:
-    """Weights of a checkpoint, alike and below each other (n, k), or some rows of them: `ExpertWeight`.
+    """Weights of one shape, concatenated by rows (n, k), or some rows of them: an `ExpertWeight`.
 
     Attributes:
-        places: of each, the file and its name there.
-        rows: which of theirs; None: all.
+        places: the file of each weight, and its name there.
+        rows: which rows; None: all.
     """
 
     places: tuple[tuple[Any, str], ...]
@@ -45,7 +45,7 @@ class PlainWeight:
         assert self.rows is None, "rows of rows"
         wanted, each = range(len(self))[rows], len(self) // len(self.places)
         shape = len(wanted), self.shape[1]
-        if wanted.step == 1 and wanted.start % each == wanted.stop % each == 0:  # whole ones, and no others are read
+        if wanted.step == 1 and wanted.start % each == wanted.stop % each == 0:  # whole weights: no others are read
             return replace(self, places=self.places[wanted.start // each : wanted.stop // each], shape=shape)
         return replace(self, rows=rows, shape=shape)
 
@@ -59,10 +59,10 @@ class PlainWeight:
 
 
 class PlainCheckpoint:
-    """A checkpoint that has weights of experts one by one.
+    """An unquantized checkpoint that has each expert's weights as tensors of their own.
 
     Attributes:
-        linears: their names.
+        linears: names of the experts' linears.
     """
 
     method = None
@@ -75,6 +75,6 @@ class PlainCheckpoint:
         return self
 
     def weight(self, linears: list[str], shape: tuple[int, int], dtype: torch.dtype) -> PlainWeight:
-        """Of these, below each other."""
+        """The weights of these linears, concatenated by rows."""
         names = [f"{linear}.weight" for linear in linears]
         return PlainWeight(tuple((self._files[name], name) for name in names), shape, dtype)

@@ -1,8 +1,8 @@
 """`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
 
-Wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: the native
-program's own clock, or what torch's profiler sees. The sequences' sampling parameters are a mixture of all there are.
-The floor it prints is what a step can't beat: the weights' bytes read once.
+Prints the wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: by
+the native program's own clock, or by torch's profiler. The sequences' sampling parameters are a mixture of all kinds.
+The floor that it prints is a lower bound of a step: the time to read the weights' bytes once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: Final = {
 }
 
 
-# What the sequences of a batch ask for, in turn. Half of them show log-probabilities, as TGI's and LMI's streams do.
+# Sampling parameters of the sequences, in turn. Half of them show log-probabilities, as TGI's and LMI's streams do.
 _MIXTURE: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"do_sample": True, "temperature": 0.8, "logprobs": False},
@@ -79,7 +79,7 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
         batch.add(
             number,
             prompt,
-            # Who began first generates while the others' prompts are read, for as many steps as that takes.
+            # Sequences that begin first decode while the others' prompts are read, for as many steps as that takes.
             SamplingParams(max_new_tokens=batch.max_model_len - context, ignore_eos=True, seed=number, **mixed),
         )
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
@@ -113,7 +113,7 @@ def _median_ms(seconds: list[float]) -> float:
 
 
 def _operators(batch: PagedRollingBatch, steps: int) -> dict[str, float]:
-    """Milliseconds of own time a step, by kind of operator. torch's profiler itself slows small operators down."""
+    """Milliseconds of self time per step, by kind of operator. torch's profiler itself slows small operators down."""
     before = batch.runner.operator_seconds()
     if before:
         for _ in range(steps):

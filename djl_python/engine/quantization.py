@@ -1,8 +1,8 @@
 """Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, once.
 
-Rounded to 8 bits: one scale for each output column, codes -127 .. 127. To 4 bits: a scale and the code of 0 for each
-column and group of `GROUP` inputs, codes 0 .. 15, the group's least and greatest numbers at the ends (or a little
-beyond, where that makes the squared error less).
+8 bits: one scale for each output column, codes -127 .. 127, stored plus 128. 4 bits: a scale and a zero point for each
+column and group of `GROUP` inputs, codes 0 .. 15. The ends are the group's least and greatest numbers, or a little
+inside of them where that makes the squared error less.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 Quantize = Literal["int8", "int4"]
 
 GROUP: Final = 64  # numbers along the input that share a scale; kGroup of quantized.h
-_MOST: Final = 15  # of 4 bits
-# What the scale that covers all numbers is multiplied with, to see whether cutting some off is better.
+_MOST: Final = 15  # greatest code of 4 bits
+# Factors for the scale that covers all numbers, to see whether clipping some of them makes the error less.
 _CUTS: Final = (1.0, 0.92, 0.84)
 _WORKED_ON: Final = 1 << 17  # numbers at a time
 
@@ -30,9 +30,9 @@ class Codes:
     Attributes:
         bits: 8 or 4.
         codes: (n, k) uint8, k a multiple of `GROUP` (the padding's value is 0).
-        scales: (n,) fp32, of 8 bits only, or (n, k / GROUP) fp16.
-        zeros: the codes of 0, uint8, where scales are of groups; else 0 is in the middle.
-        order: (inputs,) int32, which input each column of codes is of; None: they are in order.
+        scales: (n,) fp32, for 8 bits only, or (n, k / GROUP) fp16.
+        zeros: zero points (n, k / GROUP) uint8, where scales are per group; None: the middle code is the zero point.
+        order: (inputs,) int32, the input that each column of codes belongs to; None: they are in order.
     """
 
     bits: int
@@ -43,18 +43,18 @@ class Codes:
 
     @property
     def zero(self) -> int:
-        """The code in the middle."""
+        """The middle code."""
         return 1 << (self.bits - 1)
 
     def fits(self, other: Codes) -> bool:
-        """Whether rows of both can be of one weight."""
+        """Whether rows of both can be concatenated to one weight."""
         alike = self.bits == other.bits and self.scales.dim() == other.scales.dim()
         if self.order is None or other.order is None:
             return alike and self.order is other.order
         return alike and torch.equal(self.order, other.order)
 
     def values(self, width: int) -> Tensor:
-        """(n, width) fp32: what the codes stand for, in the inputs' order, without the padding."""
+        """Dequantized weight (n, width) fp32, in the inputs' order, without the padding."""
         n, padded = self.codes.shape
         scales = self.scales.float().view(n, -1, 1)
         groups = self.codes.float().view(n, scales.shape[1], -1)
@@ -65,7 +65,7 @@ class Codes:
 
 @torch.inference_mode()
 def quantized(weight: Tensor, quantize: Quantize) -> Codes:
-    """Round a weight (n, k)."""
+    """Quantize a weight (n, k)."""
     n, k = weight.shape
     groups = -(-k // GROUP)
     codes = torch.empty(n, groups * GROUP, dtype=torch.uint8)
@@ -81,13 +81,13 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
 
 
 def parts_of(n: int, k: int) -> Iterator[slice]:
-    """Rows of a weight (n, k) that, worked on at a time, stay in the processor's cache."""
+    """Slices of a weight's rows (n, k), each small enough to stay in the CPU's cache."""
     step = max(1, _WORKED_ON // k)
     return (slice(first, first + step) for first in range(0, n, step))
 
 
 def alike(parts: Sequence[Codes | None]) -> list[Codes]:
-    """The same, where all are there and their rows can be of one weight; else none."""
+    """The parts, if none is None and their rows can be concatenated to one weight; else an empty list."""
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) and all(known[0].fits(part) for part in known) else []
 

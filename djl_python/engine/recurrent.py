@@ -1,9 +1,9 @@
-"""Layers that keep a state instead of keys and values, on a flat batch of tokens. Runs in the engine process.
+"""Runs layers with a recurrent state instead of keys and values on a flat batch of tokens. Engine process.
 
-Hybrid models mix attention with such layers (gated delta nets, state spaces, short convolutions). Each of their modules
-takes a transformers cache, of which it reads and writes one layer: its state after the tokens so far. Here a module is
-called once for all sequences that generate, a row each, and once for each chunk of a prompt; the cache that it is given
-holds the states of those sequences. Attention is none of this file's business.
+Hybrid models mix attention with such layers (gated delta nets, state-space models, short convolutions). Each of their
+modules takes a transformers cache, and reads and writes one layer of it: its state after the tokens so far. Here a
+module is called once for all decoding sequences, a row each, and once for each chunk of a prompt, with a cache that
+holds the states of those sequences. Attention layers are not handled here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from transformers import Cache, DynamicCache
 from .cache_rows import CacheRows, states_of
 from .scheduler import Chunk
 
-#: Entered while a model runs: who has better functions for its modules puts them there.
+#: Makes a context that is entered while a model runs, to put better functions into its modules.
 Functions = Callable[[], AbstractContextManager[None]]
 
 _UPDATES: Final = ("update_conv_state", "update_recurrent_state")
-# What forward functions call the cache.
+# What forward functions call their cache.
 _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
 
 
@@ -33,7 +33,7 @@ _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
 class _Part:
     """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states.
 
-    No rows: it is the flat batch, as that lies.
+    `rows` is None if the part is the whole flat batch, in its order.
     """
 
     rows: Tensor | None
@@ -41,7 +41,7 @@ class _Part:
     cache: Any
 
     def of(self, value: Any, tokens: int) -> Any:
-        """This part of what is given for the whole batch, (1, tokens, ...): (sequences, length, ...)."""
+        """This part, (sequences, length, ...), of an argument (1, tokens, ...); other arguments are returned as is."""
         if isinstance(value, tuple):
             return tuple(self.of(each, tokens) for each in value)
         if isinstance(value, dict):
@@ -53,12 +53,12 @@ class _Part:
 
 
 class RecurrentLayers:
-    """A model's modules with states, and the states of the sequences that have begun.
+    """A model's modules with recurrent states, and the states of the sequences that have begun.
 
     Args:
         config: of the model's decoder.
-        modules: each with its layer of the cache.
-        state_bytes: what one sequence's states take.
+        modules: each with the index of its layer in the cache.
+        state_bytes: memory of one sequence's states.
     """
 
     def __init__(self, config: Any, modules: dict[nn.Module, int], state_bytes: int) -> None:
@@ -66,19 +66,19 @@ class RecurrentLayers:
         self._config = config
         self._modules = modules
         self._signatures = [inspect.signature(module.forward) for module in modules]
-        # A sequence's states, one layer of a cache for each module: by itself, or a row of what is held together.
+        # A sequence's states, one cache layer for each module, are in `_alone`, or a row of `_together`.
         self._alone: dict[int, list[Any]] = {}
         self._together = CacheRows()
         self.functions: Functions = nullcontext
 
     @classmethod
     def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:
-        """Let the model run with a cache, and see who writes states to it; None if nobody does.
+        """Let the model run with a cache, and find the modules that write states to it; None if there are none.
 
         Args:
             run: calls the model, and returns its output.
         """
-        if not all(hasattr(Cache, name) for name in _UPDATES):  # transformers before its caches became one
+        if not all(hasattr(Cache, name) for name in _UPDATES):  # an older transformers with several kinds of cache
             run()
             return None
         modules: dict[nn.Module, int] = {}
@@ -110,7 +110,7 @@ class RecurrentLayers:
 
     @contextmanager
     def over(self, flat: Sequence[Chunk]) -> Iterator[None]:
-        """Within it, the model reads these chunks one after the other in a flat batch."""
+        """Context in which the model reads these chunks, one after the other in a flat batch."""
         parts = self._parts(flat)
         with ExitStack() as stack:
             stack.enter_context(self.functions())
@@ -121,14 +121,14 @@ class RecurrentLayers:
             yield
 
     def forget(self, sequence_id: int) -> None:
-        """The sequence has ended, or begins again."""
+        """Drop the states of a sequence that has ended, or begins again."""
         self._alone.pop(sequence_id, None)
         if sequence_id in self._together.ids:
             self._together.remove(sequence_id)
 
     def _parts(self, flat: Sequence[Chunk]) -> list[_Part]:
         parts: list[_Part] = []
-        single: dict[int, int] = {}  # sequences that generate, and their rows of the batch
+        single: dict[int, int] = {}  # decoding sequences, and their rows of the batch
         start = 0
         for chunk in flat:
             rows = range(start, start := start + chunk.length)
@@ -138,7 +138,7 @@ class RecurrentLayers:
             if not chunk.sequence.computed:  # new, or preempted
                 self.forget(chunk.sequence.id)
                 self._alone[chunk.sequence.id] = self._layers(DynamicCache(config=self._config))
-            elif chunk.sequence.id in self._together.ids:  # a piece of its prompt was one token
+            elif chunk.sequence.id in self._together.ids:  # a one-token piece of its prompt put it there
                 self._alone[chunk.sequence.id] = self._together.take(chunk.sequence.id)
             parts.append(_Part(torch.tensor(rows), chunk.length, self._cache(self._alone[chunk.sequence.id])))
         if single:
@@ -160,7 +160,7 @@ class RecurrentLayers:
 
 
 def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: Sequence[_Part]) -> Callable[..., Any]:
-    """A module's forward function for the flat batch: it reads each part by itself, with that part's states."""
+    """Make a module's forward function for the flat batch, which runs each part by itself with that part's states."""
     argument = next(name for name in _CACHE_ARGUMENTS if name in signature.parameters)
 
     def in_parts(hidden_states: Tensor, *more: Any, **named: Any) -> Any:

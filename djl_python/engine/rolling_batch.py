@@ -1,6 +1,6 @@
-"""The seam of continuous batching: what an engine is to the process around it. Runs in the engine process.
+"""The interface of continuous batching, between an engine and the process around it. Runs in the engine process.
 
-Built-in engines come in by the same door as a third party's `option.rolling_batch=module:Class`.
+Built-in engines are opened in the same way as a third party's `option.rolling_batch=module:Class`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ROLLING_BATCHES: Final = {
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine is opened with; `option.*` documents each.
+    """Settings that an engine is opened with; `option.*` documents each.
 
-    `kv_blocks` is the number of the cache's blocks where something else has decided it.
+    `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
     """
@@ -91,11 +91,11 @@ class RollingBatch(abc.ABC):
 
     @abc.abstractmethod
     def step(self) -> list[TokenEvent]:
-        """Advance every sequence that can be; at most one event a token. Called while not `idle`."""
+        """Advance every sequence that can be; returns at most one event per token. Called while not `idle`."""
 
     @abc.abstractmethod
     def isolate(self, cause: Exception) -> list[TokenEvent]:
-        """`step` raised `cause`: give up (with error events) no more than must be, and be ready to step again."""
+        """`step` raised `cause`: end (with error events) no more sequences than must be, and be ready to step again."""
 
     @property
     @abc.abstractmethod
@@ -105,10 +105,10 @@ class RollingBatch(abc.ABC):
     @property
     @abc.abstractmethod
     def stats(self) -> EngineStats:
-        """Gauges, now."""
+        """The gauges' current values."""
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         return
 
 
@@ -119,9 +119,9 @@ def rolling_batch_class(name: str) -> Callable[[EngineSettings, Progress], Rolli
 
 
 def rolling_batch_path(name: str) -> str:
-    """Its "module:attribute", which is not imported.
+    """The engine's path "module:attribute", which is not imported.
 
     Raises:
-        ConfigError: it is neither known nor such a path itself.
+        ConfigError: the name is neither a known one nor such a path itself.
     """
     return path_of(ROLLING_BATCHES, name, "option.rolling_batch")

@@ -1,4 +1,4 @@
-"""How far positions go, and rotations that don't change with a batch. Runs in the engine process, once."""
+"""Context lengths, and rotary embeddings that don't change with the batch. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ log = logging.getLogger(__name__)
 _CONTEXTS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _UNKNOWN_CONTEXT: Final = 2048
 _LONG: Final = "longrope"
-#: A kind of rotation that transformers does not know, and therefore leaves as it is.
+#: A rotary embedding's type that transformers does not know, so that it leaves the frequencies as they are.
 _SETTLED: Final = "settled"
 
 
 def contexts(config: Any) -> tuple[int, int]:
-    """(the context of a sequence, what option.max_model_len may make of it), in tokens.
+    """(default context of a sequence, most that option.max_model_len may ask for), in tokens.
 
-    YaRN's factor says what a checkpoint is made for. A linear one leaves open whether `max_position_embeddings` has it
-    already, so that more is a matter of asking for it.
+    YaRN's factor is part of the context that a checkpoint is made for. A linear factor leaves open whether
+    `max_position_embeddings` includes it, so that the longer context has to be asked for.
     """
     stated = next(
         (value for name in _CONTEXTS if isinstance(value := getattr(config, name, None), int) and value > 0),
@@ -41,7 +41,7 @@ def attends_in_chunks(config: Any) -> bool:
 
 
 def original_length(module: nn.Module) -> int:
-    """With more tokens than so many, LongRoPE's positions turn otherwise; 0: they don't, or it is not LongRoPE."""
+    """Tokens beyond which LongRoPE has other frequencies; 0 if it has none, or if this is not LongRoPE."""
     if getattr(module, "rope_type", None) != _LONG:
         return 0
     rope: dict[str, Any] = module.config.rope_parameters  # type: ignore[union-attr, assignment]
@@ -50,11 +50,11 @@ def original_length(module: nn.Module) -> int:
 
 @torch.inference_mode()
 def settle_rotations_(model: nn.Module, longest: int, *, but_long: bool = False) -> bool:
-    """Have positions turn as they do in a sequence of `longest` tokens, in all sequences; whether anything changed.
+    """Fix rotary embeddings to those of a sequence of `longest` tokens, in all sequences; returns whether any changed.
 
-    Some rotations (LongRoPE's, dynamic NTK's) are others beyond the length of the training, and transformers chooses by
-    the longest sequence of a batch: then what a token's key is, and a text, would depend on who else is there, on how a
-    prompt is cut into pieces, and on when the cache came by a prefix.
+    Some rotary embeddings (LongRoPE, dynamic NTK) change beyond the training length, and transformers chooses by the
+    longest sequence of a batch. Keys, and so texts, would depend on the other sequences, on how a prompt is cut into
+    pieces, and on when a prefix came into the cache.
 
     Args:
         but_long: leave LongRoPE as it is: the native program has both of its tables, and chooses for each sequence.
@@ -83,6 +83,6 @@ def _changes(kind: str) -> bool:
 
 
 def _turn(module: nn.Module, longest: int, **which: str) -> None:
-    """Let it choose for a sequence of this length."""
+    """Let a rotary embedding choose its frequencies for a sequence of this length."""
     frequencies = next(module.buffers())
     module(torch.zeros(1, device=frequencies.device), torch.tensor([[longest - 1]], device=frequencies.device), **which)

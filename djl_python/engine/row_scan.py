@@ -1,7 +1,7 @@
 """The passes over whole rows of scores that drawing tokens takes, with torch. Runs in the engine process.
 
-A vocabulary can have 150,000 tokens: what is asked of all of them is asked once, block by block; what follows looks
-into the blocks that matter.
+A vocabulary can have 150,000 tokens: statistics of all of them are computed once, block by block, and later passes look
+only into the blocks that matter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK: Final = 64
 
 @dataclass(frozen=True)
 class Scan:
-    """What rows of scores come to. All fp32; blocks are ceil(vocabulary / BLOCK).
+    """Statistics of rows of scores. All fp32; blocks are ceil(vocabulary / BLOCK).
 
     Attributes:
         maxima: (R, blocks), each block's greatest score.
@@ -45,16 +45,16 @@ class Scan:
         return self.maxima.amax(-1)
 
     def logprobs(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """Of scores (len(rows), K) of some rows. The greatest is taken off first: what is left is exact near 0."""
+        """Log-probabilities of scores (len(rows), K) of some rows. Subtracts the greatest first, to be exact near 0."""
         return scores - self.greatest[rows, None] - self.log_mass[rows, None]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Among which tokens to draw, for each draw.
+    """Which tokens may be drawn, for each of D draws.
 
     Attributes:
-        top_p: (D,), what comes before a token weighs less than this share of all; 1 for no bound.
+        top_p: (D,), the tokens before a token weigh less than this share of all; 1 for no bound.
         min_p: (D,), a token weighs at least this share of the heaviest; 0 for no bound.
     """
 
@@ -63,7 +63,7 @@ class Bounds:
 
 
 def scan_rows(scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
-    """Read every row once.
+    """Compute the statistics of every row.
 
     Args:
         inverse_temperature: (R,), one over each row's temperature.
@@ -78,10 +78,10 @@ def scan_rows(scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
 
 
 def best_of(scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Scores and ids (len(rows), width) of some rows' greatest scores, best first; `width` is at most a row's."""
+    """Scores and ids (len(rows), width) of some rows' greatest scores, best first; `width` is at most `vocabulary`."""
     vocabulary = scores.shape[1]
     whole = vocabulary // BLOCK
-    if width * 4 > whole:  # most blocks would be looked into
+    if width * 4 > whole:  # most blocks would be read
         return scores[rows].topk(width, dim=-1)
     blocks = scan.maxima[rows, :whole].topk(width, dim=-1).indices
     ids = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).view(len(rows), -1)
@@ -92,14 +92,14 @@ def best_of(scores: Tensor, scan: Scan, rows: Tensor, width: int) -> tuple[Tenso
 
 
 def draw_weighed(scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, states: States) -> Tensor:
-    """Ids (len(rows),), drawn from some rows at their temperatures.
+    """Draw ids (len(rows),) from some rows, at their temperatures and within bounds.
 
     Args:
         scan: with masses.
-        states: of the random numbers; every draw goes on from its own.
+        states: of the random numbers, one for each draw, which its redraws continue.
     """
-    # By rejection: a token that may not be drawn has none after it that may. What stays is distributed as if it had
-    # been drawn from the permitted tokens alone, and nothing is sorted.
+    # By rejection: no token after one out of bounds is within them, so a rejected draw is repeated among the tokens
+    # before it. The result is distributed as if drawn from the permitted tokens alone, and nothing is sorted.
     tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
     open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
     picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
@@ -120,13 +120,13 @@ def draw_weighed(scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, state
 
 
 def weights_of(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
-    """Of scores (len(rows), K) of some rows; 1 for a row's greatest."""
+    """Weights of scores (len(rows), K) of some rows, not normalized: 1 for a row's greatest score."""
     assert scan.inverse_temperature is not None
     return ((scores - scan.greatest[rows, None]) * scan.inverse_temperature[rows, None]).exp_()
 
 
 def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor) -> Tensor:
-    """Ids (len(rows),) from all tokens: first the block, then the token in it."""
+    """Draw ids (len(rows),) from all tokens: first the block, then the token in it."""
     assert scan.masses is not None
     vocabulary, masses = scores.shape[1], scan.masses[rows]
     block = invert(masses, chances)[:, None]
@@ -135,11 +135,11 @@ def _draw_from_blocks(scores: Tensor, scan: Scan, rows: Tensor, chances: Tensor)
     ids = block * BLOCK + torch.arange(BLOCK, device=scores.device)
     weights = weights_of(scores[rows[:, None], ids.clamp(max=vocabulary - 1)], scan, rows) * (ids < vocabulary)
     drawn = block[:, 0] * BLOCK + invert(weights, inside[:, 0].clamp(0, 1))
-    return drawn.clamp(max=vocabulary - 1)  # scores that are no numbers
+    return drawn.clamp(max=vocabulary - 1)  # in case scores are NaN
 
 
 def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """(R,) of weights (R, K): the index where the running sum passes uniform * total. Never one of weight 0."""
+    """(R,) the index where the running sum of weights (R, K) passes uniform * total. Never one of weight 0."""
     sums = weights.cumsum(-1)
     total = sums[:, -1:]
     # strictly below the total, so that the last index found has a weight
@@ -148,7 +148,7 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def uniforms(states: States) -> Tensor:
-    """The number in [0, 1) of each state."""
+    """A uniform number in [0, 1] from each state; 1 only by rounding to fp32."""
     return torch.from_numpy((states >> np.uint64(11)).astype(np.float64) * 2.0**-53).float()
 
 
@@ -161,7 +161,7 @@ def mix(states: States) -> States:
 
 
 def _by_block(rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """(R, n) -> (R, blocks)"""
+    """Reduce each block of rows (R, n) to (R, blocks)."""
     whole = rows.shape[1] // BLOCK * BLOCK
     reduced = reduce(rows[:, :whole].view(len(rows), -1, BLOCK)) if whole else rows[:, :0]
     if whole == rows.shape[1]:

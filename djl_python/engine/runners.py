@@ -1,8 +1,8 @@
 """Chooses how a loaded model is run, and checks that it computes what the model computes.
 
-Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Elsewhere, a
+Runs in the engine process, once. On a CPU, a model that can be read as a recipe runs as a native program. Otherwise, a
 model whose attention can be replaced runs on torch over the paged cache, a hybrid one with its states beside it. The
-few that can't (an attention inside their own modules, none at all) run with transformers' own cache.
+few whose attention can't be (it is inside their own modules, or they have none) run with transformers' own cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from .cached_runner import CachedModelRunner
 from .choosing import Chooser
 from .expert_stacks import holders_in, unpack_experts_
 from .image_check import ImageCheck
-from .images import MISFITS, PagedImages
+from .images import PagedImages
 from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
+from .misfits import MISFITS
 from .model_runner import ModelRunner, PagedModelRunner, probe
 from .native.advance import Advance
 from .native.cache import NativeCache
@@ -62,7 +63,7 @@ class OpenedRunner:
     """A model ready to step."""
 
     loaded: LoadedModel
-    weight_bytes: int  # what a decode step has to read at least
+    weight_bytes: int  # bytes that a decode step has to read at least
     runner: ModelRunner
     max_model_len: int
     max_prefill_tokens: int
@@ -73,8 +74,9 @@ class OpenedRunner:
     takes_drafts: bool = False
     chooser: Chooser = field(default_factory=TorchChooser)
     blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
-    states: StateSlots | None = None  # of layers that keep one, where prefixes are shared
-    near: int = 0  # `Scheduler`'s
+    states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
+    near: int = 0  # `Scheduler`'s `near`
+    whole_prompts: bool = False  # likewise
 
 
 def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
@@ -133,7 +135,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
 
 
 def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
-    """The layers of a model whose attention can be replaced; none where it reads the mask that ours has no use for."""
+    """Attention and recurrent layers of a model with paged attention; none if it fails without an attention mask."""
     try:
         with in_passing(loaded.model):
             return probe(loaded.model, loaded.device)
@@ -143,7 +145,7 @@ def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers
 
 
 def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
-    """Have the native kernels, where there are any, compute what they can; round weights, if they are to be."""
+    """Have the native kernels, if there are any, compute what they can; round weights if that is asked for."""
     unpack_experts_(loaded.model, loaded.device)
     if linears is not None:
         replace_mlps_(loaded.model, linears, quantize)
@@ -158,7 +160,7 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
 
 
 def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
-    """Of a model that uses its experts' weights otherwise than one by one, after it got them as tensors."""
+    """The model's `Agreement`; if it does not use experts' weights one by one, they become tensors first."""
     rounds = _rounds(settings, loaded)
     try:
         return Agreement(loaded, rounds)
@@ -171,12 +173,12 @@ def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
 
 
 def _rounds(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
-    """What is rounded as coarsely as the products of integers are; with stored codes, only what they multiply."""
+    """What products of integers round to: weights and activations, or with stored codes only the activations."""
     return rounding(settings) if loaded.method is None else "int8"
 
 
 def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:
-    """What torch runs, with the native kernels where they are: for its products, and for whole rows of logits."""
+    """Give a model that torch runs the native chooser for rows of logits, if it has native kernels for its products."""
     if linears is None:
         return opened
     trim()
@@ -186,7 +188,7 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
 
 @dataclass(frozen=True)
 class _Eyes:
-    """Of a model that takes images: what to hold runners against, and what a paged runner sees with, if it can."""
+    """For a model that takes images: the check of its runners, and what encodes images if it can be paged."""
 
     check: ImageCheck
     paged: PagedImages | None
@@ -206,7 +208,7 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
 
 @dataclass(frozen=True)
 class _Paging:
-    """A model that torch runs on a paged cache: the native kernels' where there are any and they take its heads."""
+    """A model that torch runs on a paged cache: the native kernels' one if there are any and they take its heads."""
 
     loaded: LoadedModel
     layers: dict[int, LayerShape]
@@ -224,7 +226,7 @@ class _Paging:
 
     @contextmanager
     def trial(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:
-        """A runner over a small cache."""
+        """Context of a runner over a small cache, to check it."""
         cache = self.cache(blocks, _CHECK_BLOCK)
         try:
             yield self.runner(cache, images)
@@ -233,7 +235,7 @@ class _Paging:
 
 
 def _sees_paged(paging: _Paging, eyes: _Eyes) -> bool:
-    """Whether the model sees images when it runs on a paged cache."""
+    """Whether the model reads images right when it runs on a paged cache."""
     if eyes.paged is None:
         return False
     with ExitStack() as trials:
@@ -250,15 +252,15 @@ def _open_native(
     agreement: Agreement,
     advance: Advance | None,
 ) -> OpenedRunner | None:
-    """The model as a native program; None, with the reason in the log, where that can't be."""
+    """Open the model as a native program; None, with the reason in the log, if that can't be done."""
     if settings.kernels == "torch":
         return None
     quantize = rounding(settings)
     try:
         if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
-            raise UnavailableError(f"{loaded.dtype} on {loaded.device} has none")
+            raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
         if settings.image_example is not None:
-            raise UnavailableError("a model that takes images has none")
+            raise UnavailableError("they do not run models that take images")
         if settings.block_size % KEYS:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
         recipe = read_recipe(loaded.model, wanted)
@@ -287,9 +289,13 @@ def _open_native(
     runner = NativeModelRunner(program, settings.block_size, states)
     if not agreement.with_runner(runner):
         program.close()
+        if settings.kernels == "native":
+            raise ModelLoadError(
+                f"option.kernels=native: the kernels' logits are not those of {type(loaded.model).__name__}"
+            )
         log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
         return None
-    # Its weights are in the program, and idle threads of torch's would only spin beside the program's.
+    # The program has the weights now, and torch's idle threads would only spin beside the program's.
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
@@ -317,7 +323,7 @@ def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLine
         return None
     try:
         return NativeLinears(loaded.dtype, torch.get_num_threads())
-    except UnavailableError:  # `_open_native` has said why
+    except UnavailableError:  # `_open_native` has logged why
         return None
 
 
@@ -328,7 +334,7 @@ def _name(loaded: LoadedModel, settings: EngineSettings) -> str:
 
 
 def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _Eyes | None) -> OpenedRunner:
-    """A state after each block isn't kept, so that with states no prefix can be shared and no draft taken back."""
+    """Open the model on a paged cache, without shared prefixes and drafts if it has states: none are kept per block."""
     loaded, recurrent = paging.loaded, paging.recurrent
     size = size_cache(settings, loaded, paging.layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
     cache = paging.cache(size.blocks, settings.block_size)
@@ -349,14 +355,15 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
 def _open_cached(
     settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
 ) -> OpenedRunner:
-    """Blocks bound only how many tokens are in memory; a prompt is read in one piece (recurrent states need it)."""
+    """Open with transformers' cache. Blocks only bound tokens in memory."""
     size = settings.block_size
     takes_images = eyes is not None and eyes.check.agrees(
         lambda: CachedModelRunner(loaded.model, loaded.device), size, whole=True
     )
     if eyes is not None and not takes_images:
         log.warning(
-            "%s can't be made to see here what it sees in transformers: images are refused", type(loaded.model).__name__
+            "images are refused: the logits of %s after a prompt with an image are not those it has in transformers",
+            type(loaded.model).__name__,
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
@@ -371,4 +378,5 @@ def _open_cached(
         share_prefixes=False,
         description=f"{_name(loaded, settings)} on {loaded.device}, context {wanted}, {how}",
         takes_images=takes_images,
+        whole_prompts=not runner.in_pieces,
     )

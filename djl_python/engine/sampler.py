@@ -2,11 +2,11 @@
 
 Each rule works on the rows that ask for it, in the order `SamplingParams` gives. What is drawn for a row depends on
 that row's logits, parameters, seed and position only, never on the rest of the batch: one uniform number per row and
-token comes from a counter-based generator (a hash of seed and position), so a preempted or retried request draws what
-it would have drawn.
+token comes from a counter-based generator (a hash of seed and position), so a preempted or retried request draws the
+same tokens again.
 
 Most rows choose from the model's own logits, which are left as they are. Rows whose scores a rule changes get a copy. A
-`Chooser` then names a token for each row.
+`Chooser` then picks a token for each row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sampler:
     Args:
         eos_ids: tokens that a minimum length forbids.
         chooser: what reads whole rows of logits.
-        threads: that compute grammars' masks.
+        threads: how many compute grammars' masks.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Sampler:
         self._plan: Plan | None = None
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Drop what is kept for a sequence that has ended."""
         self._penalties.drop(sequence.id)
-        self._plan = None  # it has the sequence in it
+        self._plan = None  # it was made with this sequence
 
     def sample(self, logits: Tensor, sequences: list[Sequence], ahead: list[int] | None = None) -> list[Sampled]:
         """Draw for each row of `logits` (N, vocabulary).
 
         Args:
-            sequences: whose row it is; a sequence whose drafts are being checked has several.
+            sequences: the sequence of each row; one whose drafts are being checked has several rows.
             ahead: how many drafts precede each row; none anywhere if left out.
         """
         raw = logits.float().contiguous()
@@ -84,8 +84,6 @@ class Sampler:
         positions = list(map(operator.add, generated, ahead)) if ahead else generated
         occurred = [self._penalties.of(sequences[row]) for row in plan.penalized]
         chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
-        for row, occurrences in zip(plan.penalized, occurred, strict=True):
-            occurrences.add(chosen.token_ids[row])
         return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
     def _plan_for(self, sequences: list[Sequence]) -> Plan:
@@ -95,7 +93,7 @@ class Sampler:
         return self._plan
 
     def _change(self, scores: Tensor, sequences: list[Sequence], changes: Changes) -> None:
-        """Bias, grammars, bad words and minimum length, in place."""
+        """Apply bias, grammars, bad words and minimum length in place."""
         banned = {
             row: tokens
             for row in changes.restricted

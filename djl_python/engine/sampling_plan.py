@@ -1,4 +1,4 @@
-"""What a batch's members ask for when they draw. Runs in the engine process; made anew when the members change."""
+"""How each row of a batch is sampled. Runs in the engine process; made anew when the batch's sequences change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from ..types import SamplingParams
 
-_COLDEST: Final = 1e-37  # one over less is no fp32 number; what is this cold takes the likeliest token
+_COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
 
 class Plan:
-    """Who draws how. Rows are the batch's.
+    """How each row of the batch is sampled.
 
     Attributes:
-        ids: the batch's members, by which it is known to be the same.
-        params: theirs.
-        changed: rows whose scores some rule changes, beside penalties, before they draw.
+        ids: the sequence of each row, which tell whether the batch is still the same.
+        params: sampling parameters of each row.
+        changed: rows whose scores a rule other than penalties changes before the draw.
         penalized: rows with penalties.
     """
 
@@ -33,7 +33,7 @@ class Plan:
 
     @functools.cached_property
     def changed_index(self) -> Tensor:
-        """(len(changed),)"""
+        """`changed` as a tensor (len(changed),)."""
         return indices(self.changed, self._device)
 
     @functools.cached_property
@@ -43,11 +43,11 @@ class Plan:
 
 
 class Changes:
-    """What changes the scores of the changed rows, which are counted from 0 here.
+    """What changes the scores of the changed rows. Row numbers count only these, from 0.
 
     Attributes:
         biased_rows, biased_ids, bias: one entry for each token with a bias.
-        constrained: rows with a grammar; restricted: rows that some token may be banned from now and then.
+        constrained: rows with a grammar; restricted: rows where some tokens may be banned at times.
     """
 
     def __init__(self, params: list[SamplingParams], device: torch.device) -> None:
@@ -60,7 +60,7 @@ class Changes:
 
 
 def indices(numbers: Sized, device: torch.device) -> Tensor:
-    """Whole numbers to index with."""
+    """A tensor of int64 to index with."""
     return torch.tensor(numbers, dtype=torch.long, device=device)
 
 

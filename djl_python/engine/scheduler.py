@@ -1,7 +1,7 @@
-"""Which sequences compute how many tokens in the next step. Runs in the engine process; no tensors, no model.
+"""Decides which sequences compute how many tokens in the next step. Runs in the engine process; no tensors, no model.
 
-Every step mixes one token for each sequence that generates with chunks of the prompts that are still being read, so
-that a long prompt never stalls the others. `pacing` bounds the prompt tokens of one step.
+Every step mixes decode (one token for each sequence) with chunked prefill of the prompts that are still being read, so
+that a long prompt never stalls the others. `pacing` bounds the prefill tokens of one step.
 """
 
 from __future__ import annotations
@@ -36,15 +36,25 @@ class Chunk:
 
 
 class Scheduler:
-    """First come, first served; the youngest gives way when blocks run out and is recomputed later.
+    """First come, first served. When blocks run out, the youngest sequence is preempted and recomputed later.
 
     Args:
-        near: a sequence with more tokens is far, and what was computed before it was is computed again; 0: none is.
+        near: a sequence with more tokens than this is far; when it becomes far, it is recomputed. 0: none is.
+        whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
     """
 
-    def __init__(self, blocks: BlockManager, *, max_sequences: int, max_prefill_tokens: int, near: int = 0) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        max_sequences: int,
+        max_prefill_tokens: int,
+        near: int = 0,
+        whole_prompts: bool = False,
+    ) -> None:
         self.blocks = blocks
         self._near = near
+        self._whole_prompts = whole_prompts
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
         self.pacer = PrefillPacer(max_prefill_tokens)
@@ -55,7 +65,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing to compute."""
+        """Whether there is nothing to compute."""
         return not self.running and not self.waiting
 
     def add(self, sequence: Sequence) -> None:
@@ -80,7 +90,7 @@ class Scheduler:
         generating = sum(sequence.remaining == 1 for sequence in self.running)
         prompts = len(self.running) - generating + len(self.waiting)
         chunks = self._fill(self.pacer.budget(generating, prompts) if prompts else 0)
-        # Empty if those who generate had to give way, in a step that was to show what it costs without prompts.
+        # Empty if all decoding sequences were preempted, in a step that was to time decode alone.
         return chunks or self._fill(self.pacer.budget(0))
 
     def _go_far(self) -> None:
@@ -91,12 +101,12 @@ class Scheduler:
                     self._preempt(sequence)
 
     def _fill(self, budget: int) -> list[Chunk]:
-        """The chunks of a step with at most so many prompt tokens."""
+        """The chunks of a step with at most `budget` prefill tokens."""
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running):
             sequence = self.running[index]
-            length = 1 if sequence.remaining == 1 else min(sequence.remaining, budget)
+            length = 1 if sequence.remaining == 1 else self._piece(sequence, budget)
             if length == 0 or not self._make_room(sequence, length):
                 if sequence in self.running:
                     index += 1  # no budget left for this one: it keeps its place
@@ -111,14 +121,20 @@ class Scheduler:
                 break
             self.waiting.popleft()
             self.running.append(sequence)
-            length = min(sequence.remaining, budget)
+            length = self._piece(sequence, budget)
             self.blocks.extend(sequence, sequence.computed + length)
             budget -= length
             chunks.append(Chunk(sequence, length))
         return chunks
 
+    def _piece(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of a prompt to compute in a step that has `budget` prefill tokens left."""
+        if self._whole_prompts:
+            return sequence.remaining if budget > 0 else 0
+        return min(sequence.remaining, budget)
+
     def reserve(self, chunk: Chunk, drafts: int) -> int:
-        """Make room for drafts after the chunk, as far as there are blocks to spare; for how many there is."""
+        """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is."""
         sequence = chunk.sequence
         end = sequence.computed + chunk.length
         with contextlib.suppress(OutOfBlocksError):
@@ -128,7 +144,7 @@ class Scheduler:
     def learn(self, chunks: list[Chunk], step_s: float) -> None:
         """Tell how long a step with these chunks took. Call before `advance`."""
         generating = sum(chunk.sequence.remaining == 1 for chunk in chunks)
-        tokens = sum(chunk.length - len(chunk.drafts) for chunk in chunks)  # drafts are part of generating
+        tokens = sum(chunk.length - len(chunk.drafts) for chunk in chunks)  # drafts count as decode
         self.pacer.learn(generating, tokens - generating, step_s)
 
     def advance(self, chunks: list[Chunk]) -> None:
@@ -140,20 +156,22 @@ class Scheduler:
             self.blocks.seal(chunk.sequence)
 
     def isolate(self, chunks: list[Chunk]) -> Sequence | None:
-        """A step with these chunks failed. A sequence that was alone in it is the culprit: it is returned.
+        """Find the culprit of a failed step with these chunks. A sequence that was alone in the step is returned.
 
-        Otherwise whoever took part is recomputed, alone, until it has got a token that way; the others wait for them.
+        Otherwise each sequence of the step is recomputed alone, until it has got a token; all others wait meanwhile.
+        Sequences that the step had ended before it failed have left already.
         """
         if len(chunks) == 1:
             return chunks[0].sequence
-        self._suspects.update(chunk.sequence.id for chunk in chunks)
-        for sequence in reversed([chunk.sequence for chunk in chunks]):
+        left = [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
+        self._suspects.update(sequence.id for sequence in left)
+        for sequence in reversed(left):
             self._preempt(sequence)
         self.blocks.forget()  # the failed step may have left anything in the cache
         return None
 
     def _make_room(self, sequence: Sequence, length: int) -> bool:
-        """Blocks for `length` more tokens, preempting from the young end; False if `sequence` itself had to go."""
+        """Get blocks for `length` more tokens, preempting the youngest; False if `sequence` itself was preempted."""
         while True:
             try:
                 self.blocks.extend(sequence, sequence.computed + length)
@@ -171,7 +189,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _schedule_suspect(self) -> list[Chunk]:
-        """The first suspect, alone."""
+        """A step with the first suspect alone."""
         sequence = next((s for s in self.running if s.id in self._suspects), None)
         if sequence is None:
             sequence = next(s for s in self.waiting if s.id in self._suspects)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .grammar import Matcher
 
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
-#: What a run of positions holds: token ids, and where an image begins its digest.
+#: What a range of positions holds: token ids, but where an image begins, its digest.
 Content = tuple[int | bytes, ...]
-_FAR = b"far"  # before what a far sequence's hold, whose keys are others
+_FAR = b"far"  # prefix of the content of a far sequence, whose keys differ
 
 
 @dataclass(slots=True, eq=False)
@@ -31,10 +31,10 @@ class Sequence:
         blocks: the cache blocks that hold them, in order.
         sealed: how many leading blocks are registered for sharing by content.
         prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
-        matcher: where it is in its grammar, if it has one.
+        matcher: its position in its grammar, if it has one.
         images: those of its prompt, if it has any.
-        stops: after how many tokens its state is worth saving, where layers keep one (`state_slots`).
-        far: its positions turn as those of long texts do (`rotations`).
+        stops: numbers of tokens after which its recurrent state is worth saving (`state_slots`).
+        far: whether it uses the rotary embedding of long texts (`rotations`).
     """
 
     id: int
@@ -62,7 +62,7 @@ class Sequence:
         return len(self.tokens) - self.prompt_length
 
     def content(self, start: int, stop: int) -> Content:
-        """What positions `start` .. `stop`-1 hold: equal where, after equal beginnings, keys and values are equal."""
+        """What positions `start` .. `stop`-1 hold. After equal prefixes, equal content means equal keys and values."""
         tokens: list[int | bytes] = list(self.tokens[start:stop])
         for position, digest in self.images.marks if self.images is not None else ():
             if start <= position < stop:
@@ -85,7 +85,7 @@ class Sequence:
         """Add a generated token, and tell whether it is the last.
 
         Raises:
-            GenerationError: its grammar can't go on.
+            GenerationError: its grammar can't be followed any further.
         """
         complete = self.matcher is not None and self.matcher.advance(token_id)
         self.tokens.append(token_id)

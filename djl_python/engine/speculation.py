@@ -1,8 +1,8 @@
-"""Speculative decoding: guesses of what comes next, checked by the model together with the token it has to read anyway.
+"""Speculative decoding: draft tokens, which the model checks together with the token that it has to read anyway.
 
-Runs in the engine process. A draft is kept where it is what the sampler draws for its position, with the random number
-of that position: the text is, token for token, what it would be without speculation, greedy or sampled. Guessing is a
-matter of speed alone, and stops where it does not pay.
+Runs in the engine process. A draft is accepted if the sampler, with the random number of its position, draws the same
+token. So the text is, token for token, what it would be without speculation, greedy or sampled. Drafts only change the
+speed, and stop where they do not pay.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from .sequence import Sequence
 
 Drafts = dict[int, tuple[int, ...]]
 
-#: Rows of a step up to which drafts are added: beyond, a row costs as much as it could save.
+#: Most rows of a step to which drafts are added: beyond, a row costs as much as it could save.
 MAX_ROWS: Final = 16
-# What a row more costs, in steps of one row. Measured on CPUs: 0.04 to 0.07.
+# Cost of one more row, in steps of one row. Measured on CPUs: 0.04 to 0.07.
 ROW_COST: Final = 0.07
-_FIRST_GUESS: Final = 0.6  # how likely a draft is thought to be right before any was seen
+_FIRST_GUESS: Final = 0.6  # assumed probability that a draft is right, before any was seen
 _WEIGHT: Final = 0.15  # of the newest observation
 _TRY_AGAIN: Final = 24  # opportunities to let pass where drafts do not pay, before one is tried
 
 
 class Drafter(Protocol):
-    """Guesses. `ahead` of `propose` says how many tokens at most for each sequence."""
+    """Proposes draft tokens."""
 
     def propose(self, sequences: Rows[Sequence], ahead: Rows[int]) -> Drafts:
-        """Drafts by sequence id; none for a sequence that it has no good guess for."""
+        """Drafts by sequence id, at most `ahead` tokens for each sequence; none for one without a good guess."""
         ...
 
     def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
-        """How many of the drafts for this sequence were right; it has grown by these and one more."""
+        """Learn how many drafts for a sequence were right; it has grown by these and one more token."""
         ...
 
     def follow(self, chunks: Rows[Chunk]) -> None:
-        """The model has read these chunks; called before the sequences know."""
+        """Take note that the model has read these chunks; called before `Sequence.computed` is advanced."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Drop what is kept for a sequence that has ended."""
         ...
 
 
@@ -54,7 +54,7 @@ class Confidence:
     passed: int = field(default=0, repr=False)
 
     def worth(self, most: int, cost: float = ROW_COST) -> int:
-        """How many drafts (up to `most`) pay, each of them costing `cost` steps; now and then one to find out."""
+        """How many drafts (up to `most`) pay at `cost` steps each; if none does, now and then 1, to find out."""
         # Each further draft counts only if all before it are right.
         count, likely = 0, self.right
         while count < most and likely > cost:
@@ -79,8 +79,8 @@ class Speculation:
     """Adds drafts to a step's chunks.
 
     Args:
-        length: tokens guessed at once for a sequence, at most.
-        max_model_len: of a sequence.
+        length: most drafts for a sequence in one step.
+        max_model_len: most tokens of a sequence.
     """
 
     def __init__(self, drafter: Drafter, length: int, max_model_len: int) -> None:
@@ -94,7 +94,7 @@ class Speculation:
         """The chunks, some of them with drafts.
 
         Args:
-            reserve: makes room in the cache for drafts after a chunk, and tells for how many there is.
+            reserve: makes room in the cache for drafts after a chunk, and returns for how many there is.
         """
         spare = MAX_ROWS - sum(chunk.length for chunk in chunks)
         able = [(chunk, room) for chunk in chunks if (room := self._room(chunk))][: max(spare, 0)]
@@ -111,17 +111,17 @@ class Speculation:
         ]
 
     def follow(self, chunks: Rows[Chunk]) -> None:
-        """The model has read these chunks."""
+        """Tell the drafter that the model has read these chunks."""
         self._drafter.follow(chunks)
 
     def learn(self, chunk: Chunk, accepted: int) -> None:
-        """So many of the chunk's drafts were right."""
+        """Take note of how many of the chunk's drafts were right."""
         self.proposed += len(chunk.drafts)
         self.accepted += accepted
         self._drafter.learn(chunk.sequence, len(chunk.drafts), accepted)
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Drop what is kept for a sequence that has ended."""
         self._drafter.forget(sequence)
 
     def _room(self, chunk: Chunk) -> int:
@@ -137,7 +137,7 @@ class Speculation:
 
 
 def _predictable(sequence: Sequence) -> bool:
-    """Whether what may be drawn for the token after next is known without knowing the next."""
+    """Whether the rules for drawing the token after next are known without knowing the next one."""
     sampling = sequence.sampling
     return (
         sampling.grammar is None

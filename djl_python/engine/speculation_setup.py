@@ -17,7 +17,7 @@ from .speculation import Drafter, Speculation
 
 log = logging.getLogger(__name__)
 
-# Looking up costs nothing, so that a repetition may be taken at a run.
+# Looking up costs nothing, so that repetitions may have many drafts at once.
 _NGRAM_LENGTH: Final = 8
 _MODEL_LENGTH: Final = 5
 
@@ -25,10 +25,10 @@ _MODEL_LENGTH: Final = 5
 def open_speculation(
     settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress
 ) -> Speculation | None:
-    """What makes drafts for the opened model; None where nothing does.
+    """Open what makes drafts for the opened model; None if nothing does.
 
     Raises:
-        ModelLoadError: the draft model does not go with the model.
+        ModelLoadError: the draft model does not fit the model.
     """
     if settings.speculative == "none":
         return None

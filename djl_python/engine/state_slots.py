@@ -1,7 +1,7 @@
-"""Whose state is where, of models with layers that keep one for each sequence. Runs in the engine process; no tensors.
+"""Assigns memory slots to the recurrent states of sequences, and to saved ones. Runs in the engine process; no tensors.
 
-A state, unlike keys and values, is only that of all tokens so far. To go on from a prefix that is known, one has to be
-there that was saved after just as many tokens; it is found by the name of the prefix's last block (`kv_cache`).
+Unlike keys and values, a state stands for all tokens so far. To continue from a known prefix, a state must have been
+saved after exactly as many tokens; it is found by the name of the prefix's last block (`kv_cache`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Place:
-    """Of a sequence.
+    """The slots of one sequence.
 
     Attributes:
-        slot: where its state is, once it has run.
-        source: where it begins instead.
-        tokens: after how many its state is.
-        saving: what its last step saved: after how many tokens, and where.
+        slot: the slot of its state, once it has run.
+        source: the slot of the saved state that its next step starts from instead.
+        tokens: how many tokens its state stands for.
+        saving: (after how many tokens, slot) of the states that its last step saved.
     """
 
     slot: int | None = None
@@ -35,10 +35,10 @@ class _Place:
 
 @dataclass(frozen=True)
 class StateSpan:
-    """A chunk's states: it begins with that of `source` (nothing if None) and leaves its own in `slot`.
+    """A chunk's slots: it starts from the state in `source` (an empty one if None), and leaves its own in `slot`.
 
     Attributes:
-        saves: (after how many of the chunk's tokens, where) its state is left too.
+        saves: (after how many of the chunk's tokens, slot) of the states to save besides.
     """
 
     source: int | None
@@ -47,7 +47,7 @@ class StateSpan:
 
 
 class StateSlots:
-    """Slots for the sequences of a batch, and for states that were saved; the least recently used of these go first.
+    """Slots for the sequences of a batch, and for saved states, of which the least recently used are evicted first.
 
     Args:
         sequences: how many a batch has at most.
@@ -57,7 +57,7 @@ class StateSlots:
     def __init__(self, sequences: int, saved: int) -> None:
         self.count = sequences + saved
         self._most = saved
-        self._free = list(range(self.count - 1, -1, -1))  # the lowest first: its memory has been used
+        self._free = list(range(self.count - 1, -1, -1))  # the lowest first: their memory has been touched
         self._places: dict[int, _Place] = {}
         self._saved: OrderedDict[int, int] = OrderedDict()  # slots by name
 
@@ -67,35 +67,35 @@ class StateSlots:
         return name in self._saved
 
     def begin_with(self, sequence: Sequence, name: int) -> None:
-        """The sequence begins with a saved state, which others may begin with too."""
+        """Start a sequence from a saved state, which others may start from, too."""
         self._places[sequence.id] = _Place(source=self._saved[name], tokens=sequence.computed)
         self._saved.move_to_end(name)
 
     def take_over(self, sequence: Sequence, name: int) -> None:
-        """The sequence goes on with a saved state, which nobody will find any more."""
+        """Make a saved state a sequence's own; others can't find it any more."""
         self._places[sequence.id] = _Place(slot=self._saved.pop(name), tokens=sequence.computed)
 
     def saved(self, sequence: Sequence) -> list[int]:
-        """After how many tokens the sequence's state was saved in the last step; `name` says what it is called."""
+        """Numbers of tokens after which the last step saved the sequence's state; `name` gives these states names."""
         place = self._places.get(sequence.id)
         return [] if place is None else [tokens for tokens, _ in place.saving]
 
     def name(self, sequence: Sequence, names: list[int]) -> None:
-        """What was saved is found by these names from now on, until something else needs its room."""
+        """Make the states that were just saved findable by these names, until others need their slots."""
         place = self._places[sequence.id]
         for (_, slot), name in zip(place.saving, names, strict=True):
             self._keep(slot, name)
         place.saving = []
 
     def hand_over(self, sequence: Sequence, name: int) -> None:
-        """The sequence has ended; its state is found by this name. Not if a step failed, whose state may be any."""
+        """Save an ended sequence's state under this name; not after a failed step, which may have left any state."""
         place = self._places.get(sequence.id)
         if place is not None and place.slot is not None and place.tokens == sequence.computed and self._make_room():
             self._keep(place.slot, name)
             place.slot = None
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence has ended, or will begin again."""
+        """Free the slots of a sequence that has ended, or will begin again."""
         place = self._places.pop(sequence.id, None)
         if place is not None:
             self._free += [slot for _, slot in place.saving]
@@ -103,7 +103,7 @@ class StateSlots:
                 self._free.append(place.slot)
 
     def forget(self) -> None:
-        """Drop all that was saved."""
+        """Drop all saved states, except for those that sequences will start from."""
         sources = self._sources
         for name in [name for name, slot in self._saved.items() if slot not in sources]:
             self._free.append(self._saved.pop(name))
@@ -111,14 +111,14 @@ class StateSlots:
     # ------------------------------------------------------------------------------- for the runner
 
     def spans(self, chunks: list[Chunk]) -> list[StateSpan]:
-        """Where the states of a step's sequences are."""
+        """The slots for the chunks of a step, in their order."""
         read = self._sources
         places = [self._places.setdefault(chunk.sequence.id, _Place()) for chunk in chunks]
         sources: list[int | None] = []
         for chunk, place in zip(chunks, places, strict=True):
             before = place.slot if place.source is None else place.source
             sources.append(before if chunk.sequence.computed else None)
-            self._free += [slot for _, slot in place.saving]  # of a step that nobody has named
+            self._free += [slot for _, slot in place.saving]  # of a step whose states were never named
             place.source, place.saving = None, []
             place.tokens = chunk.sequence.computed + chunk.length
             if place.slot is None:
@@ -135,11 +135,11 @@ class StateSlots:
 
     @property
     def _sources(self) -> set[int | None]:
-        """What sequences will begin with."""
+        """Slots of the saved states that sequences will start from."""
         return {place.source for place in self._places.values()} - {None}
 
     def _make_room(self, read: set[int | None] | None = None) -> bool:
-        """Whether there is room for one more saved state, beside those that are read."""
+        """Make room for one more saved state, without evicting those in `read`; returns whether there is room."""
         if len(self._saved) + sum(len(place.saving) for place in self._places.values()) < self._most:
             return True
         read = self._sources if read is None else read

@@ -1,14 +1,14 @@
-"""Weights as checkpoints hold them that were quantized beforehand. Runs in the engine process.
+"""Reads the weights of checkpoints that were quantized beforehand. Runs in the engine process.
 
-All write codes into words of 32 bits, the first one into the lowest bits, on into the next word where they don't fit,
-and give each group of inputs and each output a scale and the code of 0:
+All layouts pack codes into words of 32 bits, the first code into the lowest bits, continued in the next word where one
+does not fit. Each group of inputs has a scale and a zero point for each output:
 
 - "gptq": `qweight` (k * bits / 32, n), `qzeros` (groups, n * bits / 32), each less 1, `scales` (groups, n), and `g_idx`
   (k,), the group of each input, which need not be in order. "gptq_v2" has zeros as they are.
-- "gemm", which is AWQ's: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
+- "gemm", AWQ's layout: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
   outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight.
-- "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), perhaps
-  `weight_g_idx` (k,) and `weight_zero_point` (n * bits / 32, groups); without the latter 0 is in the middle.
+- "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), optionally
+  `weight_g_idx` (k,) and `weight_zero_point` (n * bits / 32, groups); without it, the middle code is the zero point.
 
 Source: the quantization documents of transformers, and what AutoGPTQ, AutoAWQ, GPTQModel and compressed-tensors read
 and write.
@@ -31,10 +31,10 @@ _GEMM_OUTPUTS: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # in the order in which a word 
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of a linear's tensors ("" for what it hasn't), and the bits that codes may have.
+    """The names of a linear's tensors ("" for those it lacks), and the bits that codes may have.
 
     Attributes:
-        inputs: the dimension in which words hold inputs, if they do.
+        inputs: the dimension of codes in which words pack inputs; None if they pack outputs.
     """
 
     codes: str
@@ -73,7 +73,7 @@ class StoredCodes:
 
     Attributes:
         codes: (n, k) uint8.
-        scales: (n, groups), as they were stored.
+        scales: (n, groups), in the stored dtype.
         zeros: (n, groups) int16.
         groups: (k,) the group of each input.
     """
@@ -89,7 +89,7 @@ class StoredCodes:
         """Unpack the tensors of one linear.
 
         Args:
-            group_size: of groups that are in order; below 1, there is one.
+            group_size: inputs of a group, if groups are in order; below 1, there is one group.
         """
         names = LAYOUTS[layout]
         words, scales, zero_words = tensors[names.codes], tensors[names.scales], tensors.get(names.zeros)
@@ -111,12 +111,12 @@ class StoredCodes:
         if groups is None:
             k, count = codes.shape[1], scales.shape[1]
             size = group_size if group_size > 0 else k
-            # A linear may have groups of another size than most; how many there are tells.
+            # A linear's groups may have another size than `group_size`; the number of groups tells.
             groups = torch.arange(k, device=codes.device) // (size if -(-k // size) == count else -(-k // count))
         return StoredCodes(bits, codes, scales.contiguous(), zeros.contiguous(), groups.long())
 
     def values(self, dtype: torch.dtype) -> Tensor:
-        """(n, k) what the codes stand for, computed in fp32."""
+        """Dequantized weight (n, k), computed in fp32."""
         n, k = self.codes.shape
         size = self._group_size
         made = torch.empty(n, k, dtype=dtype, device=self.codes.device)
@@ -132,7 +132,7 @@ class StoredCodes:
         return made
 
     def for_kernels(self) -> Codes | None:
-        """The same for kernels; None if they can't take it: groups smaller than theirs, or scales that fp16 has not."""
+        """The codes for kernels; None if groups are smaller than `GROUP`, or scales or zero points don't fit theirs."""
         order = None if self._in_order else self.groups.argsort(stable=True)
         places = self._groups_of_blocks(order)
         scales = self.scales.half()
@@ -152,19 +152,19 @@ class StoredCodes:
 
     @property
     def _group_size(self) -> int | None:
-        """Of groups in order that are all of one size."""
+        """Inputs of a group, if groups are in order and all of one size; else None."""
         sizes = self.groups.bincount(minlength=self.scales.shape[1])
         return int(sizes[0]) if self._in_order and bool((sizes == sizes[0]).all()) else None
 
     def _groups_of_blocks(self, order: Tensor | None) -> Tensor | None:
-        """(blocks,) the group of each `GROUP` inputs in an order, if they have one."""
+        """(blocks,) the group of each `GROUP` inputs, taken in `order`; None if some belong to several groups."""
         groups = self.groups if order is None else self.groups[order]
         padded = torch.cat([groups, groups[-1:].expand(-len(groups) % GROUP)]).view(-1, GROUP)
         return padded[:, 0] if bool((padded == padded[:, :1]).all()) else None
 
 
 def _from_words(words: Tensor, bits: int) -> Tensor:
-    """(rows, words) to (rows, codes)."""
+    """Unpack (rows, words) to (rows, codes)."""
     octets = words.contiguous().view(torch.uint8)
     if 8 % bits == 0:
         parts = [octets >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
@@ -174,7 +174,7 @@ def _from_words(words: Tensor, bits: int) -> Tensor:
 
 
 def _spread(words: Tensor) -> Tensor:
-    """(words, inputs) of eight outputs each to (outputs, inputs)."""
+    """Unpack (words, inputs), of eight outputs to a word, to (outputs, inputs)."""
     count, inputs = words.shape
     made = torch.empty(count, len(_GEMM_OUTPUTS), inputs, dtype=torch.uint8, device=words.device)
     words = words.contiguous()

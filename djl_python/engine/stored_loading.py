@@ -1,8 +1,8 @@
-"""Has transformers leave weights where a checkpoint has them. Runs in the engine process, once.
+"""Makes transformers leave weights in the checkpoint's files. Runs in the engine process, once.
 
-By itself it loads codes with the libraries that made them, and copies weights of experts into one tensor. Here the
-model that it is about to load gets linears and stacks that read theirs themselves (`coded_linear`, `expert_stacks`);
-transformers loads the rest.
+By itself transformers loads codes with the libraries that made them, and copies weights of experts into one tensor.
+Here the model that it is about to load gets linears and stacks that read their weights themselves (`coded_linear`,
+`expert_stacks`); transformers loads the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .native.parts import places_in
 from .plain_checkpoint import PlainCheckpoint
 from .stored_codes import LAYOUTS
 
-_NAME: Final = "codes_as_stored"  # what transformers knows this by
-# What is not transformers' to load.
+_NAME: Final = "codes_as_stored"  # this quantization method's name in transformers
+# The tensors that transformers is not to load.
 _CODES: Final = rf"\.({'|'.join({name for layout in LAYOUTS.values() for name in layout.names})})$"
 
 
@@ -33,14 +33,14 @@ Checkpoint = CodedCheckpoint | PlainCheckpoint
 
 
 def as_transformers_reads(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A `quantization_config` that has it load the checkpoint as said above."""
+    """A `quantization_config` that makes transformers load the checkpoint as described above."""
     _register()
     return {"quant_method": _NAME, "checkpoint": checkpoint}
 
 
 @torch.inference_mode()
 def unpack_linears_(model: nn.Module, device: torch.device) -> int:
-    """Replace the coded linears that are left by such with weights of numbers; how many."""
+    """Replace the coded linears that are left by dense ones; returns how many."""
     left = [place for place in places_in(model) if isinstance(place[2], CodedLinear)]
     for parent, name, module in left:
         assert isinstance(module, CodedLinear)
@@ -53,13 +53,13 @@ def unpack_linears_(model: nn.Module, device: torch.device) -> int:
 
 @dataclass
 class _Stack:
-    """What transformers makes one tensor of: linears of all experts, by pattern."""
+    """Linears of all experts, by pattern, which transformers would make one tensor of."""
 
     converter: Any
     linears: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def experts(self, count: int) -> list[list[str]]:
-        """Names in the checkpoint of each expert's linears; none, where it does anything else with them."""
+        """Names in the checkpoint of each expert's linears; empty if transformers does more than stack them."""
         from transformers.core_model_loading import dot_natural_key
 
         operations = [(type(each).__name__, each.dim) for each in self.converter.operations if hasattr(each, "dim")]
@@ -70,7 +70,7 @@ class _Stack:
         return [list(names) for names in zip(*columns, strict=True)]
 
 
-# What transformers does to lay weights of experts out as (experts, out, in), perhaps two of them below each other.
+# transformers' operations that lay weights of experts out as (experts, out, in), or two of them joined by rows.
 _STACKING: Final = ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
 
 
@@ -78,7 +78,7 @@ class _Placing:
     """Puts coded linears and stacks into a model that isn't loaded yet.
 
     Attributes:
-        left: what transformers need not look for.
+        left: patterns of the names that transformers need not look for.
     """
 
     def __init__(self, checkpoint: Checkpoint, model: Any) -> None:
@@ -87,9 +87,10 @@ class _Placing:
         self.left = {_CODES} if isinstance(checkpoint, CodedCheckpoint) else set()
 
     def place(self) -> None:
-        """
+        """Put the checkpoint's linears and stacks into the model.
+
         Raises:
-            ModelLoadError: transformers makes something of a weight that can't be made of codes.
+            ModelLoadError: transformers converts a weight in a way that codes can't be converted.
         """
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, rename_source_key
@@ -151,7 +152,7 @@ def _register() -> None:
         def __init__(self, checkpoint: Checkpoint, **_: Any) -> None:
             self.quant_method = _NAME
             self.checkpoint = checkpoint
-            self.dequantize = isinstance(checkpoint, PlainCheckpoint)  # nobody is to take the model for a quantized one
+            self.dequantize = isinstance(checkpoint, PlainCheckpoint)  # the model is not to count as a quantized one
 
         def to_dict(self) -> dict[str, Any]:
             return {"quant_method": self.checkpoint.method}  # which is what a configuration says

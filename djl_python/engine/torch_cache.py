@@ -1,6 +1,6 @@
-"""A paged KV cache of torch's tensors, on any device, and attention to it. Runs in the engine process.
+"""A paged KV cache of torch tensors, on any device, and attention over it. Runs in the engine process.
 
-Queries are grouped so that one kernel call serves many sequences: generating sequences (one query each) by similar
+Queries are grouped so that one kernel call serves many sequences: decoding sequences (one query each) by similar
 context length, prompt chunks one by one.
 """
 
@@ -56,9 +56,9 @@ class TorchCache:
         self._values[layer].flatten(0, 1).index_copy_(0, slots, value)
 
     def _read(self, layer: int, group: Group) -> tuple[Tensor, Tensor]:
-        """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where nothing is known.
+        """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where no query may look.
 
-        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
+        The unwritten rest of a block may hold NaN of a former sequence, which no mask on the scores would stop.
         """
         unknown = ~group.mask(0).any(2).transpose(1, 2)[..., None]
         return tuple(  # type: ignore[return-value]
@@ -74,7 +74,7 @@ class Group:
     Attributes:
         blocks: (S, B) block numbers, padded with 0 beyond a sequence's own.
         positions: (S, queries) position of each query in its sequence.
-        context: keys that matter, over all sequences: positions beyond it are cut off.
+        context: longest context among the sequences: keys at positions beyond it are cut off.
     """
 
     start: int
@@ -86,7 +86,7 @@ class Group:
     _masks: dict[int, Tensor] = field(default_factory=dict)
 
     def mask(self, window: int) -> Tensor:
-        """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
+        """(S, 1, queries, context) true where a query may look; made once per step and window, not once per layer."""
         found = self._masks.get(window)
         if found is None:
             key = torch.arange(self.context, device=self.positions.device)
@@ -103,7 +103,7 @@ class TorchPlan:
     """A `Plan`.
 
     Attributes:
-        slots: (T,) the cache place of each token of the flat batch: block * block_size + offset.
+        slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.
         groups: cover the rows 0 .. T-1 in order.
     """
 
@@ -114,7 +114,7 @@ class TorchPlan:
 
 
 def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:
-    """Places of all tokens: host arrays, one copy to the device each."""
+    """Plan a step: places are computed on the host, then each array is copied to the device once."""
     groups = _in_groups(chunks, block_size)
     positions: list[_Numbers] = []
     slots: list[_Numbers] = []
@@ -146,7 +146,7 @@ def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPl
 
 
 def _in_groups(chunks: list[Chunk], block_size: int) -> list[list[Chunk]]:
-    """Chunks that one attention call can serve: single tokens by context (powers of two), prompt chunks alone."""
+    """Group chunks for one attention call each: single tokens by context (powers of two), prompt chunks alone."""
     buckets: dict[int, list[Chunk]] = {}
     groups: list[list[Chunk]] = []
     for chunk in chunks:

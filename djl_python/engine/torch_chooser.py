@@ -1,4 +1,4 @@
-"""A Chooser of torch operations, for any device. Runs in the engine process.
+"""A `Chooser` made of torch operations, for any device. Runs in the engine process.
 
 Most rows draw from the model's own logits, which are read once and left as they are (`row_scan`, `draws`).
 """
@@ -18,7 +18,7 @@ from .sampling_plan import Plan, indices, samples
 
 
 class TorchChooser:
-    """A Chooser."""
+    """A `Chooser`."""
 
     def __init__(self) -> None:
         self._groups: _Groups | None = None
@@ -58,14 +58,14 @@ class TorchChooser:
 
 
 class _Groups:
-    """A plan's rows by what they draw from.
+    """A plan's rows, grouped by the scores that they draw from.
 
     Attributes:
-        altered: rows whose scores some rule changed first.
+        altered: rows whose scores a rule or a penalty changes.
         plain: the others, which draw from the model's own logits; own: the altered, from scores of their own.
         inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
-        altered_inverse_temperature: the same of the altered rows, for the scores that are theirs alone.
-        tops: (row, how many) of those who want alternatives.
+        altered_inverse_temperature: (len(altered),), the same for the altered rows.
+        tops: (row, how many) of the rows that want alternatives.
     """
 
     def __init__(self, plan: Plan, logits: Tensor) -> None:
@@ -84,7 +84,7 @@ class _Groups:
         self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.logprobs and p.top_logprobs]
 
     def alter(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> Tensor:
-        """(len(altered), vocabulary): what rules made of the altered rows, penalties applied."""
+        """Scores (len(altered), vocabulary) of the altered rows, with rules and penalties applied."""
         if changed is None or len(changed) < len(self.altered):
             scores = logits.index_select(0, self._altered_index)
             if changed is not None:
@@ -100,7 +100,7 @@ class _Group:
     """Rows that draw from the same tensor of scores.
 
     Attributes:
-        greedy, greedy_rows: rows that take the best, in the batch and in the scores.
+        greedy, greedy_rows: rows that take the best token, as numbered in the batch and in the scores.
         draws, draw_rows: how the others draw, and their rows in the batch; None if there are none.
     """
 
@@ -123,7 +123,7 @@ class _Group:
         self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device) if sampled else None
 
     def inverse_temperature(self, rows: int) -> Tensor | None:
-        """(rows,), 1 where nobody draws; None if nobody does."""
+        """(rows,), 1 for rows without a draw; None if there are no draws."""
         if self.draws is None:
             return None
         made = torch.ones(rows, device=self.greedy.device)
@@ -132,7 +132,7 @@ class _Group:
 
 
 def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions: list[int]) -> None:
-    """Put the tokens of a group into their places in `tokens`."""
+    """Choose a group's tokens, and put them into their places in `tokens`."""
     if len(group.greedy):
         tokens[group.greedy] = best_of(scores, scan, group.greedy_rows, 1)[1][:, 0]
     if group.draws is not None:
@@ -141,14 +141,14 @@ def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions
 
 
 def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> list[float]:
-    """(R,) of one token in each row."""
+    """(R,) log-probabilities of one token in each row."""
     found = scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))
     own: list[float] = found[:, 0].tolist()
     return own
 
 
 def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> list[Top]:
-    """Some rows' most likely tokens."""
+    """The `count` most likely tokens of some rows."""
     values, ids = best_of(logits, scan, rows, min(count, logits.shape[1]))
     logprobs = scan.logprobs(values, rows)
     return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""What a person sees of the start: models found, how loading goes, the ready block or why not.
+"""Start-up output for people: models found, loading progress, the ready block or why a model failed.
 
 Runs in the front end. Progress goes to stderr, as a bar on a terminal and as plain, rate-limited lines elsewhere; the
 ready block goes to stdout.
@@ -26,7 +26,7 @@ _EXAMPLE: Final = {"inputs": "What is deep learning?", "parameters": {"max_new_t
 
 
 class Announcer:
-    """Prints. Knows nothing of how models are loaded."""
+    """Prints start-up messages; knows nothing of how models are loaded."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -36,7 +36,7 @@ class Announcer:
         self._said: dict[str, tuple[str, float]] = {}  # model -> (what, when)
 
     def found(self, models: Sequence[ModelConfig]) -> None:
-        """The models that will be loaded, and what is odd about them."""
+        """Print the models that will be loaded, with their warnings."""
         for config in models:
             version = f" version {config.version}" if config.version else ""
             self._line(f"model {config.name}{version}: {config.path or shown_url(config.url)}")
@@ -44,7 +44,7 @@ class Announcer:
                 self._line(f"  warning: {warning}")
 
     def progress(self, config: ModelConfig, status: Status) -> None:
-        """A loading message. Dropped when the last one is only just out and says the same."""
+        """Print loading progress, unless the model's previous message said the same only just before."""
         what, now = status.detail or "loading", time.monotonic()
         before, at = self._said.get(config.name, ("", 0.0))
         finished = 0 < status.total <= status.done
@@ -61,11 +61,11 @@ class Announcer:
         self._drawn = True
 
     def ready(self, config: ModelConfig, seconds: float) -> None:
-        """A model can answer."""
+        """Print that a model can answer."""
         self._line(f"model {config.name}: ready after {seconds:.1f} s")
 
     def failed(self, config: ModelConfig, detail: str) -> None:
-        """A model will not load: one block."""
+        """Print, as one block, why a model failed to load."""
         lines = [
             f"model {config.name} failed to load ({config.path or shown_url(config.url)}):",
             *detail.strip().splitlines(),
@@ -73,7 +73,7 @@ class Announcer:
         self._line("\n" + "\n  ".join(lines) + "\n")
 
     def serving(self, address: Address, models: Sequence[ModelConfig], *, only: bool) -> None:
-        """The ready block: where, and one line that works for each model; `only`: requests need not name it."""
+        """Print the ready block: the address, and a working command per model; `only`: requests need not name it."""
         lines = ["", f"djl-serving is ready at {address}"]
         for config in models:
             lines.append("")
@@ -82,7 +82,7 @@ class Announcer:
         _write(self._out, "\n".join(lines) + "\n\n")
 
     def note(self, text: str) -> None:
-        """Anything else."""
+        """Print any other line."""
         self._line(text)
 
     def _line(self, text: str) -> None:
@@ -96,7 +96,7 @@ class Announcer:
 
 
 def _write(to: TextIO, text: str) -> None:
-    with suppress(OSError):  # whoever read it has gone: that ends no server
+    with suppress(OSError):  # the reader has gone; the server goes on
         to.write(text)
         to.flush()
 

@@ -1,6 +1,6 @@
-"""Short answers: pages, errors in a dialect's shape or, where there is none, in the front end's own.
+"""Short answers: pages, and errors in a dialect's shape or, where no dialect is known, in the front end's own.
 
-Runs in the front end. The front end's shape is that of DJL's front end, the names in `type` too: clients match on them.
+Runs in the front end. That own shape is that of DJL's front end, including the names in `type`: clients match on them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import ServingError
 
 
 def front_end_error(error: ServingError) -> Answer:
-    """`{"code", "type", "message"}`, pretty."""
+    """`error` in the front end's own shape: `{"code", "type", "message"}`, indented."""
     return Answer(error.status, pretty_json(msgspec.structs.asdict(djl_error(error))))
 
 
@@ -33,12 +33,12 @@ def error_answer(
 
 
 def pretty_json(value: object) -> bytes:
-    """As DJL's front end prints it."""
+    """`value` as JSON in the layout of DJL's front end."""
     return json.dumps(value, indent=2).encode() + b"\n"
 
 
 def reason(status: int) -> str:
-    """The reason phrase of a status; never text of ours."""
+    """The standard reason phrase of a status; never our own text."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -1,4 +1,4 @@
-"""The HTTP application: calls go to their model's pool, and a few pages tell how the server is.
+"""The HTTP application: an exchange for each request, and the server's own pages.
 
 Runs in the front end's event loop.
 """
@@ -50,12 +50,12 @@ OWN_PAGES: Final = (
 
 
 class FrontEnd(routing.Router):
-    """Everything that answers on the port.
+    """Answers every request on the port.
 
     Attributes:
-        bodies: what is held of requests' bodies.
-        view: what dialects' pages see of the server.
-        draining: calls are refused with 503, and connections close after their answer.
+        bodies: counts the bytes of request bodies in memory.
+        view: the server as dialects' pages see it.
+        draining: whether calls are refused with 503, and connections close after their answer.
     """
 
     def __init__(self, config: ServerConfig, models: Models, metrics: Metrics, dialects: Mapping[str, Dialect]) -> None:
@@ -82,7 +82,7 @@ class FrontEnd(routing.Router):
         self._cors = {name: value for name, value in cors.items() if value} if config.cors_allowed_origin else {}
 
     def http_server(self) -> HTTPServer:
-        """A server, without sockets yet, whose requests are answered here."""
+        """An HTTP server, without sockets yet, that passes its requests to this router."""
         return HTTPServer(
             self,
             max_body_size=MAX_DISCARDED_BYTES,
@@ -91,11 +91,11 @@ class FrontEnd(routing.Router):
         )
 
     def find_handler(self, request: httputil.HTTPServerRequest, **_kwargs: Any) -> httputil.HTTPMessageDelegate | None:
-        """Whoever answers this request."""
+        """The exchange that answers this request."""
         return Exchange(self, request)
 
     def base_headers(self) -> httputil.HTTPHeaders:
-        """What every answer carries."""
+        """The headers that every answer carries."""
         return httputil.HTTPHeaders({"Date": httputil.format_timestamp(time.time()), **self._cors})
 
     def own_page(self, operation: str) -> Answer:
@@ -103,7 +103,7 @@ class FrontEnd(routing.Router):
         return self._own_pages[operation]()
 
     def keep(self, task: asyncio.Future[None]) -> None:
-        """Hold on to a page that is still being made: the loop alone would not."""
+        """Keep a reference to the task of an unfinished page: the event loop alone would not."""
         self._doing.add(task)
         task.add_done_callback(self._doing.discard)
 
@@ -118,17 +118,17 @@ class FrontEnd(routing.Router):
             await asyncio.wait(self._doing)
 
     def sending(self, sent: asyncio.Future[None]) -> None:
-        """An answer is complete and not yet with the kernel; `sent` tells when it is."""
+        """Track a complete answer that the kernel has not taken yet; `sent` is done when it has."""
         self._unsent.add(sent)
         sent.add_done_callback(self._unsent.discard)
 
     async def wait_sent(self, timeout_s: float | None = None) -> None:
-        """Wait until every complete answer is with the kernel."""
+        """Wait until the kernel has taken every complete answer, at most `timeout_s` seconds."""
         if self._unsent:
             await asyncio.wait(self._unsent, timeout=timeout_s)
 
     def ping(self) -> Answer:
-        """As DJL: 200 while models load or restart, 500 once one has failed; 207 for loading if allow_multi_status."""
+        """Status as in DJL: 500 once a model has failed, 207 while one loads if allow_multi_status is set, else 200."""
         health = {_label(model.config.name, model.config.version): model.health for model in self.models}
         status = 200
         if Health.FAILED in health.values():

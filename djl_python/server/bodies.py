@@ -1,4 +1,4 @@
-"""Requests' bodies while the front end has them: as they come in, and until a worker has the call.
+"""Request bodies in the front end's memory: from their arrival until a worker has the call.
 
 Runs in the front end's event loop.
 """
@@ -9,7 +9,7 @@ from ..errors import OverloadedError
 
 
 class Bodies:
-    """What is held of all bodies together, in bytes, and how much that may be."""
+    """Bytes held of all bodies together, and their limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -20,7 +20,7 @@ class Body:
     """One request's body.
 
     Attributes:
-        size: bytes of it that have come.
+        size: bytes that have arrived, kept or not.
     """
 
     def __init__(self, bodies: Bodies) -> None:
@@ -30,10 +30,10 @@ class Body:
         self._held_bytes = 0
 
     def keep(self, chunk: bytes) -> None:
-        """Keep a piece of it.
+        """Keep a piece of the body.
 
         Raises:
-            OverloadedError: that makes too much of all bodies; one that is alone is never too much.
+            OverloadedError: all bodies together exceed the limit. A body that is held alone is never refused.
         """
         self._pieces.append(chunk)
         self._held_bytes += len(chunk)
@@ -44,13 +44,13 @@ class Body:
             )
 
     def whole(self) -> bytes:
-        """All that was kept."""
+        """All kept pieces, joined."""
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
     def let_go(self) -> None:
-        """Hold it no longer."""
+        """Release all kept pieces."""
         self._pieces.clear()
         self._bodies.held_bytes -= self._held_bytes
         self._held_bytes = 0

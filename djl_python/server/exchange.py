@@ -1,7 +1,7 @@
-"""One HTTP request for a model and its answer: the bridge between Tornado's connection and the pool.
+"""One HTTP request and its answer: the bridge between Tornado's connection and a model's pool.
 
-Runs in the front end's event loop. Sits directly on the connection rather than on tornado.web's RequestHandler: a
-chunk of a stream costs one write and nothing else.
+Runs in the front end's event loop. Uses the connection directly rather than tornado.web's RequestHandler: a chunk of a
+stream costs one write and nothing else.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 access_log = logging.getLogger("djl_python.access")
 log = logging.getLogger(__name__)
 
-#: A client that lets this much of its answer pile up is cut off.
+#: Unsent bytes of an answer at which its client is cut off.
 MAX_UNSENT_BYTES: Final = 8 << 20
-#: A worker hears each time that a client has taken so much of a stream.
+#: A worker is told (`Taken`) each time that a client has taken this much of a stream.
 TAKEN_EVERY_BYTES: Final = 256 << 10
-#: A body that is too large is read to its end, so that the client sees the refusal; beyond this, not even that.
+#: A body that is too large is read to its end, so that the client sees the refusal, unless it is longer than this.
 MAX_DISCARDED_BYTES: Final = 1 << 30
-#: What a page's body has at most: it is read in the front end's loop, where all else waits meanwhile.
+#: Longest body of a page: it is parsed in the front end's event loop, where everything else waits meanwhile.
 MAX_PAGE_BYTES: Final = 1 << 20
-#: What the log and the metrics say of a client that left before its answer began.
+#: Status in the log and the metrics for a client that left before its answer began.
 CLIENT_CLOSED: Final = 499
-_LENGTH_DIGITS: Final = 18  # as many are too many bytes already
+_LENGTH_DIGITS: Final = 18  # a number of this many digits is too many bytes already
 
 
 class Exchange(httputil.HTTPMessageDelegate):
-    """Body in, `Call` down (or a page asked), answer out. Also the pool's `Client`.
+    """Receives a body, sends a `Call` to the pool (or asks a page), and writes the answer. Is the pool's `Client`.
 
-    Ends once: answered, failed, or cut off.
+    Ends exactly once: answered, failed, or cut off.
     """
 
     def __init__(self, front_end: FrontEnd, request: httputil.HTTPServerRequest) -> None:
         assert isinstance(request.connection, HTTP1Connection)
         self._front_end = front_end
         self._request = request
-        if "://" in request.path:  # a proxy's way to ask: http://host/path
+        if "://" in request.path:  # the absolute form that proxies send: http://host/path
             request.path = urlsplit(request.path).path or "/"
         self._connection = request.connection
         self._match: Match | None = None  # None: see _refusal, or OPTIONS
@@ -66,7 +66,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._body = Body(front_end.bodies)
-        self._refusal: ServingError | None = None  # found before the body was read
+        self._refusal: ServingError | None = None  # found before the whole body was read
         self._status = 0  # of the answer, once it is known
         self._headers: dict[str, str] = {}
         self._head_sent = False
@@ -74,7 +74,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._chunked = False
         self._close_after = False
         self._ended = False
-        self._untold_bytes = 0  # of the body, of which the worker has not heard that they are taken
+        self._untold_bytes = 0  # of the answer, written but not yet reported to the worker as taken
         self._telling = False
         self._received_at = time.monotonic()
         self._request_id = request.headers.get(front_end.config.request_id_header_key) or uuid.uuid4().hex
@@ -84,11 +84,12 @@ class Exchange(httputil.HTTPMessageDelegate):
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Find the route; refuse before the body where it is not on its way yet, or is too long to wait for."""
+        """Find the route. Refuse at once if the client holds its body back (100-continue) or it is too long to read."""
         self._connection.stream.set_nodelay(True)
         self._connection.set_max_body_size(MAX_DISCARDED_BYTES)
         declared = headers.get("Content-Length", "")
-        length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0  # else Tornado's
+        # Anything but digits is left to Tornado.
+        length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
         try:
             self._route()
             self._check_length(length)
@@ -100,7 +101,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             self.fail(self._refusal)
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep the body, or let it pass where it won't be used."""
+        """Keep a piece of the body, or discard it where the request is refused."""
         self._body.size += len(chunk)
         if self._refusal is None:
             try:
@@ -133,19 +134,19 @@ class Exchange(httputil.HTTPMessageDelegate):
     # ------------------------------------------------------------------------------------ pool.Client
 
     def sent(self) -> None:
-        """A worker has the body now."""
+        """Release the body: a worker has it now."""
         self._body.let_go()
 
     def start(self, status: int, headers: dict[str, str]) -> None:
-        """Status and headers wait for the first of the body, which tells whether it is all."""
+        """Keep status and headers until the first piece of the body, which tells whether it is the whole body."""
         self._status, self._headers = status, headers
 
     def body(self, data: bytes, last: bool) -> None:
-        """Write and flush."""
+        """Write a piece of the answer's body; `last` ends the answer."""
         if self._ended:
             return
         stream = self._connection.stream
-        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # whatever its length, this piece is not too much
+        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
         try:
             if not self._head_sent:
                 self._send_head(data, last)
@@ -165,7 +166,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._tell_when_taken()
 
     def break_off(self) -> None:
-        """The answer can't be completed: close the connection behind what is there of it."""
+        """End an answer that can't be completed: close the connection after what was written."""
         if not self._ended:
             self._end()
             self._close_after = True
@@ -192,7 +193,7 @@ class Exchange(httputil.HTTPMessageDelegate):
     # ------------------------------------------------------------------------------------ inside
 
     def _let_go(self) -> None:
-        """Nothing more is written; what is unsent may take its time."""
+        """Lift the limit on unsent bytes, as nothing more is written; close the connection after them if required."""
         stream = self._connection.stream
         stream.max_write_buffer_size = None
         if not stream.closed() and (self._close_after or stream.writing()):
@@ -202,7 +203,7 @@ class Exchange(httputil.HTTPMessageDelegate):
                 sent.add_done_callback(lambda _sent: stream.close())
 
     def _tell_when_taken(self) -> None:
-        """Let the worker know when all that was written so far is in the client's hands, or on its way there."""
+        """Tell the worker once the kernel has taken everything written so far for the client."""
         size, self._untold_bytes = self._untold_bytes, 0
         if not self._connection.stream.writing():
             self._tell(size)
@@ -238,7 +239,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         return ", ".join(self._front_end.routes.methods(self._request.path))
 
     def _show(self, match: Match) -> None:
-        """Answer with a page, now or when it is done."""
+        """Answer with a page, at once or when it is done."""
         front_end = self._front_end
         if match.dialect is None:
             self._send(front_end.own_page(match.operation))
@@ -247,7 +248,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if isinstance(answer, Answer):
             self._send(answer)
         else:
-            # What has been begun is finished, even if the client does not wait for it.
+            # A page that has begun is finished, even if its client leaves.
             front_end.keep(asyncio.ensure_future(self._send_later(answer)))
 
     async def _send_later(self, answer: Awaitable[Answer]) -> None:
@@ -311,7 +312,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             headers.setdefault("Cache-Control", "no-cache")
             if headers.get("Content-Type", "").startswith("text/event-stream"):
                 headers["X-Accel-Buffering"] = "no"
-            if self._request.version == "HTTP/1.0":  # has no chunks: the connection's end is the answer's
+            if self._request.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
                 self._request.headers.pop("Connection", None)
                 self._close_after = True
         if self._front_end.draining:
@@ -323,19 +324,19 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
 
     def _write(self, data: bytes) -> None:
-        """A further piece of the body, into the socket if that has room.
+        """Write a further piece of the body, directly into the socket if it has room.
 
-        Tornado's own write makes two futures and a turn of the event loop of every piece, and nobody waits for them.
+        Tornado's own write costs two futures and an event loop iteration per piece, and nothing awaits them.
         """
         stream = self._connection.stream
         sock = stream.socket
         if sock is None:
-            return  # `on_connection_close` is on its way
+            return  # `on_connection_close` is about to be called
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         try:
             sent = 0 if stream.writing() else sock.send(framed)
         except OSError:
-            sent = 0  # no room, or no client: the stream waits, or finds out
+            sent = 0  # no room, or the client has gone: the stream waits, or notices
         if sent < len(framed):
             stream.write(framed[sent:])
 
@@ -346,7 +347,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             log.warning("the response header %r can't be sent with its value: left out", name, extra=self._log_extra)
 
     def _abandon(self, cause: str) -> None:
-        """Nobody reads the answer any more: take the call out of its batch."""
+        """Cancel the call: the client no longer reads its answer."""
         if self._ended:
             return
         self._end()

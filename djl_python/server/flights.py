@@ -1,4 +1,4 @@
-"""A call on its way, and the worker that it is with, as the pool keeps them.
+"""Calls in progress, and the workers that have them, as the pool tracks them.
 
 Runs in the front end's event loop; knows neither HTTP nor processes.
 """
@@ -15,10 +15,10 @@ from ..protocol import AnyMessage, Call
 
 
 class Client(Protocol):
-    """Where a call came from: told what to write. None of these raises."""
+    """The origin of a call, which is told what to write. No method raises."""
 
     def sent(self) -> None:
-        """The call is with a worker, or on its way there; nothing need be held for it any more."""
+        """The call has been sent to a worker; its body need not be held any more."""
         ...
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -26,15 +26,15 @@ class Client(Protocol):
         ...
 
     def body(self, data: bytes, last: bool) -> None:
-        """Everything that one read from the worker had for this answer, b"" for a start alone; `last` ends it."""
+        """All body bytes of this answer in one read from the worker, b"" for a start alone; `last` ends the answer."""
         ...
 
     def break_off(self) -> None:
-        """The answer, which has begun, ends unfinished."""
+        """The answer, which has begun, ends incomplete."""
         ...
 
     def fail(self, error: ServingError) -> None:
-        """There will be no (more) answer."""
+        """The call has failed: no answer, or no more of it, will come."""
         ...
 
 
@@ -43,26 +43,26 @@ class Worker(Protocol):
 
     name: str
     capacity: int  # calls that it takes at once
-    queries: int  # queries that it takes besides; 0: they are calls like others
+    queries: int  # queries that it takes in addition; 0: queries count as calls
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message for it.
+        """Queue a message for the worker.
 
         Raises:
-            ValueError: it is more than can be sent.
+            ValueError: the message is too long to be sent.
         """
         ...
 
     def flush(self) -> None:
-        """Let what was sent leave now."""
+        """Send the queued messages now."""
         ...
 
     def said(self, message: AnyMessage) -> None:
-        """It sent something that is about no call."""
+        """Handle a message from the worker that is about no call."""
         ...
 
     def hang_up(self, reason: str) -> None:
-        """It does not answer any more: end it. `Pool.remove` follows."""
+        """End the worker, which no longer answers. `Pool.remove` follows."""
         ...
 
 
@@ -70,8 +70,8 @@ class Flight:
     """One call, from its admission to its end.
 
     Attributes:
-        query: it generates nothing.
-        beside: it takes no place among the calls of its worker.
+        query: whether the call is a query, which generates nothing.
+        beside: whether it takes one of the worker's places for queries, and none of those for calls.
     """
 
     __slots__ = (
@@ -94,9 +94,9 @@ class Flight:
         self.id = call.id
         self.query = query
         self.beside = False
-        self.call: Call | None = call  # given up once sent: the body may be large
+        self.call: Call | None = call  # dropped once sent: the body may be large
         self.client = client
-        self.accepted_s = time.monotonic()  # an event loop's own clock may stand still for a turn
+        self.accepted_s = time.monotonic()  # an event loop's own clock may stand still within an iteration
         self.dispatched_at = self.heard_at = now
         self.worker: Place | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -106,32 +106,32 @@ class Flight:
 
 
 class Place:
-    """A worker and the calls that are with it.
+    """A worker and the calls that it has.
 
     Attributes:
-        leaving: calls that nobody waits for any more, until the worker says that it has let go of them: a function
+        leaving: calls whose clients have gone, until the worker says that it has released them: a running function
             can't be interrupted.
-        heard_at: when it last sent anything, in the loop's time.
-        suspect: a call has timed out, and nothing came since: no new calls until it speaks or some time has passed.
-        silences: how many calls in a row timed out without a word about any.
+        heard_at: when the worker last sent anything, on the loop's clock, in seconds.
+        suspect: a call has timed out, and nothing has come since: no new calls until something does, or for some time.
+        silences: how many calls in a row timed out while the worker sent nothing.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.flights: dict[int, Flight] = {}
         self.leaving: dict[int, Flight] = {}
-        self.queries = 0  # those of both that are beside the others
+        self.queries = 0  # calls in both dicts that are `beside`
         self.heard_at = 0.0
         self.suspect = False
         self.silences = 0
 
     @property
     def taken(self) -> int:
-        """How many calls the worker has to do with."""
+        """How many calls occupy the worker, including those in `leaving`."""
         return len(self.flights) + len(self.leaving)
 
     def has_room(self, query: bool) -> bool:
-        """Whether it can take one more call, or one more query."""
+        """Whether the worker can take one more call, or one more query."""
         if self.suspect:
             return False
         if query and self.worker.queries:
@@ -139,18 +139,18 @@ class Place:
         return self.taken - self.queries < self.worker.capacity
 
     def enter(self, flight: Flight) -> None:
-        """One more call is with it."""
+        """Record that the worker has a call."""
         self.flights[flight.id] = flight
         flight.worker = self
         flight.beside = flight.query and self.worker.queries > 0
         self.queries += flight.beside
 
     def abandon(self, flight: Flight) -> None:
-        """Nobody waits for a call any more: it is about to leave."""
+        """Record that a call was cancelled; it still occupies the worker."""
         self.leaving[flight.id] = self.flights.pop(flight.id)
 
     def leave(self, flight: Flight) -> None:
-        """A call is no longer with it."""
+        """Record that a call no longer occupies the worker."""
         if self.flights.pop(flight.id, None) is None:
             del self.leaving[flight.id]
         self.queries -= flight.beside

@@ -38,7 +38,7 @@ def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[M
     """Serve until a signal comes; returns the exit code.
 
     Args:
-        broken: models that can't be loaded because their configuration is wrong, and what is; they are FAILED.
+        broken: models whose configuration is wrong, with the error; they can't be loaded and are FAILED.
 
     Raises:
         ConfigError: the address can't be listened on, or default_model names no model.
@@ -76,7 +76,7 @@ class Server:
             self._add(ModelConfig(name=spec.name, version=spec.version, url=spec.url), problem)
 
     async def run(self) -> int:
-        """The whole life. See the module's docstring for what it returns."""
+        """Run the server from start to exit; returns the exit code, see the module's docstring."""
         allow_descriptors()
         sockets = bind(self._config.inference_address)
         self._catch_signals()
@@ -120,7 +120,7 @@ class Server:
 
     def _add(self, config: ModelConfig, broken: str = "") -> None:
         if config.option.throttle_error_http_code is None:
-            # The dialect sees the model's options only.
+            # Dialects see only the model's options.
             code = self._config.throttle_error_http_code
             config = msgspec.structs.replace(
                 config, option=msgspec.structs.replace(config.option, throttle_error_http_code=code)
@@ -149,7 +149,7 @@ class Server:
         return any(model.health is not Health.FAILED for model in self._models)
 
     async def _drain(self, http: HTTPServer) -> None:
-        """No new connections, no new calls; those that are in get their time, and so does what has been begun."""
+        """Accept no new connections or calls; give running calls and pages `drain_timeout` to finish."""
         self._front_end.draining = True
         http.stop()
         models = self._models.staffed

@@ -1,4 +1,4 @@
-"""The listening sockets: bound early, so that a taken port is known before a model is loaded; listening when told.
+"""The listening sockets: bound early, so that a port in use is noticed before a model is loaded; listening later.
 
 Runs in the front end, at start-up.
 """
@@ -24,10 +24,10 @@ BACKLOG = 1024
 
 
 def bind(address: Address) -> list[socket.socket]:
-    """Sockets bound to `address`, not listening yet; port 0 becomes a free one, the same for all of them.
+    """Sockets bound to `address`, not listening yet; port 0 becomes a free port, the same for all of them.
 
     Raises:
-        ConfigError: the address is in use, not ours, or not allowed.
+        ConfigError: the address is in use, not this machine's, or not allowed.
     """
     try:
         return [_bind_unix(Path(address.unix_path))] if address.unix_path else _bind_tcp(address)
@@ -36,17 +36,17 @@ def bind(address: Address) -> list[socket.socket]:
 
 
 def bound_address(sockets: list[socket.socket], wanted: Address) -> Address:
-    """Where clients find the server: `wanted`, with the port that was chosen."""
+    """The address that clients use: `wanted`, with the port that was bound."""
     if wanted.unix_path:
         return wanted
     return Address(wanted.host, sockets[0].getsockname()[1])
 
 
 def listen(sockets: list[socket.socket]) -> None:
-    """Let clients in.
+    """Start listening.
 
     Raises:
-        ConfigError: another server, which was bound at the same time, listens already.
+        ConfigError: another server, bound to the same address at the same time, listens already.
     """
     try:
         for sock in sockets:
@@ -57,10 +57,10 @@ def listen(sockets: list[socket.socket]) -> None:
 
 
 def allow_descriptors() -> None:
-    """Have as many descriptors as this process may ask for: each connection is one, and the usual limit is 1,024."""
+    """Raise the limit on file descriptors to the most allowed: each connection is one, and 1,024 is the usual limit."""
     if resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with suppress(OSError, ValueError):  # macOS calls unlimited what it does not give
+        with suppress(OSError, ValueError):  # macOS reports an unlimited maximum that it does not grant
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -100,7 +100,7 @@ def _bind_unix(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-        path.unlink()  # of a server that was killed
+        path.unlink()  # left by a server that was killed
     try:
         sock.bind(os.fspath(path))
     except OSError:

@@ -1,8 +1,9 @@
-"""What the server counts, and how it is shown at /metrics.
+"""The server's metrics, and their text at /metrics.
 
-Runs in the front end. `SPECS` is the whole list: a metric that is not there does not exist. The front end counts
+Runs in the front end. `SPECS` is the complete list: a metric that is not there does not exist. The front end counts
 what it sees itself (requests, queue, workers); the rest arrives in the workers' `Report` messages under the same
-names without `djl_`. Gauges of a worker carry its name, so that replicas add up, and go with it when it dies.
+names without `djl_`. Gauges of a worker carry the worker's name, so that replicas can be added up, and are dropped
+when it dies.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Kind(enum.Enum):
-    """Prometheus' types."""
+    """Prometheus' metric types."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -46,7 +47,7 @@ class Kind(enum.Enum):
 class Spec:
     """One metric. `name` is without the prefix, and without `_total` for counters, as in `Report`.
 
-    `reported`: workers may report it. `report_label` is then the value of the last label.
+    `reported`: whether workers may report it. `report_label`: value of the last label for what they report, if any.
     """
 
     name: str
@@ -59,12 +60,12 @@ class Spec:
 
     @property
     def full_name(self) -> str:
-        """As it stands in /metrics."""
+        """The name in /metrics."""
         return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
 
 
 def _server(name: str, kind: Kind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
-    """A metric that the front end alone knows."""
+    """A metric that only the front end sets."""
     return Spec(name, kind, text, (*_MODEL, *labels), buckets, reported=False)
 
 
@@ -114,7 +115,7 @@ SPECS: Final = (
     _server("aborted_requests", _C, "Requests that ended before their answer was complete.", "reason"),
 )
 _BY_NAME: Final = {spec.name: spec for spec in SPECS}
-#: Workers report these too; the front end, which sends the cancellations, has counted them already.
+#: Workers report these too, but the front end, which sends the cancellations, has already counted them.
 _COUNTED_ALREADY: Final = frozenset({"aborted_requests"})
 
 
@@ -141,11 +142,11 @@ class Metrics:
         self._unknown: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:
-        """The part of one model."""
+        """The metrics of one model."""
         return ModelMetrics(self, name, version)
 
     def answered(self, model: str, version: str, dialect: str, code: int, duration_s: float) -> None:
-        """A request got its answer, whatever it was; names are "" where it did not get that far."""
+        """Count an answered request, whatever the answer; a name is "" where it was not known yet."""
         self.counters["requests"].labels(model, version, dialect, str(code)).inc()
         self.histograms["request_duration_seconds"].labels(model, version, dialect).observe(duration_s)
 
@@ -154,7 +155,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def warn_unknown(self, name: str) -> None:
-        """Say once that a worker reports what nobody declared."""
+        """Log once that a worker reports an undeclared metric."""
         if name not in self._unknown:
             self._unknown.add(name)
             log.warning("a worker reports the metric %r, which is not in the table: ignored", name)
@@ -170,27 +171,26 @@ class ModelMetrics:
         self.in_flight = metrics.gauges["in_flight_requests"].labels(*self._labels)
         self.restarts = metrics.counters["worker_restarts"].labels(*self._labels)
         self.queue_seconds = metrics.histograms["queue_seconds"].labels(*self._labels, "server")
-        # Dashboards want the zero before the first event.
+        # Made now: dashboards need the zero before the first event.
         self._counters = {
             name: metrics.counters[name].labels(*self._labels)
             for name in ("prompt_tokens", "generated_tokens", "preemptions")
         }
         self._histograms: dict[str, Histogram] = {}
-        self._workers: dict[
-            str, int
-        ] = {}  # of each name; two while a model is loaded again and its last requests finish
+        # Live workers by name: two of a name while a model is loaded again and its last requests finish.
+        self._workers: dict[str, int] = {}
 
     def aborted(self, reason: str) -> None:
-        """A request ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
+        """Count a request that ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
         self._metrics.counters["aborted_requests"].labels(*self._labels, reason).inc()
 
     def workers(self, counts: dict[str, int]) -> None:
-        """How many workers are in which state."""
+        """Set the number of workers in each state."""
         for state, number in counts.items():
             self._metrics.gauges["workers"].labels(*self._labels, state).set(number)
 
     def apply(self, worker: str, report: Report) -> None:
-        """Take over what a worker reports."""
+        """Apply what a worker reports."""
         for name, value in report.gauges.items():
             if self._reported(name, Kind.GAUGE):
                 self._metrics.gauges[name].labels(*self._labels, worker).set(value)
@@ -213,15 +213,15 @@ class ModelMetrics:
                 histogram.observe(value)
 
     def worker_came(self, worker: str) -> None:
-        """There is a worker of this name, or one more."""
+        """Record a new worker of this name."""
         self._workers[worker] = self._workers.get(worker, 0) + 1
 
     def worker_went(self, worker: str) -> None:
-        """It is no more: its gauges are dropped, if there is no other of that name."""
+        """Record that a worker has ended, and drop its gauges if no other worker has its name."""
         self._workers[worker] = self._workers.get(worker, 0) - 1
         if self._workers[worker] > 0:
             return
-        del self._workers[worker]  # one that ended before it was ready never came
+        del self._workers[worker]  # the count is -1 for a worker that ended before it was ready
         for spec in SPECS:
             if spec.labels == _WORKER:
                 with contextlib.suppress(KeyError):

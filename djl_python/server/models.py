@@ -1,7 +1,7 @@
 """The models of this server, by name and version, and which one a request means.
 
-Runs in the front end. A model that is unloaded is no longer here for requests, and can be loaded again. While its last
-requests finish it is still here for who ends the server.
+Runs in the front end. An unloaded model is not found by requests any more, and can be loaded again. While its last
+requests finish, `staffed` still lists it, so that a shutdown stops its workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .served_model import Health, ServedModel
 
 
 class Models:
-    """The registered models. Of several versions of a name, the one registered last answers requests without one."""
+    """The registered models. Of a name's versions, the one registered last answers requests that name no version."""
 
     def __init__(self, default_model: str = "") -> None:
         self._default_model = default_model
@@ -23,7 +23,7 @@ class Models:
         self._retiring: list[ServedModel] = []
 
     def add(self, model: ServedModel) -> None:
-        """Register a model; name and version are not taken yet."""
+        """Register a model; its name and version must not be taken yet."""
         versions = self._by_name.setdefault(model.config.name, {})
         assert model.config.version not in versions
         versions[model.config.version] = model
@@ -37,22 +37,22 @@ class Models:
 
     @property
     def several(self) -> bool:
-        """Whether a request has to say which model it means."""
+        """Whether models of several names are loaded: a request must name one then, unless there is a default."""
         return len(self._by_name) > 1
 
     @property
     def only(self) -> ServedModel | None:
-        """The model that every request means, in whose manner what names no model is refused; None: there is none."""
+        """The model of every request, and of errors that arise before a model is selected; None: several, or none."""
         return None if len(self._by_name) != 1 else self.select("")
 
     @property
     def unloaded(self) -> Sequence[ServedModel]:
-        """What has been unloaded and not loaded again."""
+        """The models that have been unloaded and not loaded again."""
         return [model for versions in self._unloaded.values() for model in versions]
 
     @property
     def staffed(self) -> Sequence[ServedModel]:
-        """Whatever may have workers: the registered models, and those whose last requests are finishing."""
+        """All models that may have workers: the registered ones, and those whose last requests are finishing."""
         return [*self, *self._retiring]
 
     def select(self, name: str, version: str = "", unversioned: str = "") -> ServedModel:
@@ -79,11 +79,11 @@ class Models:
     async def load(self, name: str) -> None:
         """Register and start every version of an unloaded model, and wait until each can answer.
 
-        Versions that failed are tried again; of those that are loaded already only the loading is awaited.
+        Versions that failed are loaded again; versions that are registered otherwise are only waited for.
 
         Raises:
-            ModelNotFoundError: the server was never told of it.
-            ModelLoadError: it does not load; it stays, as failed.
+            ModelNotFoundError: the server does not know the model.
+            ModelLoadError: a version does not load; it stays registered, as failed.
         """
         for gone in self._unloaded.pop(name, []):
             model = gone.successor()
@@ -100,14 +100,14 @@ class Models:
         await asyncio.gather(*(model.settled.wait() for model in models))
         for model in models:
             if not model.ready:
-                cause = (model.failure.strip().splitlines() or ["it was unloaded"])[-1]  # of a traceback, the exception
+                cause = (model.failure.strip().splitlines() or ["it was unloaded"])[-1]  # a traceback's exception
                 raise ModelLoadError(f"model {name!r} did not load: {cause}")
 
     async def unload(self, name: str, drain_timeout_s: float) -> None:
         """Take every version of a model out of service; its requests get `drain_timeout_s` to finish.
 
         Raises:
-            ModelNotFoundError: it is not loaded.
+            ModelNotFoundError: the model is not loaded.
         """
         versions = self._by_name.pop(name, None)
         if versions is None:
@@ -121,7 +121,7 @@ class Models:
             async with asyncio.timeout(drain_timeout_s):
                 await model.pool.wait_idle()
         except TimeoutError:
-            pass  # `stop` tells the rest
+            pass  # `stop` fails the remaining requests
         await model.stop(f"model {model.config.name!r} is being unloaded")
         self._retiring.remove(model)
 

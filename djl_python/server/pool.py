@@ -1,8 +1,8 @@
-"""Admission and dispatch for one model: who may come in, who goes to which worker, and what happens to them there.
+"""Admission and dispatch for one model: which calls are admitted, which worker gets them, and how they end.
 
 Runs in the front end's event loop; knows neither HTTP nor processes. A call takes a worker's free place at once,
-waits in the queue when there is none, and is refused at once when the queue is full. Every call that was let in ends
-exactly once: with its last chunk, with an error, or because its client left.
+waits in the queue when there is none, and is refused at once when the queue is full. Every admitted call ends exactly
+once: with its last chunk, with an error, or because its client left.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Ta
 from .flights import Client, Flight, Place, Worker
 from .metrics import ModelMetrics
 
-#: A worker whose handler did not come back when its time was up ends by itself; until then it gets no calls.
+#: How long a worker gets no calls after one has timed out: within this time it ends if its handler does not return.
 SUSPICION_S: Final = 2.0
-#: Calls that time out in a row at a worker that says nothing at all, before it is taken for frozen.
+#: Calls that time out in a row, while their worker sends nothing at all, before it is taken for frozen.
 MAX_SILENCES: Final = 2
 
 
@@ -37,7 +37,7 @@ class Pool:
     """The calls of one model and the workers that answer them.
 
     Attributes:
-        refusal: why calls are refused now; None: they are let in, and wait if there is no worker just now.
+        refusal: why calls are refused now; None: they are admitted, and wait if no worker is ready.
     """
 
     def __init__(self, name: str, queue_size: int, predict_timeout_s: float, metrics: ModelMetrics) -> None:
@@ -46,10 +46,10 @@ class Pool:
         self._queue_size = queue_size
         self._predict_timeout_s = predict_timeout_s
         self._metrics = metrics
-        # Queries wait apart: what is quickly answered does not wait for texts to be written.
+        # Queries have a queue of their own: they are quick to answer, and do not wait for generation.
         self._queues: dict[bool, OrderedDict[int, Flight]] = {True: OrderedDict(), False: OrderedDict()}
         self._places: dict[str, Place] = {}
-        self._counted = (0, 0)  # of `queued` and `in_flight`, what the gauges have
+        self._counted = (0, 0)  # `queued` and `in_flight` as added to the gauges
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -57,10 +57,10 @@ class Pool:
     # ------------------------------------------------------------------------------------ calls
 
     def submit(self, call: Call, client: Client, *, query: bool = False) -> Flight:
-        """Let a call in. From here on `client` hears of its end, unless `cancel` comes first.
+        """Admit a call. From here on `client` is told of its end, unless `cancel` comes first.
 
         Args:
-            query: it generates nothing, and need not wait for those that do.
+            query: whether the call generates nothing, and need not wait for calls that do.
 
         Raises:
             UnavailableError: the model is loading or has failed.
@@ -82,7 +82,7 @@ class Pool:
         return flight
 
     def cancel(self, flight: Flight, reason: str) -> None:
-        """The client no longer wants its answer: `reason` is "disconnect", "slow_reader" or "shutdown"."""
+        """Cancel a call whose client no longer wants the answer; `reason` is "disconnect" or "slow_reader"."""
         if self._queues[flight.query].pop(flight.id, None) is None:
             place = flight.worker
             if place is None or place.flights.get(flight.id) is not flight:
@@ -93,7 +93,7 @@ class Pool:
         self._count()
 
     def taken(self, flight: Flight, size: int) -> None:
-        """The client has taken so many bytes more of its answer."""
+        """Tell the worker that the client has taken `size` more bytes of its answer."""
         if flight.worker is not None:
             flight.heard_at = self._loop.time()
             flight.worker.worker.send(Taken(flight.id, size))
@@ -117,12 +117,12 @@ class Pool:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are with a worker, those included that nobody waits for any more."""
+        """Calls that occupy a worker, including cancelled ones."""
         return sum(place.taken for place in self._places.values())
 
     @property
     def busy(self) -> int:
-        """Calls that somebody waits for."""
+        """Calls whose clients wait for an answer."""
         return self.queued + sum(len(place.flights) for place in self._places.values())
 
     async def wait_idle(self) -> None:
@@ -132,7 +132,7 @@ class Pool:
     # ------------------------------------------------------------------------------------ workers
 
     def add(self, worker: Worker) -> None:
-        """A worker is ready."""
+        """Add a worker that is ready, and give it calls that wait."""
         self.refusal = None
         self._metrics.worker_came(worker.name)
         place = self._places[worker.name] = Place(worker)
@@ -140,7 +140,7 @@ class Pool:
         self._count()
 
     def remove(self, worker: Worker, cause: str) -> None:
-        """A worker is gone: its calls end with WorkerDiedError, those that wait go on waiting."""
+        """Remove a worker: its calls end with WorkerDiedError; calls in the queue go on waiting."""
         place = self._places.pop(worker.name, None)
         self._metrics.worker_went(worker.name)
         if place is None:
@@ -151,7 +151,7 @@ class Pool:
         self._fail(flights, WorkerDiedError(f"the worker that was answering this request {cause}"), "worker_died")
 
     def receive(self, worker: Worker, messages: Sequence[AnyMessage]) -> None:
-        """What a ready worker sent. All pieces of one answer among `messages` are written at once."""
+        """Handle what a ready worker sent. All pieces of one answer among `messages` are written together."""
         place = self._places.get(worker.name)
         if place is None:
             return
@@ -163,7 +163,7 @@ class Pool:
         for message in messages:
             if isinstance(message, (Chunk, Start, Break)):
                 flight = flights.get(message.id)
-                if flight is None:  # it crossed with its cancellation, or is the answer to that
+                if flight is None:  # sent before the cancellation arrived, or in answer to it
                     gone = place.leaving.get(message.id)
                     if gone is not None and (isinstance(message, Break) or getattr(message, "last", False)):
                         self._release(gone)
@@ -191,7 +191,7 @@ class Pool:
     # ------------------------------------------------------------------------------------ inside
 
     def _pass_on(self, flights: Collection[Flight], worker: Worker) -> None:
-        """Write what has come for these. Whoever waits goes to the worker before: it works meanwhile."""
+        """Write what has arrived for these calls. First send the worker the next calls: it works on them meanwhile."""
         ended = [flight for flight in flights if flight.last]
         for flight in ended:
             self._release(flight)
@@ -234,7 +234,7 @@ class Pool:
             self._metrics.queue_seconds.observe(waited_s)
 
     def _release(self, flight: Flight, *, refill: bool = True) -> None:
-        """Give a call's place back, and to the next in the queue."""
+        """Free a call's place, and give it to the next call in the queue."""
         place = flight.worker
         assert place is not None
         place.leave(flight)
@@ -244,7 +244,7 @@ class Pool:
             self._fill(place)
 
     def _check_time(self, flight: Flight) -> None:
-        """A timer per call that is set again when it finds that the worker was heard: none is touched per chunk."""
+        """Time a call out, or set its timer again if something was heard of it: no timer is touched per chunk."""
         place = flight.worker
         assert place is not None
         due_at = flight.heard_at + self._predict_timeout_s
@@ -278,7 +278,7 @@ class Pool:
         self._count()
 
     def _count(self) -> None:
-        # A model that is loaded again while its last requests finish has two pools.
+        # Only differences are added: a model that is loaded again while its last requests finish has two pools.
         before, self._counted = self._counted, (self.queued, self.in_flight)
         self._metrics.queued.inc(self._counted[0] - before[0])
         self._metrics.in_flight.inc(self._counted[1] - before[1])

@@ -1,6 +1,6 @@
 """The route table: (method, path) -> which request of which dialect, for which model; or one of the server's pages.
 
-Runs in the front end. Built from what the dialects declare; knows no HTTP server.
+Runs in the front end. Built from what the dialects declare; independent of the HTTP server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANY_METHOD: Final = "*"
 
 @dataclass(frozen=True)
 class Match:
-    """What a path stands for. `dialect` is None for the front end's own pages; `values` are the variable segments."""
+    """The route of a request. `dialect` is None for the front end's own pages; `values` are the variable segments."""
 
     route: Route
     dialect: Dialect | None
@@ -52,7 +52,7 @@ class Match:
 
 @dataclass
 class _Node:
-    """One path segment's place in the tree: fixed names first, then the variable one."""
+    """One path segment's node in the tree: fixed segments are tried first, then the variable one."""
 
     fixed: dict[str, _Node] = field(default_factory=dict)
     variable: _Node | None = None
@@ -60,18 +60,18 @@ class _Node:
     rows: dict[str, tuple[Route, Dialect | None, tuple[str, ...]]] = field(default_factory=dict)
 
     def dialects(self) -> Iterator[Dialect | None]:
-        """Whose the rows are, here and below."""
+        """The dialects of the rows at and below this node."""
         yield from (dialect for _, dialect, _ in self.rows.values())
         for node in (*self.fixed.values(), *([] if self.variable is None else [self.variable])):
             yield from node.dialects()
 
 
 class RouteTable:
-    """The routes of a set of dialects, and the pages of the server's own that no dialect claims.
+    """The routes of a set of dialects, and those of the server's own pages that no dialect claims.
 
     Attributes:
         rows: every route that can be matched, with its dialect (None: the server's own).
-        shared: what a dialect takes and answers at another one's route.
+        shared: the routes of other dialects that a dialect answers too, with that dialect.
 
     Raises:
         ConfigError: two dialects claim one method and path.
@@ -89,7 +89,7 @@ class RouteTable:
             self._add(route, None)
 
     def _add(self, route: Route, dialect: Dialect | None) -> str | None:
-        """Add a row; where its place is taken, leave it so and say by what."""
+        """Add a row. If its method and path are taken, change nothing and return a description of the other row."""
         node, names = self._root, []
         for segment in _segments(route.path):
             if segment.startswith("{"):
@@ -125,16 +125,16 @@ class RouteTable:
         raise RouteError(f"there is nothing at {path}")
 
     def dialect_at(self, path: str) -> Dialect | None:
-        """Who answers that there is nothing at this path, or nothing with this method; None: no dialect in particular.
+        """The dialect that answers the 404 or 405 of this path; None: no dialect in particular.
 
-        Whoever has the path, else whoever alone has paths that begin with as much of it as any does.
+        It is a dialect with routes at the path, else the only one with routes below the longest known prefix of it.
         """
         rows = (row for node, _ in self._nodes(path) for row in node.rows.values())
         owner = next((dialect for _, dialect, _ in rows if dialect is not None), None)
         return owner if owner is not None else self._neighbour(path)
 
     def _neighbour(self, path: str) -> Dialect | None:
-        """The only dialect with routes at or below the longest known beginning of this path, which is not the root."""
+        """The only dialect with routes at or below the longest known prefix of this path; None if that is the root."""
         node = self._root
         for segment in _segments(path):
             below = node.fixed.get(segment) or (node.variable if segment else None)
@@ -154,7 +154,7 @@ class RouteTable:
         return sorted(methods | {"OPTIONS"}) if methods else []
 
     def _nodes(self, path: str) -> Iterator[tuple[_Node, tuple[str, ...]]]:
-        """The nodes that end a route and have this path, fixed segments before variable ones."""
+        """The nodes of routes with this path, with the values of its variable segments; fixed segments come first."""
         segments = [unquote(segment) for segment in _segments(path)]
 
         def walk(node: _Node, position: int, values: tuple[str, ...]) -> Iterator[tuple[_Node, tuple[str, ...]]]:

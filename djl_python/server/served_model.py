@@ -1,4 +1,4 @@
-"""A model that is served: its workers, its pool, and how it is.
+"""A served model: its workers, its pool, and its health.
 
 Runs in the front end's event loop.
 """
@@ -26,7 +26,7 @@ WORKER_MODULE: Final = "djl_python.worker"
 
 
 class Health(enum.StrEnum):
-    """Of a model, in DJL's words."""
+    """The health of a model, in DJL's words."""
 
     PENDING = "PENDING"  # loading for the first time
     HEALTHY = "Healthy"
@@ -37,12 +37,12 @@ class Health(enum.StrEnum):
 class ServedModel:
     """A model with its workers and its pool.
 
-    `on_progress` is called with each loading message, `on_change` when a worker's state changed.
+    `on_progress` is called with each loading message, `on_change` when a worker's state has changed.
 
     Attributes:
         registered_s: Unix time of its registration.
-        settled: it has loaded once, or failed to.
-        tally: what became of its requests.
+        settled: set once the model has loaded, failed to load, or been stopped.
+        tally: counts of its requests by outcome.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ServedModel:
         on_change: Callable[[ServedModel], None] = lambda _model: None,
         broken: str = "",
     ) -> None:
-        """`broken` says why it can't even be tried: the model is FAILED from its start, without workers."""
+        """`broken` says why loading can't even be tried: the model is FAILED from the start, without workers."""
         self.config = config
         self.metrics = metrics
         self.worker_module = worker_module
@@ -75,7 +75,7 @@ class ServedModel:
         self._tasks: list[asyncio.Task[None]] = []
 
     def successor(self) -> ServedModel:
-        """The same model once more, not started yet: the numbers of workers are its own from now on."""
+        """A new instance of the model, not started yet; only it reports the numbers of workers from now on."""
         self._succeeded = True
         return ServedModel(
             self.config,
@@ -87,20 +87,20 @@ class ServedModel:
         )
 
     def start(self) -> None:
-        """Start the workers; `on_change` tells how it goes."""
+        """Start the workers; `on_change` reports their states."""
         self.changed()
         self._tasks = [asyncio.create_task(replica.run()) for replica in self.replicas]
 
     async def stop(self, reason: str = "the server is shutting down") -> None:
-        """End the workers. What is still in flight is failed first, with `reason`."""
+        """End the workers. Calls that are still waiting or in flight fail first, with `reason`."""
         self.pool.refusal = reason
         self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
         await asyncio.gather(*self._tasks)
-        self.settled.set()  # nobody need wait for it any more
+        self.settled.set()  # loading need not be waited for any more
 
     def kill(self) -> None:
-        """End the workers without a word."""
+        """Kill the workers at once."""
         for replica in self.replicas:
             replica.kill()
 
@@ -111,7 +111,7 @@ class ServedModel:
 
     @property
     def health(self) -> Health:
-        """See `Health`."""
+        """The model's health, from the states of its workers."""
         if self._broken:
             return Health.FAILED
         states = {replica.state for replica in self.replicas}
@@ -123,12 +123,12 @@ class ServedModel:
 
     @property
     def failure(self) -> str:
-        """Why it is FAILED."""
+        """Why the model, or one of its workers, has failed; "" if none has."""
         return self._broken or next((replica.failure for replica in self.replicas if replica.failure), "")
 
     @property
     def status(self) -> ModelStatus:
-        """As pages see it."""
+        """The model as pages see it."""
         return ModelStatus(
             config=self.config,
             ready=self.ready,
@@ -141,11 +141,11 @@ class ServedModel:
         )
 
     def answered(self, status: int, duration_s: float) -> None:
-        """One of its requests has ended, `duration_s` after it had come in whole."""
+        """Count a request that has ended, `duration_s` seconds after its last byte arrived."""
         self.tally = counted(self.tally, status, duration_s)
 
     def changed(self) -> None:
-        """A worker's state changed."""
+        """Apply a change of a worker's state to metrics, pool and `settled`, and call `on_change`."""
         self._was_ready = self._was_ready or self.ready
         states = [replica.state for replica in self.replicas]
         if not self._succeeded:
@@ -162,7 +162,7 @@ class ServedModel:
 
 
 def counted(tally: Tally, status: int, duration_s: float) -> Tally:
-    """`tally` with one more answer of this status, which has just ended."""
+    """`tally` with one more answer of this status, which has ended just now."""
     if status < 400:
         return replace(
             tally, succeeded=tally.succeeded + 1, succeeded_s=tally.succeeded_s + duration_s, last_s=time.time()
@@ -171,7 +171,7 @@ def counted(tally: Tally, status: int, duration_s: float) -> Tally:
 
 
 def placements(config: ModelConfig) -> list[ModelConfig]:
-    """One configuration for each worker: `minWorkers` of them on every device that is named."""
+    """One configuration for each worker: `minWorkers` of them for every device that is named."""
     named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
     devices = [_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
     return [
@@ -182,7 +182,7 @@ def placements(config: ModelConfig) -> list[ModelConfig]:
 
 
 def _device(name: str) -> str:
-    """DJL's name for a device -> torch's: -1 and cpu, gpu0 and 0."""
+    """DJL's name of a device -> torch's: -1 and cpu -> cpu; gpu0 and 0 -> cuda:0."""
     if name in ("-1", "cpu"):
         return "cpu"
     return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"

@@ -1,8 +1,8 @@
-"""Worker processes: one `Replica` keeps one alive, from spawn to restart to the end.
+"""Worker processes: each `Replica` keeps one running, from spawn through restarts to the end.
 
 Runs in the front end's event loop. A worker is spawned in a session of its own with one end of a socket pair; its
-whole process group is killed when it ends, so that an engine never outlives its worker. A worker that was ready and
-died comes back by itself; one that cannot load is tried `retry_threshold` times more and then left alone.
+whole process group is killed when it ends, so that an engine never outlives its worker. A worker that dies after it was
+ready is restarted; one that cannot load is retried `retry_threshold` times and then given up.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A worker that was ready before is worth more than one attempt: memory of the dead one may not be free yet.
+#: Attempts to load a worker that was ready before: the memory of the dead one may not be free yet.
 RELOAD_ATTEMPTS = 3
-#: A restarted worker that dies within this time waits before it is started again.
+#: A restarted worker that was ready for less than this time is restarted only after a delay.
 SHORT_LIFE_S = 60.0
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
-#: Between a worker's last word and its exit.
+#: How long a worker may take to exit after its last message.
 EXIT_GRACE_S = 5.0
 
 
 class WorkerState(enum.StrEnum):
-    """Of one replica."""
+    """The state of one replica."""
 
     STARTING = "starting"
     READY = "ready"
@@ -49,28 +49,28 @@ class WorkerState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class _Life:
-    """How one worker process went. `ready_s`: how long it was ready; None: it never was."""
+    """The life of one worker process. `ready_s`: how long it was ready; None: it never was. `detail`: how it ended."""
 
     ready_s: float | None
     detail: str
 
 
 class Replica:
-    """One worker slot of a model: the process that is in it now, and its successors."""
+    """One worker slot of a model: the current worker process, and its successors."""
 
     def __init__(self, model: ServedModel, index: int, config: ModelConfig) -> None:
         self.name = str(index)
         self.capacity, self.queries = 1, 0
         self.state = WorkerState.STARTING
         self.failure = ""
-        self._killed = ""  # why, where we did it ourselves
+        self._killed = ""  # why `hang_up` killed it, if it did
         self.pid: int | None = None
         self._model = model
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._channel: Channel | None = None
-        self._loaded: asyncio.Future[str] = self._loop.create_future()  # "" or why not
+        self._loaded: asyncio.Future[str] = self._loop.create_future()  # "", or why it did not load
         self._closed = asyncio.Event()
 
     # ------------------------------------------------------------------------------------ pool.Worker
@@ -81,17 +81,17 @@ class Replica:
             self._channel.send(message)
 
     def flush(self) -> None:
-        """Let what was sent leave now."""
+        """Send the queued messages now."""
         if self._channel is not None:
             self._channel.flush()
 
     def said(self, message: AnyMessage) -> None:
-        """A ready worker that reports failure is about to exit: it gets no more calls."""
+        """Handle a message about no call: a ready worker that reports failure is about to exit: no more calls."""
         if isinstance(message, Status) and message.state == "failed":
             self._leave("gave up")
 
     def hang_up(self, reason: str) -> None:
-        """Kill the worker; its successor starts by itself."""
+        """Kill the worker; `run` starts its successor."""
         log.error("worker %s %s: killed", self.name, reason, extra=self._model.log_extra)
         self._killed = reason
         self._leave(reason)
@@ -103,7 +103,7 @@ class Replica:
         """Keep a worker in this slot until `stop`, or until it cannot load."""
         try:
             await self._run()
-        except Exception as exc:  # the slot's boundary: whatever went wrong, it shows as failed and leaves no worker
+        except Exception as exc:  # the slot's boundary: after any error it shows as failed and leaves no worker
             log.exception("supervision of worker %s failed", self.name, extra=self._model.log_extra)
             self.failure = f"supervision failed: {exc}"
             self._become(WorkerState.FAILED)
@@ -146,7 +146,7 @@ class Replica:
 
     async def stop(self) -> None:
         """Tell the worker to close its handler and exit; kill it if it does not. `run` returns after this."""
-        if not self._stopping.is_set():  # else it has been told
+        if not self._stopping.is_set():  # else the worker has been told already
             self._stopping.set()
             self.send(Stop())
         if self._channel is not None and self.state is WorkerState.READY:
@@ -155,7 +155,7 @@ class Replica:
         self.kill()
 
     async def _live(self) -> _Life:
-        """One process, from spawn until nothing of it is left."""
+        """Run one process, from spawn until its whole process group is gone."""
         executable = self._config.option.python_executable or sys.executable
         try:
             process, ours = await spawn(
@@ -169,7 +169,7 @@ class Replica:
             return _Life(None, f"{executable}: {exc.strerror or exc}")
         self.pid = process.pid
         if self._stopping.is_set():
-            self.kill()  # `stop` came too early for this process
+            self.kill()  # `stop` was called before the process had a pid
         self._killed = ""
         self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
         self._channel = Channel(self._on_messages, self._on_closed)
@@ -206,7 +206,7 @@ class Replica:
         ready_at = self._loop.time()
         closed = asyncio.create_task(self._closed.wait())
         await asyncio.wait({exited, closed}, return_when=asyncio.FIRST_COMPLETED)
-        await self._last_words()  # what it wrote before it ended is still on its way
+        await self._last_words()  # messages that it sent before it ended are still on their way
         closed.cancel()
         self._leave("has ended")
         ready_s = self._loop.time() - ready_at
@@ -246,13 +246,13 @@ class Replica:
         self._leave("has ended")
 
     def _leave(self, cause: str) -> None:
-        """This worker answers no more."""
+        """Take the worker out of the pool: it answers no more."""
         self._model.pool.remove(self, cause)
         if self.state is WorkerState.READY:
             self._become(WorkerState.STARTING)
 
     def kill(self) -> None:
-        """Kill what is in the slot now, and its children."""
+        """Kill the slot's current process and its children."""
         if self.pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -276,7 +276,7 @@ def _how_it_ended(returncode: int | None) -> str:
 
 
 async def _reap_orphans(group: int) -> None:
-    """Collect what is left of a killed process group where this process inherits orphans (process 1 of a container)."""
+    """Reap what is left of a killed process group where this process inherits orphans (process 1 of a container)."""
     for _ in range(50):
         try:
             pid, _status = os.waitpid(-group, os.WNOHANG)

@@ -1,8 +1,8 @@
-"""TGI's names at /metrics beside ours, so that dashboards made for it go on working.
+"""TGI's metric names at /metrics beside ours, so that dashboards made for TGI go on working.
 
-Runs in the front end. A view: every family here is made of one of ours while /metrics is answered, and nothing is
-counted twice. Source: the names of TGI 2.3.2's router. Its counters have no `_total`, which Prometheus' text format
-only has for untyped families; its histograms have our buckets, and every family our labels.
+Runs in the front end. Every family here is derived from ours while /metrics is answered; nothing is counted twice.
+Source: the names of TGI 2.3.2's router. TGI's counters lack `_total`, which Prometheus' text format allows only for
+untyped families. The histograms have our buckets, and all families our labels.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-#: TGI's kind of failure by HTTP status; other statuses are a client's mistake.
+#: HTTP status -> TGI's kind of failure; see `_outcome` for other statuses.
 _FAILURES: Final = {424: "generation", 429: "overloaded", 499: "disconnected", 503: "overloaded"}
 _SERVER_ERROR: Final = 500
 
 
 @dataclass(frozen=True)
 class _View:
-    """A family of TGI's and where it comes from; names of ours are without `djl_`."""
+    """A family of TGI's, and the one of ours that it is derived from, named without `djl_`."""
 
     name: str
     help: str
@@ -55,7 +55,7 @@ _HISTOGRAMS: Final = (
 
 
 class TgiMetrics(Collector):
-    """What TGI's router would say.
+    """Collects our metrics under the names of TGI's router.
 
     Args:
         ours: our families by name, without `djl_`.
@@ -65,11 +65,11 @@ class TgiMetrics(Collector):
         self._ours = ours
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance: the names are none of ours."""
+        """Nothing in advance: no name here is one of ours."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Every family."""
+        """All families of TGI's."""
         yield from self._requests()
         for view in _HISTOGRAMS:
             yield self._histogram(view)
@@ -78,7 +78,7 @@ class TgiMetrics(Collector):
         yield self._gauge("tgi_batch_current_size", "Requests in the batch.", "running_requests")
 
     def _samples(self, name: str) -> Iterator[tuple[str, Sample]]:
-        """(what follows the family's name, sample) of one of ours; answers that no model gave are left out."""
+        """(suffix after the family's name, sample) of one of our families; answers that no model gave are left out."""
         for family in self._ours[name].collect():
             for sample in family.samples:
                 suffix = sample.name.removeprefix(family.name)
@@ -86,7 +86,7 @@ class TgiMetrics(Collector):
                     yield suffix, sample
 
     def _requests(self) -> Iterator[Metric]:
-        """Answers by what became of them."""
+        """Counters of answers: all, successes, and failures by kind."""
         counts: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         for _, sample in self._samples("requests"):
             model, version, status = (sample.labels[name] for name in ("model", "version", "code"))
@@ -123,7 +123,7 @@ class TgiMetrics(Collector):
         return (sample for suffix, sample in self._samples(histogram) if suffix == "_count")
 
     def _gauge(self, name: str, text: str, *ours: str) -> Metric:
-        """The sum of several of ours over all workers of a model."""
+        """A gauge that sums several gauges of ours over all workers of a model."""
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         for part in ours:
             for _, sample in self._samples(part):
@@ -135,7 +135,7 @@ class TgiMetrics(Collector):
 
 
 def _family(name: str, text: str, samples: Iterable[Sample] = ()) -> Metric:
-    """A counter of TGI's."""
+    """A counter of TGI's, as an untyped family."""
     family = Metric(name, text, "unknown")
     for sample in samples:
         family.add_sample(name, sample.labels, sample.value)

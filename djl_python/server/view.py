@@ -1,4 +1,4 @@
-"""What a dialect's page sees of the front end, and may ask it to do: `dialects.base.ServerView`.
+"""The front end as a dialect's page sees and controls it: `dialects.base.ServerView`.
 
 Runs in the front end's event loop.
 """
@@ -16,8 +16,8 @@ class View:
     """A `ServerView` over the registered models.
 
     Args:
-        draining: whether the server is shutting down, asked each time.
-        drain_timeout_s: what the requests of an unloaded model get to finish.
+        draining: tells whether the server is shutting down; called each time.
+        drain_timeout_s: seconds that the requests of an unloaded model get to finish.
     """
 
     def __init__(self, models: Models, draining: Callable[[], bool], drain_timeout_s: float) -> None:
@@ -32,7 +32,7 @@ class View:
 
     @property
     def unloaded(self) -> Sequence[ModelStatus]:
-        """What has been unloaded and can be loaded again."""
+        """The models that have been unloaded and can be loaded again."""
         return [replace(model.status, ready=False, failed=False) for model in self._models.unloaded]
 
     @property

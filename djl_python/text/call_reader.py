@@ -1,4 +1,4 @@
-"""One tool call in JSON, read as it comes. Runs in the worker, character by character, inside tool calls only."""
+"""Reading one tool call in JSON as it streams. Runs in the worker, character by character, inside tool calls only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ARGUMENTS: Final = ("arguments", "parameters")
 
 
 class CallReader:
-    """`{"name": ..., "arguments": {...}}`, its keys in any order, others skipped; of several arguments the first count.
+    """Reads `{"name": ..., "arguments": {...}}`: keys in any order, others skipped; the first arguments count.
 
     Attributes:
-        name: of the tool, once it is known.
+        name: the tool's name, once it is known.
         certain: whether this is a call, and not only something that begins like one.
         done: the object is complete.
         failed: this is not a call.
@@ -32,13 +32,13 @@ class CallReader:
         self._buffer: list[str] = []
         self._arguments: list[str] = []
         self._given = False  # whether any arguments have been seen
-        self._counts = False  # whether the value is the arguments
+        self._counts = False  # whether the current value is the arguments
         self._depth = 0
         self._in_string = self._escaped = False
 
     @classmethod
     def of_arguments(cls, name: str) -> CallReader:
-        """A reader of the arguments' object alone; the name has come before it."""
+        """A reader of the arguments' object alone; the name was read before it."""
         self = cls()
         self.name, self._key = name, _ARGUMENTS[0]
         self._state = self._value_start
@@ -50,7 +50,7 @@ class CallReader:
         return not self.failed and self.name is not None and (self.has_arguments or self.done)
 
     def feed(self, text: str) -> int:
-        """Take as much of `text` as belongs to the object: how many characters."""
+        """Consume the beginning of `text` that belongs to the object; the number of characters consumed."""
         for position, char in enumerate(text):
             if self.done or self.failed:
                 return position
@@ -58,7 +58,7 @@ class CallReader:
         return len(text)
 
     def take(self) -> str:
-        """The arguments' text that is new since the last time."""
+        """The text of the arguments since the last call."""
         taken = "".join(self._arguments)
         self._arguments.clear()
         return taken
@@ -142,7 +142,7 @@ class CallReader:
         elif char not in _SPACE:
             self.failed = True
 
-    # ------------------------------------------------------------------------------------ what they share
+    # ------------------------------------------------------------------------------------ shared by the states
 
     def _ends_string(self, char: str) -> bool:
         """Whether this character of a string is its closing quote."""
@@ -160,7 +160,7 @@ class CallReader:
             self._arguments.append(char)
 
     def _complete(self) -> None:
-        """A value that is no object is there as a whole."""
+        """Handle a complete value that is neither object nor array."""
         try:
             value = json.loads("".join(self._buffer), strict=False)
         except ValueError:

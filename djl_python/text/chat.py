@@ -23,16 +23,16 @@ from ..errors import ModelLoadError, PayloadError
 from ..types import Chat
 from .well_formed import well_formed
 
-#: Names that a message's reasoning comes under; templates read the first (gpt-oss the second).
+#: Names under which messages have their reasoning; templates read the first (gpt-oss's the second).
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 _SHOWN = "a text to be found again"
 
 
 class ChatTemplates:
-    """A model's templates by name; "default" is the usual one, "tool_use" that for chats with tools.
+    """A model's templates by name; "default" is the usual one, "tool_use" is for chats with tools.
 
-    A template that is not valid costs the chats that need it, not the model.
+    An invalid template fails the chats that need it, not the loading of the model.
     """
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str] | None = None) -> None:
@@ -47,15 +47,15 @@ class ChatTemplates:
 
     @property
     def broken(self) -> Sequence[str]:
-        """What is wrong with the templates that can't be used."""
+        """The errors of the invalid templates."""
         return tuple(self._broken.values())
 
     def reads(self, name: str) -> bool:
-        """Whether a template could make use of this name."""
+        """Whether any template contains this name."""
         return name in self._names
 
     def render(self, chat: Chat) -> str:
-        """The prompt of a chat; tools are shown unless they may not be used.
+        """The prompt of a chat; the template gets the tools unless their choice is "none".
 
         Raises:
             PayloadError: there is no such template, or it refuses these messages.
@@ -117,13 +117,13 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. It has its special tokens already: tokenize it with add_special_tokens=False.
+        """The prompt. It already has its special tokens: tokenize it with add_special_tokens=False.
 
-        `continue_final_message` leaves the last message open, for the model to go on with it. `variables` are further
-        names for the template (`enable_thinking`, `documents` …).
+        `continue_final_message` leaves the last message open, for the model to continue. `variables` are further names
+        for the template (`enable_thinking`, `documents` …).
 
         Raises:
-            PayloadError: the template refuses these messages; says what it says.
+            PayloadError: the template refuses these messages, or fails on them; has the template's own message.
         """
         plain = [_with_objects(_with_reasoning(dict(message)), f"messages[{i}]") for i, message in enumerate(messages)]
         if continue_final_message:
@@ -146,15 +146,15 @@ class ChatTemplate:
         except jinja2.TemplateError as exc:
             raise PayloadError(f"the chat template refuses these messages: {exc.message}", "messages") from exc
         except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as exc:
-            # Template code meets values it was not written for.
+            # The template's code met values that it was not written for.
             raise PayloadError(f"the chat template fails on these messages: {exc}", "messages") from exc
         text = well_formed(text)
         return _open_ended(text) if continue_final_message else text
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
-        """Whether a message with this content can be read in what the template makes of it.
+        """Whether the rendered text contains this content of a message.
 
-        Models that take images may have templates that know lists of parts only, and leave out a plain text.
+        Models that take images may have templates that only know lists of parts, and leave out a plain text.
         """
         self._reads_parts = False
         try:
@@ -173,11 +173,11 @@ def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_ended(text: str) -> str:
-    """The text up to where the last message goes on."""
+    """The text up to the point where the last message is to be continued."""
     at = text.rfind(_CONTINUE_HERE.strip())
     if at < 0:
         raise PayloadError("messages: the chat template leaves the last message out: it can't be continued", "messages")
-    # A template that trims messages has taken the tag's space, and then the message's own must go too.
+    # If the tag's trailing space is gone, the template trims messages: then the message's own space goes too.
     return text[:at] if text.startswith(_CONTINUE_HERE, at) else text[:at].rstrip()
 
 
@@ -187,7 +187,7 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_objects(message: dict[str, Any], path: str) -> dict[str, Any]:
-    """The message with its tool calls' arguments as objects, which templates write as JSON; OpenAI's are JSON."""
+    """The message with its tool calls' arguments as objects, which templates expect; OpenAI's are JSON strings."""
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -201,7 +201,7 @@ def _with_object(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     try:
         arguments = json.loads(function["arguments"] or "{}")
     except ValueError:
-        return call  # what a model once wrote: the template gets it as it is
+        return call  # not JSON, as a model once wrote it: the template gets it unchanged
     except RecursionError as exc:
         field = f"{path}.function.arguments"
         raise PayloadError(f"{field}: nested too deeply", field) from exc
@@ -209,7 +209,7 @@ def _with_object(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` … `{% endgeneration %}` marks what a model wrote, for training; here it is transparent."""
+    """`{% generation %}` … `{% endgeneration %}` marks what a model wrote, for training; it has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it an instance's)
 
@@ -219,7 +219,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """A namespace without names that begin with an underscore: they would reach into Python."""
+    """A namespace that refuses names with a leading underscore: they would reach into Python."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         # `self` is positional only, so that a template may say namespace(self=...).
@@ -244,7 +244,7 @@ def _raise(message: str) -> None:
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Unlike jinja2's own: no HTML escapes."""
+    """The filter `tojson`; unlike jinja2's own, it makes no HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,8 +1,8 @@
-"""Ids to text, one at a time.
+"""Incremental detokenizing: ids to text, one at a time.
 
-Runs in the worker, once per generated token. A character never splits: the token that completes it has the whole
-character, those before it have "". Bytes that can't become a character read U+FFFD after at most three more tokens
-(bytes) or MAX_PENDING_TOKENS (whole-sequence decoding); a stream is never held up for longer.
+Runs in the worker, once per generated token. A character is never split: the token that completes it has the whole
+character, the tokens before it have "". Invalid bytes become U+FFFD after at most three more tokens (`ByteDetokenizer`)
+or MAX_PENDING_TOKENS (`WindowDetokenizer`); a stream is never held up for longer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Detokenizer(abc.ABC):
 
     @abc.abstractmethod
     def push(self, token_id: int) -> str:
-        """The text that is certain once this token is there."""
+        """The text that this token makes certain."""
 
     @abc.abstractmethod
     def flush(self) -> str:
-        """What is left at the end. The beginning of a character that was never completed is left out: a text that a
-        limit cut off is a text, not one with a broken end."""
+        """The text that is left at the end. An incomplete last character is left out, so that a text which a limit cuts
+        off has no broken end."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> Detokenizer:
@@ -49,8 +49,8 @@ class ByteDetokenizer(Detokenizer):
         self._bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._unfinished = False  # whether it holds the beginning of a character
-        # Only a text's very beginning loses spaces, and that is the prompt's unless it has nothing visible.
+        self._unfinished = False  # whether the decoder holds the beginning of a character
+        # Only the very beginning of a text loses spaces; it is in the prompt, unless that has no visible tokens.
         self._strip = self._bytes.strip if all(i in self._skipped for i in prompt_ids) else 0
         for token_id in _visible_tail(prompt_ids, self._skipped):
             self._decode(token_id)

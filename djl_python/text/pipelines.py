@@ -1,8 +1,8 @@
-"""What transformers' tokenizer classes make of tokenizer.json, repeated without transformers.
+"""The pipelines that transformers' tokenizer classes build from tokenizer.json, reimplemented without transformers.
 
 Runs in the worker. Some classes take only the vocabulary from tokenizer.json and build normalizer, pre-tokenizer and
-decoder themselves; those of the usual decoder-only models are repeated here, so that ids equal AutoTokenizer's.
-`tests/text/test_tokenizer.py` compares both, and the tables below with transformers' own.
+decoder themselves; the classes of the usual decoder-only models are reimplemented here, so that ids equal
+AutoTokenizer's. `tests/text/test_tokenizer.py` compares both, and the tables below with transformers' own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QWEN2_PATTERN: Final = (
 #: Class names (without "Fast") that take tokenizer.json as it is.
 FILE_CLASSES: Final = frozenset({"TokenizersBackend", "PreTrainedTokenizer", "BloomTokenizer"})
 
-#: Model types whose checkpoints name a wrong class: the one that is used whatever they name.
+#: Model types whose checkpoints name a wrong class -> the class to use, whatever they name.
 OVERRIDES: Final = {
     "qwen2": "Qwen2Tokenizer",
     **dict.fromkeys(
@@ -47,10 +47,10 @@ REGISTERED: Final = {
 
 
 def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_level: bool) -> Pipeline | None:
-    """Which pipeline the checkpoint's class has; None: only transformers knows.
+    """The pipeline of the checkpoint's tokenizer class; None: it is not reimplemented here.
 
     `config` is tokenizer_config.json, `model_config` config.json. `byte_level`: the pipeline in tokenizer.json works on
-    bytes, so that the name LlamaTokenizer (some checkpoints of Llama 3 have it) is wrong.
+    bytes, so that the class name LlamaTokenizer (in some checkpoints of Llama 3) is wrong.
     """
     if "auto_map" in config:
         return None
@@ -67,10 +67,10 @@ def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_l
 
 
 def add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, str]:
-    """Add the tokens that the configuration names and tokenizer.json lacks; the special tokens by name.
+    """Add the tokens that the configuration names and tokenizer.json lacks; returns the special tokens by name.
 
-    `special_map` is special_tokens_map.json where it counts. A name that is not in it keeps its class's default, as
-    far as the vocabulary has that token.
+    `special_map` is special_tokens_map.json, {} if it does not count. A name that neither has gets its class's default,
+    if the vocabulary has that token.
     """
     declared = {int(i): _added(token) for i, token in (config.get("added_tokens_decoder") or {}).items()}
     by_text = {token.content: token for token in declared.values()}
@@ -118,7 +118,7 @@ def _added(token: Mapping[str, Any]) -> AddedToken:
 
 
 def _as_it_is(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
-    """tokenizer.json is the whole truth."""
+    """Keep the pipeline of tokenizer.json."""
 
 
 def _llama(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ def _gpt_neox(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         add_prefix_space=bool(config.get("add_prefix_space")), trim_offsets=bool(config.get("trim_offsets", True))
     )
     tokenizer.decoder = decoders.ByteLevel()
-    # This class alone leaves tokenizer.json's template aside.
+    # Only this class ignores the post-processor in tokenizer.json.
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
 
 

@@ -1,8 +1,7 @@
-"""Stop sequences: where a text ends, and how much of it may still turn out to be one.
+"""Stop sequences: where they end a text, and how much of it may still turn out to be the beginning of one.
 
-Runs in the worker, once per generated token. All stop sequences form one automaton (Aho and Corasick's), so that a
-character costs one step however many and however long they are, and the depth of the state is exactly how many
-characters must be held back.
+Runs in the worker, once per generated token. All stop sequences form one Aho-Corasick automaton: a character costs one
+step, whatever their number and length, and the depth of the state is the number of characters to hold back.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class _Node:
 
 
 class StopMatcher:
-    """Finds the first stop sequence to be complete in a text that comes in pieces.
+    """Finds the stop sequence that is complete first, in a text that comes in pieces.
 
-    How the text is cut into pieces makes no difference. Of two that end at the same place the longer one counts.
+    How the text is cut into pieces makes no difference. Of two that end at the same character the longer one counts.
     """
 
     def __init__(self, stop_sequences: Sequence[str]) -> None:
@@ -38,7 +37,7 @@ class StopMatcher:
         self._node = self._root
 
     def _link(self) -> None:
-        """Failure links: from each node to that of its longest proper suffix, breadth first."""
+        """Set the failure links, breadth first: from each node to the node of its longest proper suffix."""
         root = self._root
         queue = deque(root.children.values())
         for node in queue:
@@ -57,15 +56,15 @@ class StopMatcher:
     def held(self) -> int:
         """How many of the last characters could be the beginning of a stop sequence."""
         node = self._node
-        # A whole stop sequence that was let pass is only held if it begins a longer one.
+        # A complete stop sequence that was not honoured is only held if it begins a longer one.
         while not node.children and node is not self._root:
             node = node.fail
         return node.depth
 
     def feed(self, text: str, honoured: bool = True) -> tuple[int, int] | None:
-        """Take the next piece; (start, end) of a stop sequence relative to the piece, `start` may be negative.
+        """Match the next piece; (start, end) of a stop sequence relative to the piece, `start` may be negative.
 
-        A match with `honoured` false is let pass. After a match the matcher is done.
+        Without `honoured`, matches are ignored. After a match no more pieces may be fed.
         """
         node, root = self._node, self._root
         for position, char in enumerate(text, 1):

@@ -1,8 +1,8 @@
 """One generation's text: the engine's events in, tokens with their text out.
 
-Runs in the worker, synchronously, once per event. The texts of the tokens that leave, joined, are the generated text:
-a token is held back while its text could be the beginning of a stop sequence, and what a stop sequence cuts off is
-missing from the tokens' texts too.
+Runs in the worker, synchronously, once per event. The texts of the released tokens, joined, are the generated text: a
+token is held back while its text could be the beginning of a stop sequence, and what a stop sequence cuts off is
+removed from the tokens' texts too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .tokenizer import Tokenizer
 
 
 class TextStream:
-    """Feeds on one sequence's TokenEvents.
+    """Turns one sequence's TokenEvents into tokens with text.
 
     Args:
-        request: its `text` and `sampling` say how; `sampling.seed` is reported where it had an effect.
-        prompt_ids: what the engine was given.
+        request: `text` and `sampling` are used; `sampling.seed` is reported if the request samples.
+        prompt_ids: the ids that the engine was given.
         prompt: the same as text.
-        prefill: the prompt's tokens, where another sequence of the same prompt has them already.
+        prefill: the prompt's tokens, if another sequence of the same prompt has them already.
 
     Attributes:
-        cumulative_logprob: of all tokens so far, held ones included.
+        cumulative_logprob: the sum over all tokens so far, held ones included.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class TextStream:
         self.cumulative_logprob = 0.0
 
     def push(self, event: TokenEvent) -> tuple[list[Token], Finish | None]:
-        """What this event lets go: tokens, and the end if it is one.
+        """The tokens that this event releases, and the Finish if it ends the sequence.
 
-        A Finish with reason STOP that the engine did not announce means that a stop sequence matched: the caller
-        cancels the sequence. `event.error` is not for here.
+        A Finish with reason STOP that the engine did not announce means that a stop sequence matched: the caller must
+        cancel the sequence. Events with an `error` must not be passed.
         """
         if event.prompt:
             self.prefill = self._prefill_tokens(event)
@@ -85,12 +85,12 @@ class TextStream:
         return text, event.token_id in self._tokenizer.special_ids
 
     def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], bool]:
-        """Hold, release or cut; (tokens that may leave, whether a stop sequence matched)."""
+        """Hold, release or cut; (tokens to release, whether a stop sequence matched)."""
         self._held.append(token)
         found = matcher.feed(token.text, honoured=self._count >= self._sampling.min_new_tokens)
         if found is not None:
             start, end = found
-            # From the piece's coordinates to how much of what is held stays.
+            # How many characters to cut off; `start` and `end` count from the beginning of this token's text.
             drop = len(token.text) - (end if self._options.include_stop_str_in_output else start)
             return self._release(_cut(self._held, drop)), True
         if last:
@@ -102,7 +102,7 @@ class TextStream:
         return tokens
 
     def _release_before(self, held_chars: int) -> list[Token]:
-        """The held tokens but those that the last `held_chars` characters touch."""
+        """Release the held tokens, except those that have any of the last `held_chars` characters."""
         keep = len(self._held)
         while held_chars > 0:
             keep -= 1
@@ -136,7 +136,7 @@ class TextStream:
         )
 
     def _prefill_tokens(self, event: TokenEvent) -> tuple[Token, ...]:
-        """Prompt tokens; special ones keep their text, so that the texts joined are the prompt as the model saw it."""
+        """The prompt's tokens. Special ones keep their text: joined, the texts are the prompt as the model saw it."""
         ids = self._prompt_ids
         reader = detokenizer(self._tokenizer, (), TextOptions(skip_special_tokens=False))
         texts = [reader.push(token_id) for token_id in ids]
@@ -149,7 +149,7 @@ class TextStream:
 
 
 def _cut(tokens: list[Token], drop: int) -> list[Token]:
-    """The same tokens without the last `drop` characters of their joined text; none of them goes missing."""
+    """The same tokens without the last `drop` characters of their joined text; no token is removed."""
     kept: list[Token] = []
     for token in reversed(tokens):
         dropped = min(drop, len(token.text))

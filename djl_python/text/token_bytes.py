@@ -1,7 +1,7 @@
-"""What one token contributes to a text, as bytes.
+"""The bytes that one token contributes to a text.
 
-Runs in the worker. Nearly every tokenizer's text is the concatenation of its tokens' bytes, with one exception at the
-very beginning. Where that holds, text can be decoded token by token at the price of a dict look-up, exactly.
+Runs in the worker. With nearly every tokenizer a text is the concatenation of its tokens' bytes, except at the very
+beginning, where spaces may be stripped. Such tokenizers decode exactly, token by token, with a dict look-up each.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes(dict[int, bytes]):
-    """id -> bytes, worked out on first use. An id without a token (a padded vocabulary) has none.
+    """id -> bytes, computed on first use. An id without a token (a padded vocabulary) has b"".
 
     Attributes:
-        strip: how many spaces the decoder takes from the beginning of a whole text.
-        texts: the same as text, where that is whole characters.
+        strip: how many spaces the decoder strips from the beginning of a whole text.
+        texts: id -> the bytes as text; None if they are not whole characters.
     """
 
     def __init__(self, id_to_token: Callable[[int], str | None], to_bytes: Callable[[str], bytes], strip: int) -> None:
@@ -37,7 +37,7 @@ class TokenBytes(dict[int, bytes]):
 
 
 class _Texts(dict[int, str | None]):
-    """id -> what its bytes are in UTF-8; None where they are only parts of characters."""
+    """id -> its bytes decoded as UTF-8; None if they are not whole characters."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Texts(dict[int, str | None]):
 
 
 def token_bytes(decoder: Any, id_to_token: Callable[[int], str | None]) -> TokenBytes | None:
-    """The byte view of a `tokenizers` decoder; None where its text is no concatenation."""
+    """The TokenBytes of a `tokenizers` decoder; None if a text is not the concatenation of its tokens."""
     if decoder is None:
         return None
     description = json.loads(decoder.__getstate__())
@@ -108,7 +108,7 @@ _ALPHABET = _byte_level_alphabet()
 
 
 def _from_byte_level(token: str) -> bytes:
-    """A token with a character outside the alphabet (only added tokens have them) stands for its own UTF-8."""
+    """A token's bytes. With a character outside the alphabet (only added tokens have them), its own text in UTF-8."""
     try:
         return bytes([_ALPHABET[char] for char in token])
     except KeyError:

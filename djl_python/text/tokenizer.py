@@ -1,9 +1,9 @@
 """The tokenizer of a checkpoint: text to ids and back, without torch.
 
-Runs in the worker. The `tokenizers` library reads tokenizer.json directly and the files beside it say the rest;
-`pipelines` repeats what transformers' own classes make of them, so that ids equal AutoTokenizer's. A checkpoint that
-needs more (its own code, a slow tokenizer, a class that is not repeated here) goes through transformers' AutoTokenizer,
-which costs the import of torch. Everything is immutable once loaded and may be used from any thread.
+Runs in the worker. The `tokenizers` library reads tokenizer.json directly, and the files beside it configure the rest;
+`pipelines` reimplements transformers' own classes, so that ids equal AutoTokenizer's. A checkpoint that needs more (its
+own code, a slow tokenizer, a class that is not reimplemented) goes through transformers' AutoTokenizer, which costs the
+import of torch. Everything is immutable once loaded and may be used from any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .token_bytes import TokenBytes, token_bytes
 
 log = logging.getLogger(__name__)
 
-#: Encoded before a bad word, to see the word's tokens as they are within a text and not at its beginning.
+#: Encoded before a bad word, to get the word's tokens as they are within a text and not at its beginning.
 _MID_TEXT = "\n"
 _INCOMPLETE = "\ufffd"
 
@@ -36,7 +36,7 @@ Span = tuple[int, int, int]
 
 
 class Backend(Protocol):
-    """What encodes and decodes: a `tokenizers.Tokenizer` with its added tokens, or a slow tokenizer."""
+    """Encodes and decodes: a `tokenizers.Tokenizer` with its added tokens, or a slow tokenizer."""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
@@ -67,9 +67,9 @@ class Tokenizer:
     """Text to ids and back.
 
     Attributes:
-        vocab_size: tokens, added ones included. The model's output may be longer (padded).
+        vocab_size: number of tokens, added ones included. The model's logits may have more columns (padding).
         special_ids: ids that `skip_special_tokens` leaves out.
-        takes_spaces: whether a token may stand for all the space beside it too, however much there is.
+        takes_spaces: whether a token may absorb all the space beside it, however much there is.
         eos_ids: ids that end a generation, from generation_config.json, config.json or the tokenizer.
         special_tokens: `bos_token`, `eos_token` … by name, as chat templates see them.
         chat_templates: templates by name; the usual one is "default".
@@ -96,7 +96,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> Tokenizer:
-        """The tokenizer of the checkpoint in directory `path`. Reads files: not for the event loop.
+        """The tokenizer of the checkpoint in directory `path`. Reads files: do not call it in the event loop.
 
         Raises:
             ModelLoadError: there is none, or its files are broken.
@@ -122,7 +122,7 @@ class Tokenizer:
 
     @functools.cached_property
     def longest_token(self) -> int:
-        """Bytes of the vocabulary's longest entry: as many tokens, at most, are its parts."""
+        """Bytes of the vocabulary's longest entry, and so the most tokens that a token can become when it is cut."""
         entries = (self.id_to_token(token_id) or "" for token_id in range(self.vocab_size))
         return max(len(entry.encode()) for entry in entries)
 
@@ -131,14 +131,14 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens)
 
     def spans(self, text: str, add_special_tokens: bool = True) -> list[Span]:
-        """The same ids, each with the characters of `text` that it covers: (id, start, stop).
+        """The ids of `encode`, each with the characters of `text` that it covers: (id, start, stop).
 
-        A token that is a part of a character covers the whole of it; one that the tokenizer adds covers nothing.
+        A token that is part of a character covers the whole character; one that the tokenizer adds covers nothing.
         """
         return self._backend.spans(text, add_special_tokens)
 
     def showing(self, tokens: Iterable[str]) -> Tokenizer:
-        """The same tokenizer, for which these special tokens are ordinary text."""
+        """A copy of the tokenizer that treats these special tokens as ordinary text."""
         found = copy.copy(self)
         found.special_ids = self.special_ids - {self.token_to_id(token) for token in tokens}
         return found
@@ -146,7 +146,7 @@ class Tokenizer:
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
-        """Text of `ids`. Spaces are never "cleaned up": a stream could not be."""
+        """Text of `ids`. Spaces are never "cleaned up": that is impossible in a stream."""
         return self._backend.decode(ids, skip_special_tokens, spaces_between_special_tokens)
 
     def id_to_token(self, token_id: int) -> str | None:
@@ -158,13 +158,13 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     def token_text(self, token_id: int) -> str:
-        """One token alone as it reads in the middle of a text; bytes that are no whole character read U+FFFD."""
+        """The text of one token in the middle of a text; bytes that are not whole characters become U+FFFD."""
         if self.token_bytes is not None:
             return self.token_bytes[token_id].decode(errors="replace")
         return self._backend.decode([token_id], False, True)
 
     def partial_bytes(self, token_id: int) -> bytes | None:
-        """One token's bytes where they are no whole characters; None: they are, or they are not known."""
+        """One token's bytes if they are not whole characters; None if they are, or are not known."""
         if self.token_bytes is None:
             return None
         found = self.token_bytes[token_id]
@@ -175,7 +175,7 @@ class Tokenizer:
         return None
 
     def bad_words(self, words: Collection[str]) -> tuple[tuple[int, ...], ...]:
-        """Every way in which one of `words` may be spelled in ids: first in a text, after a space, within a word."""
+        """The ids of each of `words` wherever it may be: first in a text, after a space, within a word."""
         if not words:
             return ()
         found: dict[tuple[int, ...], None] = {}
@@ -201,17 +201,17 @@ class FastBackend:
         self.takes_spaces = any(token.lstrip or token.rstrip for token in added.values())
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        # Without the characters that each token covers, which nobody asked for: a fifth less time.
+        # Without offsets, which are not needed here: a fifth less time.
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
     def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
-        # A list of texts is encoded while others run; a single one is not.
+        # Other threads can run while a list of texts is encoded, but not while a single text is.
         (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         starts = {start for start, _ in encoding.offsets}
 
         def end(start: int, stop: int) -> int:
-            # A normalizer that composes characters counts only the first of them.
+            # If a normalizer composes characters, the offsets cover only the first of them.
             while start < stop < len(text) and stop not in starts and unicodedata.combining(text[stop]):
                 stop += 1
             return stop
@@ -247,7 +247,7 @@ class SlowBackend:
         return list(self._slow.encode(text, add_special_tokens=add_special_tokens))
 
     def spans(self, text: str, add_special_tokens: bool) -> list[Span]:
-        """Found by decoding more and more of the ids; where a token's text is not in `text`, it covers nothing."""
+        """Find the spans by decoding longer and longer prefixes; a token whose text is not in `text` covers nothing."""
         spans: list[Span] = []
         decoded, cursor, parts = "", 0, list[int]()
         ids = self.encode(text, add_special_tokens)
@@ -255,7 +255,7 @@ class SlowBackend:
             parts.append(token_id)
             longer = self.decode(ids[: position + 1], False, True)
             if longer.endswith(_INCOMPLETE) and position + 1 < len(ids):
-                continue  # the part of a character: it covers what its last part covers
+                continue  # a part of a character: it covers what the character's last part covers
             piece = longer[len(decoded) :].strip()
             at = text.find(piece, cursor) if piece else -1
             start, stop = (cursor, cursor) if at < 0 else (at, at + len(piece))
@@ -283,7 +283,7 @@ class SlowBackend:
 
 
 class _Files(msgspec.Struct, frozen=True):
-    """What lies in a checkpoint's directory about its tokenizer. `tokenizer` is the bytes of tokenizer.json, or b""."""
+    """The tokenizer's files in a checkpoint's directory. `tokenizer` is the bytes of tokenizer.json, or b""."""
 
     tokenizer: bytes
     config: dict[str, Any]
@@ -311,7 +311,7 @@ class _Files(msgspec.Struct, frozen=True):
         )
 
     def pipeline(self) -> pipelines.Pipeline | None:
-        """How to read `tokenizer`; None: only transformers knows. ValueError: not a tokenizer.json."""
+        """The pipeline for `tokenizer`; None: transformers must load it. ValueError: not a tokenizer.json."""
         if not self.tokenizer:
             return None
         try:
@@ -323,7 +323,7 @@ class _Files(msgspec.Struct, frozen=True):
 
 
 class _Parts(msgspec.Struct):
-    """The parts of tokenizer.json that tell its kind."""
+    """The parts of tokenizer.json that identify its pipeline."""
 
     model: msgspec.Raw
     pre_tokenizer: msgspec.Raw = msgspec.Raw(b"null")
@@ -355,7 +355,7 @@ def _from_transformers(path: Path, files: _Files, trust_remote_code: bool) -> To
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} where there is no file. ValueError names the file."""
+    """The JSON object in a file, {} if there is no file. ValueError (not a JSON object) names the file."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -368,16 +368,16 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _ids(value: Any) -> tuple[int, ...]:
-    """eos_token_id is absent, an int or a list of them."""
+    """The ids of an eos_token_id, which is absent, an int or a list of ints."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
-    """Templates by name. Files win over tokenizer_config.json, all or nothing, as in transformers.
+    """Templates by name. Files override tokenizer_config.json as a whole, as in transformers.
 
-    chat_template.json is where processors of images used to keep theirs.
+    Image processors used to keep their templates in chat_template.json.
     """
     found = {
         file.stem: file.read_text("utf-8") for file in sorted((path / "additional_chat_templates").glob("*.jinja"))
@@ -389,7 +389,7 @@ def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
 
 
 def _by_name(configured: Any) -> dict[str, str]:
-    """What tokenizer_config.json says under chat_template: a template, or a list or dict of named ones."""
+    """The templates of a `chat_template` setting: one template, or a list or dict of named ones."""
     if isinstance(configured, str):
         return {"default": configured}
     if isinstance(configured, list):

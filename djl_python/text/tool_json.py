@@ -1,6 +1,6 @@
 """Tool calls in JSON, as the model families mark them. Runs in the worker.
 
-The arguments leave while they are being written, as soon as it is certain that this is a call.
+The arguments are passed on as they are generated, as soon as it is certain that this is a call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tools import ToolParser
 class JsonParser(SyntaxParser):
     """Calls that are JSON objects."""
 
-    #: Whether only the name of a tool makes an object a call: where nothing else marks one.
+    #: Whether an object is a call only if it names a known tool: for syntaxes that do not mark calls.
     only_known: ClassVar[bool] = False
 
     def __init__(self, use: ToolUse) -> None:
@@ -30,7 +30,7 @@ class JsonParser(SyntaxParser):
         self._after_call: Callable[[], bool] = self._begin
 
     def _read(self, reader: CallReader, after: Callable[[], bool]) -> bool:
-        """Go on with an object; `after` is the state behind it."""
+        """Read an object next; `after` is the state that follows it."""
         self._reader, self._reported, self._after_call = reader, False, after
         self._state = self._in_call
         return True
@@ -53,14 +53,14 @@ class JsonParser(SyntaxParser):
         return reader.done
 
     def _not_a_call(self) -> bool:
-        """Where to go on after an object that was none."""
+        """Release an object that was not a call, and go to the state after it."""
         self._among_calls = False
         self._release()
         self._state = self._begin
         return True
 
     def _item(self) -> bool:
-        """Between the objects of an array."""
+        """The state between the objects of an array."""
         self._among_calls = self._calls_begun > 0
         if not self._skip_space():
             return False
@@ -83,7 +83,7 @@ class JsonParser(SyntaxParser):
 
 
 class HermesParser(JsonParser):
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as often as wanted, between text. Hermes, Qwen."""
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of times, between text. Hermes, Qwen."""
 
     _START: Final = "<tool_call>"
     _END: Final = "</tool_call>"
@@ -180,7 +180,7 @@ class Llama3JsonParser(JsonParser):
         return True
 
     def _said(self) -> bool:
-        """Once something was said only the tag begins a call."""
+        """The state after any other text: then only the tag begins a call."""
         if self._say_up_to(self._TAG):
             self._state = self._begin
             return True
@@ -191,7 +191,7 @@ class ForcedParser(JsonParser):
     """What `tools.forced_calls` forces: one object, or an array of them.
 
     Args:
-        call_id: makes ids as the model's own syntax wants them.
+        call_id: makes ids in the form that the model's own syntax wants.
     """
 
     def __init__(self, use: ToolUse, call_id: Callable[[], str] = ToolParser.call_id) -> None:

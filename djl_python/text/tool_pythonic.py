@@ -1,6 +1,6 @@
 """Tool calls as a list of Python calls. Runs in the worker.
 
-A call leaves when the list is complete, because only then it can be turned into JSON.
+Calls are passed on when the list is complete, because only then can they be turned into JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tool_syntax import SyntaxParser
 from .well_formed import well_formed
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
-#: A pythonic list's beginning, as far as it is there: "[", "[ get", "[get_weather", "[get_weather (" ...
+#: The beginning of a list of calls, as far as it has come: "[", "[ get", "[get_weather", "[get_weather (" ...
 _CALL_LIST: Final = re.compile(r"\[\s*(?:([A-Za-z_][\w.]*)\s*(\()?)?")
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
 
@@ -61,7 +61,7 @@ class PythonicParser(SyntaxParser):
         return False
 
     def _is_certain(self) -> bool:
-        """Whether the text begins with the call of a tool."""
+        """Whether the text begins with a call of a known tool."""
         found = _CALL_LIST.match(self._text)
         return bool(found and found[2] and found[1] in self._names)
 
@@ -69,7 +69,7 @@ class PythonicParser(SyntaxParser):
         found = _CALL_LIST.match(self._text)
         assert found is not None  # it begins with a bracket
         if found[2]:
-            return True  # certain, but for the name
+            return True  # a call, but not of a known tool
         return found.end() < len(self._text)
 
     def _scan(self, char: str) -> None:
@@ -116,7 +116,7 @@ class PythonicParser(SyntaxParser):
 
 
 def _python_calls(source: str) -> list[tuple[str, str]] | None:
-    """Names and arguments (as JSON) of a list of calls; None: it is something else."""
+    """Names and arguments (as JSON) of a list of calls; None: `source` is something else."""
     try:
         tree = ast.parse(source, mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:
@@ -127,7 +127,7 @@ def _python_calls(source: str) -> list[tuple[str, str]] | None:
 
 
 def _python_call(node: ast.expr) -> tuple[str, str]:
-    """ValueError: not a call with literals for its arguments, all of them named."""
+    """(name, arguments as JSON) of a call. ValueError: not a call, or its arguments are not all named literals."""
     if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError(f"not a tool call: {ast.unparse(node)}")
     name = ast.unparse(node.func)
@@ -142,7 +142,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 class _JsonNames(ast.NodeTransformer):
-    """JSON's true, false and null as Python has them."""
+    """Replaces JSON's true, false and null by Python's."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.copy_location(ast.Constant(_JSON_NAMES[node.id]), node) if node.id in _JSON_NAMES else node

@@ -1,4 +1,4 @@
-"""What the syntaxes of tool calls share: text that is held until it is clear what it is. Runs in the worker."""
+"""The base of the tool call parsers: text is held until it is clear whether it is a call. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .tools import Heard, ToolParser
 
 
 class SyntaxParser(ToolParser):
-    """What the syntaxes have in common: text that is held, and a state that says what it could be.
+    """A parser as a state machine.
 
-    A state looks at `_text` and takes from it what it can; it returns whether another look may get further. `_raw` is
-    what has been taken as the beginning of a call that is not certain yet. White space around calls is nobody's.
+    A state consumes what it can of `_text`, and returns whether the current state may get further if called again.
+    `_raw` is text consumed as the beginning of a call that is not certain yet. White space around calls is dropped.
     """
 
     def __init__(self, use: ToolUse) -> None:
@@ -23,7 +23,7 @@ class SyntaxParser(ToolParser):
         self._text = self._raw = self._space = ""
         self._last = False
         self._calls_begun = 0
-        self._among_calls = False  # in a list of calls, after the first: what is cut off there is no content
+        self._among_calls = False  # in a list, after its first call: an unfinished call there is not content
         self._content: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._state: Callable[[], bool] = self._begin
@@ -48,7 +48,7 @@ class SyntaxParser(ToolParser):
         """The state at the beginning of a text."""
 
     def _plain(self) -> bool:
-        """No call will come any more."""
+        """The state in which no call can come any more."""
         self._say(self._text)
         self._text = ""
         return False
@@ -69,12 +69,12 @@ class SyntaxParser(ToolParser):
         return heard
 
     def _hold(self, length: int) -> None:
-        """The next `length` characters may belong to a call."""
+        """Hold the next `length` characters, which may belong to a call."""
         self._raw += self._text[:length]
         self._text = self._text[length:]
 
     def _release(self) -> None:
-        """What was held is no call."""
+        """Pass on the held text as content: it is not a call."""
         self._say(self._raw)
         self._raw = ""
 
@@ -91,7 +91,7 @@ class SyntaxParser(ToolParser):
         self._calls_begun += 1
 
     def _say_up_to(self, marker: str) -> bool:
-        """Say what comes before `marker` and hold that; False: it is not there (yet)."""
+        """Pass on the text before `marker` and hold the marker; False: it is not there (yet)."""
         at = self._text.find(marker)
         if at < 0:
             at = len(self._text) - (0 if self._last else _overlap(self._text, marker))
@@ -104,7 +104,7 @@ class SyntaxParser(ToolParser):
         return True
 
     def _skip_space(self) -> bool:
-        """Hold white space; whether anything else is there."""
+        """Hold leading white space; whether any other text follows."""
         self._hold(len(self._text) - len(self._text.lstrip()))
         return bool(self._text)
 

@@ -1,7 +1,7 @@
 """Tool calls: which syntax a model writes them in, and how a call is forced.
 
-Runs in the worker. A `ToolParser` takes one generation's text in pieces and separates what is said from what is
-called; `syntax_of` finds the syntax of a model, `forced_calls` makes the grammar of a call that must happen.
+Runs in the worker. A `ToolParser` takes one generation's text in pieces and separates content from tool calls;
+`syntax_of` finds the syntax of a model, `forced_calls` makes the grammar of a call that must happen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..json_schema import closed
 from ..registry import load_object, path_of
 from ..types import Grammar, ToolCallDelta, ToolUse
 
-#: option.tool_call_parser -> who reads it.
+#: option.tool_call_parser -> the class of the parser.
 TOOL_PARSERS: Final = {
     "hermes": "djl_python.text.tool_json:HermesParser",
     "qwen": "djl_python.text.tool_json:HermesParser",
@@ -25,8 +25,8 @@ TOOL_PARSERS: Final = {
     "pythonic": "djl_python.text.tool_pythonic:PythonicParser",
 }
 
-#: What a chat template says to its model -> the syntax it asks for. The first that is found counts; None is a syntax
-#: that looks like another's and is not read here.
+#: A text in a chat template -> the syntax that it asks the model for. The first text found counts; None is a syntax
+#: that resembles another one and has no parser here.
 _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ("<function=", None),
     ("<arg_key>", None),
@@ -38,25 +38,25 @@ _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ('{"name": function name, "parameters":', "llama3_json"),
 )
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-#: Drafts that call the id of a schema something else.
+#: Drafts of JSON Schema in which the id of a schema is not called `$id`.
 _WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 
 
 class Heard(NamedTuple):
-    """What a piece of text was: said to the user, or a piece of a call."""
+    """What a piece of text had: content for the user, and pieces of calls."""
 
     content: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
 class ToolParser(abc.ABC):
-    """Reads one generation. Nothing of a call's syntax shows in the content; what only looked like a call does.
+    """Parses one generation. The content has nothing of a call's syntax, but all that only looked like a call.
 
     Args:
         use: the tools that may be called.
     """
 
-    #: Special tokens that are part of the syntax: they are decoded although special tokens are not.
+    #: Special tokens that are part of the syntax: they are decoded even if special tokens are skipped.
     markers: tuple[str, ...] = ()
 
     @abc.abstractmethod
@@ -64,11 +64,11 @@ class ToolParser(abc.ABC):
 
     @abc.abstractmethod
     def feed(self, text: str) -> Heard:
-        """The next piece. How a text is cut into pieces makes no difference to what is heard in the end."""
+        """Parse the next piece. How a text is cut into pieces makes no difference to the overall result."""
 
     @abc.abstractmethod
     def finish(self) -> Heard:
-        """There is no more: what was still held back."""
+        """End the text; returns what was still held back."""
 
     @staticmethod
     def call_id() -> str:
@@ -80,17 +80,17 @@ def tool_parser_class(name: str) -> type[ToolParser]:
     """The parser that `option.tool_call_parser` names.
 
     Raises:
-        ConfigError: there is none; the message lists those that there are.
+        ConfigError: there is no such parser; the message lists those that there are.
     """
     found: Any = load_object(tool_parser_path(name))
     return found  # type: ignore[no-any-return]
 
 
 def tool_parser_path(name: str) -> str:
-    """Its "module:attribute", which is not imported.
+    """The "module:attribute" of a parser, without importing it.
 
     Raises:
-        ConfigError: it is neither known nor such a path itself.
+        ConfigError: the name is neither known nor such a path itself.
     """
     return path_of(TOOL_PARSERS, name, "option.tool_call_parser")
 
@@ -101,7 +101,7 @@ def syntax_of(template: str) -> str | None:
 
 
 def forced_calls(use: ToolUse) -> Grammar:
-    """What an answer must be when a call must happen: {"name", "arguments"}, or an array of them if several may.
+    """The grammar of an answer that must be a call: {"name", "arguments"}, or an array of them if several may be made.
 
     `use.choice` is "required" or "named"; a name that no tool has is for the dialect to refuse.
     """
@@ -128,16 +128,16 @@ def forced_calls(use: ToolUse) -> Grammar:
 
 
 def _resource(parameters: Mapping[str, Any], name: str, others: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A tool's arguments as a schema that may lie anywhere: where it has an id, its references count from its own root.
+    """A tool's arguments as a schema that can be embedded: with an `$id`, its references resolve from its own root.
 
-    `name` is for one without an id, or with that of one of the others.
+    `name` becomes the id if the schema has none, or the same one as another tool's.
     """
     schema = {"$id": name, **closed(parameters), "type": "object"}
     if any(schema["$id"] == other["$id"] for other in others.values()):
         schema["$id"] = name
     if str(schema.get("$schema", "")).rstrip("#").endswith(_WITHOUT_IDS):
         del schema["$schema"]
-    # Older drafts read nothing that is beside a reference.
+    # Older drafts ignore what is beside a `$ref`.
     if "$ref" in schema and isinstance(parts := schema.get("allOf", []), list):
         schema["allOf"] = [*parts, {"$ref": schema.pop("$ref")}]
     return schema

@@ -1,12 +1,12 @@
-"""Text as UTF-8 can have it. Runs in the worker."""
+"""Text that can be encoded as UTF-8. Runs in the worker."""
 
 from __future__ import annotations
 
 
 def well_formed(text: str) -> str:
-    r"""The text without lone surrogates, which JSON's and Python's escapes (`"\ud800"`) can name and nobody can send.
+    r"""The text without surrogates, which JSON's and Python's escapes (`"\ud800"`) can make and UTF-8 can't encode.
 
-    Each becomes U+FFFD; two that make a character become it.
+    A pair of surrogates becomes its character; a lone one becomes U+FFFD.
     """
     try:
         text.encode()

@@ -1,6 +1,6 @@
 """The worker process: one replica of one model.
 
-One asyncio loop, and one thread that runs a synchronous handler's code. How the process ends tells why:
+One asyncio loop, and one thread that runs a synchronous handler's code. The exit status tells why the process ended:
 
     0  it was told to stop
     3  the model did not load: starting it again would end the same way

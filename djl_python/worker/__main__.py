@@ -20,7 +20,7 @@ async def _serve(sock: socket.socket) -> None:
     service = Service()
     status = await service.run(sock)
     if status != EXIT_STOPPED or service.thread.busy:
-        # Not the interpreter's own end: the user's code may be at work, in the handler's thread or one of its own.
+        # Without the interpreter's own shutdown: user code may still run, in the handler's thread or one of its own.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)

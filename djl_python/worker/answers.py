@@ -55,7 +55,7 @@ def _send_whole(output: Output, reply: Reply) -> None:
     if status in BODILESS:
         body = b""
         headers.pop("content-type", None)
-    elif not body and status >= 400:  # an error must not be silent, and DJL's reason phrase is not for messages
+    elif not body and status >= 400:  # an error must not be silent, and reason phrases (DJL's way) are not for messages
         body = encode_json({"code": status, "message": output.message})
         headers["content-type"] = JSON
     reply.start(status, headers)
@@ -63,9 +63,9 @@ def _send_whole(output: Output, reply: Reply) -> None:
 
 
 async def _send_stream(output: Output, items: AsyncIterator[Any], reply: Reply) -> None:
-    """The answer starts with the first item, so that what goes wrong before it still has its own status.
+    """Stream the answer, from the first item on, so that an error before that item still has its own status.
 
-    A stream waits for its client, and for the others in this loop, even if its iterator never does.
+    The stream waits for its client, and lets other tasks of the loop run, even if its iterator never awaits.
     """
     status, headers = _status(output), _headers(output)
     loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""Which handler a model directory has.
+"""Find the handler of a model directory.
 
-Runs in the worker, in the handler's thread: importing a `model.py` may take minutes. In order: option.entryPoint
-(which config also fills from DJL_ENTRY_POINT), `<model name>.py` or `model.py` in the model directory, and the
-built-in handler where there is a checkpoint.
+Runs in the worker, in the handler's thread: importing a `model.py` may take minutes. Looked for in this order:
+option.entryPoint (which config also fills from DJL_ENTRY_POINT), `<model name>.py` or `model.py` in the model
+directory, and the built-in handler where there is a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_FUNCTION: Final = "handle"
 TEXT_GENERATION: Final = "djl_python.handlers.text_generation:TextGenerationHandler"
 
-#: Names of LMI's handlers, as option.entryPoint has them, and ours.
+#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers.
 BUILT_IN: Final = {
     "text-generation": TEXT_GENERATION,
     "djl_python.deepspeed": TEXT_GENERATION,
@@ -46,9 +46,9 @@ class Place:
     """Where a model's handler is. Neither a file nor a module: the built-in one.
 
     Attributes:
-        file: of the model directory, by its name there.
-        module: to be imported.
-        attribute: of either; "" for what option.handler says.
+        file: name of a file in the model directory.
+        module: name of a module to import.
+        attribute: name in the file or module; "" for the one that option.handler names.
     """
 
     file: str = ""
@@ -57,11 +57,11 @@ class Place:
 
 
 def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
-    """The model's handler, not yet loaded. Imports the user's module; what that raises is left as it is.
+    """The model's handler, not yet loaded. Imports the user's module; exceptions of the import pass unchanged.
 
     Raises:
         ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
-        ConfigError: a module:attribute that does not exist.
+        ConfigError: the entry point is a module:attribute that does not exist.
     """
     if config.path:
         put_on_path(Path(config.path))
@@ -77,10 +77,10 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
 
 
 def locate(config: ModelConfig) -> Place:
-    """Where the handler is, as far as that can be told without running anything of the user's.
+    """Where the handler is, as far as that can be told without running user code.
 
     Raises:
-        ModelLoadError: nowhere.
+        ModelLoadError: there is no handler, or option.entryPoint names a URL or a file that is missing.
     """
     directory = Path(config.path) if config.path else None
     entry_point = config.option.entry_point
@@ -98,7 +98,7 @@ def locate(config: ModelConfig) -> Place:
 
 
 def _named(entry_point: str, directory: Path | None) -> Place:
-    """What option.entryPoint names."""
+    """The place that option.entryPoint names."""
     if entry_point in BUILT_IN:
         return Place()
     if entry_point.startswith(("http://", "https://")):
@@ -128,7 +128,7 @@ def _from_import(place: Place, config: ModelConfig) -> Any:
 
 
 def no_module(entry_point: str) -> ModelLoadError:
-    """Nothing has this name."""
+    """The error for an entry point that names nothing."""
     return ModelLoadError(
         f"option.entryPoint={entry_point}: expected a .py file of the model directory, a module, module:attribute, "
         f"or one of {', '.join(sorted(BUILT_IN))}"
@@ -136,7 +136,7 @@ def no_module(entry_point: str) -> ModelLoadError:
 
 
 def no_function(file: str, wanted: str, functions: Iterable[str]) -> ModelLoadError:
-    """A file has nothing that could answer."""
+    """The error for a file without anything that could answer."""
     return ModelLoadError(
         f"{file} has no function {wanted!r} (option.handler): expected def {wanted}(inputs), a class with a method "
         "handle, or a function with @output_formatter or @input_formatter. "
@@ -145,7 +145,7 @@ def no_function(file: str, wanted: str, functions: Iterable[str]) -> ModelLoadEr
 
 
 def no_attribute(file: str, name: str) -> ModelLoadError:
-    """A file has nothing of this name."""
+    """The error for a file without the attribute `name`."""
     return ModelLoadError(f"{file} has no {name!r}")
 
 
@@ -176,7 +176,7 @@ def _attribute(module: ModuleType, name: str) -> Any:
 
 
 def _handler_classes(module: ModuleType) -> list[type]:
-    """Those that are nobody's base: a base is there for what is made of it."""
+    """The module's classes that can answer, without those that another of them derives from."""
     found = [
         value
         for value in vars(module).values()

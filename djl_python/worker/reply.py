@@ -1,4 +1,4 @@
-"""One call's way back, and the way of its numbers: Reply and Metrics over the channel to the front end.
+"""A handler's Reply and Metrics, over the channel to the front end.
 
 Runs in the worker's event loop.
 """
@@ -13,14 +13,14 @@ from typing import Final
 from ..channel import Channel
 from ..protocol import Break, Chunk, Report, Start
 
-#: A stream that waits for its client goes on when no more than this is unread.
+#: A stream that waits for its client continues when no more than this is unread.
 MAX_UNREAD_BYTES: Final = 1 << 20
 REQUEST_ID: Final = "x-request-id"
 _BYTES: Final = (bytes, bytearray, memoryview)
-#: Numbers wait this long for others, and then for a frame that leaves anyway: a report for every token would cost more
-#: than the token's text, and one by itself wakes two processes.
+#: Least time between reports, `flush` aside. After it, metrics wait for a frame that leaves anyway: a report per token
+#: would cost more than the token's text, and a report in a frame of its own wakes two processes.
 REPORT_EVERY_S: Final = 0.1
-#: How long they wait at most.
+#: Longest time that metrics wait before they are reported.
 REPORT_WITHIN_S: Final = 0.3
 
 
@@ -45,8 +45,8 @@ class ChannelReply:
         """Send status and headers.
 
         Raises:
-            RuntimeError: they have been sent before.
-            TypeError, ValueError: they are no HTTP status, or not text.
+            RuntimeError: the answer has already been started.
+            TypeError, ValueError: the status is not an HTTP status, or a header is not text.
         """
         if self.finished:
             return
@@ -69,7 +69,7 @@ class ChannelReply:
         Raises:
             RuntimeError: the answer has not been started.
             TypeError: the piece is not bytes.
-            ValueError: it is more than can be sent at once.
+            ValueError: the piece is too long to be sent at once.
         """
         if data and not self.finished:
             self._check(data)
@@ -83,7 +83,7 @@ class ChannelReply:
             await self._taken.wait()
 
     def taken(self, size: int) -> None:
-        """The client has taken so many bytes more."""
+        """Record that the client has taken `size` more bytes."""
         self._unread_bytes -= size
         self._taken.set()
 
@@ -93,7 +93,7 @@ class ChannelReply:
         Raises:
             RuntimeError: the answer has not been started.
             TypeError: the piece is not bytes.
-            ValueError: it is more than can be sent at once; the answer has not ended.
+            ValueError: the piece is too long to be sent at once; the answer has not ended.
         """
         if self.finished:
             return
@@ -102,13 +102,13 @@ class ChannelReply:
         self.finished = True
 
     def break_off(self) -> None:
-        """End an answer that can't be completed, so that the client sees that it is not."""
+        """End an answer that can't be completed, so that the client sees that it is incomplete."""
         if not self.finished:
             self.finished = True
             self._channel.send(Break(self._id))
 
     def abandon(self) -> None:
-        """The client has gone: nothing more is sent."""
+        """Send nothing more: the client has gone."""
         self.finished = True
         self._taken.set()
 
@@ -120,13 +120,13 @@ class ChannelReply:
 
 
 class ChannelMetrics:
-    """A `handler.Metrics`: what is counted leaves as one Report, see `REPORT_EVERY_S`. Any thread may count."""
+    """A `handler.Metrics` that gathers what is counted into Reports, see `REPORT_EVERY_S`. Any thread may count."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._due_s = 0.0  # the loop's time from which on a report goes along with what leaves
+        self._due_s = 0.0  # the loop's time from which on a report joins a frame that leaves
         self._timer: asyncio.TimerHandle | None = None
         self._clear()
         channel.before_frame = self._go_along
@@ -150,7 +150,7 @@ class ChannelMetrics:
             self._schedule()
 
     def flush(self) -> None:
-        """Report now what was counted: a call has ended, and who reads the metrics after it expects it there."""
+        """Report now what was counted: a client that reads the metrics after a call has ended expects it there."""
         if self._scheduled:
             self._send()
 
@@ -169,8 +169,8 @@ class ChannelMetrics:
                 self._loop.call_soon_threadsafe(self._wait)
 
     def _wait(self) -> None:
-        """For a frame that leaves, but not for ever."""
-        if self._scheduled and self._timer is None:  # else it has left before another thread was heard of
+        """Wait for a frame that leaves anyway, at most `REPORT_WITHIN_S`."""
+        if self._scheduled and self._timer is None:  # else the report left before another thread's call arrived
             self._timer = self._loop.call_later(REPORT_WITHIN_S, self.flush)
 
     def _go_along(self) -> None:

@@ -1,8 +1,8 @@
-"""The worker's side of the conversation with the front end, and the error boundary around handlers.
+"""The worker's side of the protocol with the front end, and the error boundary around handlers.
 
 Runs in the worker's event loop. Whatever a handler raises ends here: a ServingError is answered in the dialect of its
-call; anything else is logged with the user's frames, and answered as a HandlerError with a one-line cause. It costs
-no other call anything.
+call; anything else is logged with the user's frames, and answered as a HandlerError with a one-line cause. No other
+call is affected.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from .tracebacks import account, user_traceback
 
 log = logging.getLogger(__name__)
 
-#: How long a handler whose time is up may take to come back, before its process is given up.
+#: How long a handler may take to return after its call has timed out, before the worker ends.
 TIMEOUT_GRACE_S: Final = 1.0
-#: For Handler.close, and for the kernel to take the last frames.
+#: Time for Handler.close, and for the kernel to take the last frames.
 CLOSE_TIMEOUT_S: Final = 3.0
 FLUSH_TIMEOUT_S: Final = 1.0
 
@@ -49,7 +49,7 @@ class _Flight:
         self.call = call
         self.reply = reply
         self.request_id = request_id
-        self.inputs = Input()  # until the call has been read
+        self.inputs = Input()  # empty until the call has been parsed
         self.cancelled = False
         self.task: asyncio.Task[None]
 
@@ -72,7 +72,7 @@ class Service:
         self._metrics: ChannelMetrics
 
     async def run(self, sock: socket.socket) -> int:
-        """Serve the front end at the other end of `sock`; the process's exit status (see the package)."""
+        """Serve the front end at the other end of `sock`; returns the process's exit status (see the package)."""
         self._channel = Channel(self._on_messages, self._on_closed)
         self._metrics = ChannelMetrics(self._channel)
         await self._channel.attach(sock)
@@ -106,7 +106,7 @@ class Service:
 
     def _on_closed(self) -> None:
         if not self._stopping:
-            os._exit(EXIT_ORPHANED)  # at once: a thread of the user's may be blocked for ever
+            os._exit(EXIT_ORPHANED)  # at once: a user's thread may be blocked for ever
         self._end(EXIT_STOPPED)
 
     def _accept(self, call: Call) -> None:
@@ -119,7 +119,7 @@ class Service:
     def _cancel(self, message: Cancel) -> None:
         flight = self._flights.get(message.id)
         if flight is None:
-            return  # it crossed with the end of the answer
+            return  # the answer ended before the cancellation arrived
         if not flight.cancelled:
             flight.cancelled = True
             flight.reply.abandon()
@@ -207,7 +207,7 @@ class Service:
             self._answer_failure(flight, contained(exc))
 
     def _answer_failure(self, flight: _Flight, failure: Exception) -> None:
-        """Answer; what the model's owner has to mend is logged, with the place where it is."""
+        """Answer with an error; log what the model's owner has to fix, with its place in the user's code."""
         error = failure if isinstance(failure, ServingError) else HandlerError(one_line(failure))
         if isinstance(error, HandlerError):
             log.error("model %s, request %s: %s", self._config.name, flight.request_id, account(failure))
@@ -230,7 +230,7 @@ class Service:
             reply.finish(answer.body)
 
     def _land(self, flight: _Flight) -> None:
-        """A call has ended, one way or another: it must have been answered."""
+        """Finish a call whose task has ended, in whatever way; make sure that it has been answered."""
         if flight.cancelled:
             self._spawn(self._let_go(flight))
         else:
@@ -248,7 +248,7 @@ class Service:
         self._metrics.flush()
 
     async def _let_go(self, flight: _Flight) -> None:
-        """Say when a cancelled call takes nothing of this worker any more: its place is free then."""
+        """Tell the front end when a cancelled call no longer occupies this worker, so that its place is free."""
         await self.thread.released(flight.inputs, None)
         self._flights.pop(flight.call.id, None)
         self._channel.send(Chunk(flight.call.id, b"", True))
@@ -272,7 +272,7 @@ class Service:
     # ------------------------------------------------------------------------------------ loop
 
     def _call_soon(self, function: Callable[..., None], *args: object) -> None:
-        """Call a function in the loop, from whichever thread."""
+        """Call a function in the loop, from any thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:

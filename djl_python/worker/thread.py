@@ -1,7 +1,7 @@
 """The one thread that runs the user's synchronous code: imports, loading, calls, in order, never two at once.
 
 Owned by the worker's event loop, which stays free to notice cancellations and the end of the front end. A running
-function can't be interrupted: `released` tells whether it came back.
+function can't be interrupted: `released` tells whether it has returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _END: Final = object()
 
 
 class _Job:
-    """A function in the thread. `owners` are the calls that wait for it; nobody waits for the result of a clean-up."""
+    """A function for the thread. `owners` are the calls that it runs for; a clean-up has no `result` to wait for."""
 
     def __init__(
         self, owners: Sequence[object], function: Callable[[], Any], result: asyncio.Future[Any] | None
@@ -51,21 +51,21 @@ class HandlerThread:
 
     @property
     def busy(self) -> bool:
-        """Whether a function is running that a call wanted. A clean-up is worth waiting for."""
+        """Whether a function other than a clean-up is running. A clean-up is worth waiting for at exit."""
         return any(job.started for job in self._jobs if job.result is not None)
 
     async def run(self, owners: Sequence[object], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a function. Cancelling this takes it out of the queue, or discards its result.
+        """Run a function and return its result. Cancelling this removes it from the queue, or discards its result.
 
         Raises:
-            Exception: the function raised it, or what it raised is `contained` in it.
+            Exception: what the function raised, passed through `contained`.
         """
         result: asyncio.Future[R] = self._loop.create_future()
         self._put(_Job(owners, lambda: function(*args, **kwargs), result))
         return await result
 
     def post(self, function: Callable[[], Any]) -> None:
-        """Have a function called after what is queued; what it raises is logged."""
+        """Run a clean-up function after what is queued; what it raises is logged."""
         self._put(_Job((), function, None))
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class HandlerThread:
         self._thread.join()
 
     async def iterate(self, owners: Sequence[object], items: Iterable[Any]) -> AsyncIterator[Any]:
-        """The items of a synchronous iterable, each fetched in the thread. It is closed when this is."""
+        """The items of a synchronous iterable, each fetched in the thread. Its iterator is closed when this one is."""
         iterator = await self.run(owners, iter, items)
         try:
             while (item := await self.run(owners, next, iterator, _END)) is not _END:
@@ -84,7 +84,7 @@ class HandlerThread:
                 self.post(close)
 
     async def released(self, owner: object, timeout_s: float | None) -> bool:
-        """Whether no function is running for `owner`, or it ends within `timeout_s`; None: whenever it does."""
+        """Whether no function runs for `owner`, or it ends within `timeout_s` seconds; None: wait however long."""
         for job in [job for job in self._jobs if job.started and any(owner is other for other in job.owners)]:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -97,8 +97,8 @@ class HandlerThread:
         self._jobs.add(job)
         self._queue.put(job)
 
-    # One word to the loop for each job: a pool of the library's has two, and a lock that both sides wait for. Where a
-    # worker takes one call at a time, nothing else happens meanwhile.
+    # One callback into the loop per job: the library's thread pools need two, and a lock that both sides wait for. In a
+    # worker that takes one call at a time, nothing else happens meanwhile.
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             value: Any = None
@@ -107,11 +107,11 @@ class HandlerThread:
                 job.started = True
                 try:
                     value = job.function()
-                except BaseException as exc:  # of the user's code, for whoever waits
+                except BaseException as exc:  # raised by user code, for the coroutine that waits
                     error = exc
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process is about to end
                 self._loop.call_soon_threadsafe(self._end, job, value, error)
-            del job, value, error  # not until the next job
+            del job, value, error  # do not keep them until the next job
 
     def _end(self, job: _Job, value: Any, error: BaseException | None) -> None:
         self._jobs.discard(job)
@@ -125,4 +125,4 @@ class HandlerThread:
             else:
                 job.result.set_exception(contained(error))
         elif isinstance(value, Output):
-            self.post(value.execute_finalize)  # nobody will send it
+            self.post(value.execute_finalize)  # the Output will not be sent

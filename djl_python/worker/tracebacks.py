@@ -1,4 +1,4 @@
-"""Exceptions as their owner wants to read them: what went wrong, and the user's frames.
+"""Exceptions as text for the model's owner: what went wrong, and the user's frames.
 
 Runs in the worker.
 """
@@ -13,7 +13,7 @@ from traceback import StackSummary, TracebackException
 from ..errors import HandlerError, ServingError, printable
 from ..user_errors import one_line
 
-#: Code between the process's entry and the user's function: never what went wrong.
+#: Where the code between the process's entry and the user's function is: never at fault.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
     str(Path(asyncio.__file__).parent),
@@ -34,7 +34,7 @@ def account(failure: Exception) -> str:
 def user_traceback(exc: BaseException) -> str:
     """The traceback without the frames that lead from the process's entry to the user's code, causes included.
 
-    A traceback that has no other frames is given whole, unless it is a syntax error: that tells its place itself.
+    A traceback without other frames is kept whole, unless it is a syntax error's: that error names its own place.
     """
     report = TracebackException.from_exception(exc)
     _trim(report, set())

@@ -29,9 +29,9 @@ Answer = Any  # what a handle() may return: Output, None, or an iterator
 
 
 class UserHandler(Handler):
-    """A `handle(inputs)` function, or a class with `handle` and, where it wants them, `load(context)` and `close()`.
+    """A `handle(inputs)` function, or a class with `handle` and optionally `load(context)` and `close()`.
 
-    A function is called once with empty content when the model loads, which is DJL's contract; a class is not, it
+    A function is called once with empty content when the model loads, which is DJL's contract. A class is not: it
     has `load`.
     """
 
@@ -45,7 +45,7 @@ class UserHandler(Handler):
         self._metrics: Metrics
 
     async def load(self, context: Context) -> None:
-        """Make the object and load it, or make the first, empty call.
+        """Instantiate the class and load the object, or make the function's first, empty call.
 
         Raises:
             ModelLoadError: the first call was answered with an error.
@@ -79,7 +79,7 @@ class UserHandler(Handler):
                     self._finalize(answer)
 
     async def close(self) -> None:
-        """Call the object's `close`."""
+        """Stop batching, and call the object's `close`."""
         if self._batcher is not None:
             await self._batcher.close()
         if self._close is not None:
@@ -93,8 +93,8 @@ class UserHandler(Handler):
             self._turn = contextlib.nullcontext()
             self.capacity = min(serving.job_queue_size, MAX_ASYNC_CALLS)
         else:
-            # Not more than are answered at once: what waits in the front end's queue goes to whichever worker is
-            # free first, outlives this one, and its predict_timeout has not begun.
+            # Not more than are answered at once: a call in the front end's queue goes to the first free worker,
+            # outlives this worker, and its predict_timeout has not begun.
             self.capacity = serving.batch_size
         if serving.batch_size > 1:
             self._batcher = DynamicBatcher(
@@ -102,7 +102,7 @@ class UserHandler(Handler):
             )
 
     async def _run(self, owners: Sequence[Input], function: Callable[..., Any], *args: Any) -> Any:
-        """The result of a function of the user's, wherever it has to run."""
+        """The result of a user function, run in the loop if it is asynchronous, otherwise in the thread."""
         result = function(*args) if _is_async(function) else await self._thread.run(owners, function, *args)
         if not inspect.isawaitable(result):
             return result
@@ -130,7 +130,7 @@ class UserHandler(Handler):
             return [exc] * len(items)
         finally:
             self._finalize(result)
-        # The handler caught what went wrong and says that everything failed: find out which item it was.
+        # The handler caught an error and failed the whole batch: raise, so that the items are run one by one.
         raise HandlerError(f"the handler answered a batch with code {result.code}")
 
     async def _send(self, answer: Answer, inputs: Input, reply: Reply) -> None:
@@ -169,6 +169,6 @@ class UserHandler(Handler):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it runs none of the user's code yet: it gives a coroutine or an asynchronous generator."""
+    """Whether calling it only returns a coroutine or an asynchronous generator, and runs no user code yet."""
     candidates = (function, getattr(function, "__call__", None))  # noqa: B004  (an object with an async __call__)
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates)

@@ -1,4 +1,4 @@
-"""A handler that streams: whatever its generator yields is on its way to the client at once."""
+"""A handler that streams: each item that its generator yields is sent to the client at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from djl_python import Input, Output
 
 
 def words(text: str) -> Iterator[str]:
-    """What takes its time in a real handler: one piece after the other."""
+    """The slow part of a real handler, which makes one piece after the other."""
     yield from text.split()
 
 

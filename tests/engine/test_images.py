@@ -239,7 +239,7 @@ def test_prompt_log_probabilities_see_the_image(open_vision: Open) -> None:
 
 
 def test_no_native_kernels(open_vision: Open) -> None:
-    with pytest.raises(ModelLoadError, match=r"option.kernels=native: a model that takes images has none"):
+    with pytest.raises(ModelLoadError, match=r"option.kernels=native: they do not run models that take images"):
         open_vision("llava").open(kernels="native")
 
 

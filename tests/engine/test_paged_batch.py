@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
@@ -183,6 +184,14 @@ def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: p
         batch.add(i, [20 + i, 30, 40], SamplingParams(max_new_tokens=12, ignore_eos=True))
     batch.step()
     batch.add(66, [20, 266, 40], SamplingParams(max_new_tokens=12))
+    events = steps_to_end(batch)
+    assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
+    assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
+    assert batch.stats.kv_blocks_used == 0
+
+
+def steps_to_end(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
+    """As `run_to_end`, with steps that fail handled as the engine's loop does."""
     events: dict[int, list[TokenEvent]] = {}
     while not batch.idle:
         try:
@@ -191,9 +200,60 @@ def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: p
             new = batch.isolate(exc)
         for event in new:
             events.setdefault(event.request_id, []).append(event)
-    assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
-    assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
-    assert batch.stats.kv_blocks_used == 0
+    return events
+
+
+def test_what_a_step_gave_before_it_failed_is_not_lost(llama: Path) -> None:
+    class Broken:
+        words = 1
+
+        def advance(self, token_id: int) -> bool:
+            raise RuntimeError("a bug")
+
+    batch = open_batch(llama)
+    batch.add(0, [5, 6], SamplingParams(max_new_tokens=1, ignore_eos=True))
+    batch.add(1, [5, 7], SamplingParams(max_new_tokens=9, ignore_eos=True))
+    batch.add(2, [5, 8], SamplingParams(max_new_tokens=9, ignore_eos=True))
+    batch._sequences[1].matcher = Broken()  # type: ignore[assignment]
+    events = steps_to_end(batch)
+    assert [event.finish for event in events[0]] == [FinishReason.LENGTH]
+    assert [event.error for event in events[1]] == ["generation failed: RuntimeError: a bug"]
+    assert len(events[2]) == 9
+
+
+def test_a_step_that_fails_after_drawing_does_not_change_the_text(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was drawn in vain is drawn again, and not penalized as if it had been said."""
+
+    def texts() -> list[list[int]]:
+        for i in range(3):
+            params = SamplingParams(max_new_tokens=20, ignore_eos=True, frequency_penalty=1.5, presence_penalty=1.0)
+            batch.add(i, [5 + i, 9, 12], params)
+        return [[event.token_id for event in events] for _, events in sorted(steps_to_end(batch).items())]
+
+    batch = open_batch(llama)
+    expected = texts()
+    failing, advance = {4, 5, 11}, batch.scheduler.advance
+
+    def failing_advance(chunks: list[Chunk]) -> None:
+        generated = max(chunk.sequence.generated for chunk in chunks)
+        if generated in failing:
+            failing.remove(generated)
+            raise RuntimeError("out of memory")
+        advance(chunks)
+
+    monkeypatch.setattr(batch.scheduler, "advance", failing_advance)
+    assert texts() == expected
+    assert not failing
+
+
+def test_a_bad_word_that_the_model_cannot_say_is_none(llama: Path) -> None:
+    """A tokenizer may have more tokens than the model has logits."""
+    batch = open_batch(llama)
+    words = ((VOCABULARY,), (7, VOCABULARY + 3))
+    batch.add(0, [5, 6], SamplingParams(max_new_tokens=3, ignore_eos=True))
+    batch.add(1, [5, 6], SamplingParams(max_new_tokens=3, ignore_eos=True, bad_words_ids=words))
+    plain, banning = run_to_end(batch).values()
+    assert [event.token_id for event in plain] == [event.token_id for event in banning]
 
 
 def test_a_prefix_in_the_cache_is_not_computed_again(llama: Path) -> None:

@@ -39,7 +39,6 @@ def test_rows_of_different_lengths_and_the_others_left_alone() -> None:
         assert torch.allclose(scores, expected, atol=1e-5)
         for sequence in sequences:
             token = (step * 31 + sequence.id) % VOCABULARY
-            table.of(sequence).add(token)
             sequence.tokens.append(token)
 
 
@@ -53,7 +52,7 @@ def test_what_is_ruled_out_stays_ruled_out() -> None:
 def test_an_ended_sequence_is_forgotten_and_a_recomputed_one_counted_as_it_was() -> None:
     table = PenaltyTable()
     sequence = Sequence(1, [4, 5], 1, SamplingParams(max_new_tokens=9))
-    table.of(sequence).add(6)
+    table.of(sequence)
     sequence.tokens.append(6)
 
     def apply() -> Tensor:

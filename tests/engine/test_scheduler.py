@@ -65,3 +65,20 @@ def test_a_step_is_not_empty_because_the_one_that_generates_gives_way() -> None:
     assert made.pacer.budget(1) == 0
     assert run(made) == [Chunk(half_read, 26)]
     assert list(made.waiting) == [generating]
+
+
+def test_a_prompt_that_must_not_be_split_is_read_in_one_step() -> None:
+    made = Scheduler(BlockManager(64, BLOCK), max_sequences=8, max_prefill_tokens=64, whole_prompts=True)
+    made.add(generating := sequence(1, 10))
+    for _ in range(3):
+        run(made)
+    prompts = [sequence(number, PROMPT) for number in (2, 3)]
+    for each in prompts:
+        made.add(each)
+    lengths = {
+        each.id: [chunk.length for chunk in chunks if chunk.sequence is each and chunk.length > 1]
+        for chunks in [[chunk for _ in range(4) for chunk in run(made)]]
+        for each in prompts
+    }
+    assert lengths == {2: [PROMPT], 3: [PROMPT]}
+    assert generating.generated == 3 + 4, "and who generates goes on in every step"

@@ -1,4 +1,4 @@
-// What becomes of numbers between two products.
+// Activation functions between two matrix products.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace djl {
 namespace {
 
-// As good as F, the format that comes of it.
+// Applies an activation, as accurately as F, the format of the result, can hold.
 template <class F>
 inline Floats activate(Floats x, int activation) {
     const Floats half = floats(0.5f), one = floats(1.0f);
@@ -33,15 +33,15 @@ inline Floats activate(Floats x, int activation) {
     }
 }
 
-// The activation that has numbers of its own: x * x times eps above zero, exp(x) - 1 - x times softcap below, and x times
-// scale. It is rare, and products of one row whose code it is among are 3 % slower.
+// xIELU, with the operation's parameters: x * x times eps above zero, exp(x) - 1 - x times softcap below, plus x times
+// scale. Not inlined: it is rare, and its code would make products of one row 3 % slower.
 inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
     const Floats low = min(x, Floats{}), high = max(x, Floats{});
     const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.softcap);
     return fma(x, floats(op.scale), fma(high * high, floats(op.eps), curve));
 }
 
-// What a gate makes of what it is given. The clamped kind has its alpha in eps, its limit in softcap.
+// activation(gate) * x. The clamped kind has its alpha in `eps` and its limit in `softcap`.
 template <class F>
 inline Floats gated(Floats gate, Floats x, const Op& op) {
     if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;

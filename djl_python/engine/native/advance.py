@@ -1,7 +1,7 @@
-"""Memory that is taken before anybody asks for it, beside imports and loading. Runs in the engine process, once.
+"""Prefaults memory for weights and KV cache while imports and loading run. Runs in the engine process, once.
 
-Those keep one processor busy. On a virtual machine, which gets its memory page by page when it is touched, packing the
-weights and the first prompts would otherwise wait for it. Needs no torch, whose import is half of the time.
+Imports and loading keep one processor busy. A virtual machine gets each page of memory on first touch, so packing the
+weights and the first prompts would otherwise wait for page faults. Needs no torch, whose import is half of the time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Final
 
 from .pages import STRETCH, give_back, huge_pages
 
-# Bytes of the cache that are taken before they are needed: at most so many, ...
+# Bytes of the KV cache to prefault: at most this many, ...
 _CACHE_AHEAD: Final = 512 << 20
-# ... at most this part of it, ...
+# ... at most this share of the cache, ...
 _CACHE_AHEAD_SHARE: Final = 1 / 8
-# ... and while the model isn't known, so many times its checkpoint's: small models need little.
+# ... and, while the model isn't known, at most this many times its checkpoint's bytes: small models need little.
 _CACHE_OF_CHECKPOINT: Final = 2
-# Packed weights' part of a bf16 checkpoint, about: 12, 8, or 4 bits and scales, and a head in 8. Codes stay codes.
+# Approximate size of packed weights relative to a bf16 checkpoint: 12, 8, or 4 bits and scales, with the lm_head in 8.
+# A checkpoint's codes keep their size.
 _PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.36, "gptq": 1.0, "awq": 1.0}
 
 
 class Advance:
-    """Two rooms, the weights' and the cache's, which a thread begins to take at once, in this order.
+    """Two memory regions, for weights and cache, which a thread starts to prefault at once, in this order.
 
     Args:
-        weights: bytes, all of which are taken.
-        cache: bytes of which `cache_taken` are taken.
+        weights: bytes, all of which are prefaulted.
+        cache: bytes, of which the first `cache_taken` are prefaulted.
     """
 
     def __init__(self, weights: int, cache: int, cache_taken: int) -> None:
@@ -41,12 +42,12 @@ class Advance:
         self._thread.start()
 
     def stop(self) -> None:
-        """The rooms may be used from now on; until now they were written to."""
+        """Stop prefaulting. The regions may be used only after this, since prefaulting writes zeros to them."""
         self._stopping.set()
         self._thread.join()
 
     def give_back(self) -> None:
-        """Nobody uses the rooms."""
+        """Return both regions' pages to the operating system; nothing uses them."""
         self.stop()
         for room in (self.weights, self.cache):
             start = _address(room)
@@ -57,7 +58,7 @@ class Advance:
         self.cache_taken = self._clear(self.cache, self._wanted)
 
     def _clear(self, memory: mmap, size: int) -> int:
-        """Bytes that were cleared. Populating them would hold up whoever maps a library meanwhile: an import does."""
+        """Zero up to `size` bytes; returns how many. Populating the pages would block imports, which map libraries."""
         start, done = _address(memory), 0
         while done < size and not self._stopping.is_set():
             ctypes.memset(start + done, 0, min(STRETCH, size - done))
@@ -70,18 +71,18 @@ def _address(memory: mmap) -> int:
 
 
 def cache_ahead(size: int) -> int:
-    """Bytes of a cache of `size` bytes that are taken before they are needed."""
+    """Bytes to prefault of a cache of `size` bytes."""
     return min(_CACHE_AHEAD, int(size * _CACHE_AHEAD_SHARE))
 
 
 def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Advance | None:
-    """Begin to take what a model will need; None where that isn't known, or more than the machine can spare.
+    """Begin to prefault what a model will need; None if that isn't known, or is more than the machine can spare.
 
     Args:
         model: directory of the checkpoint.
         quantize: `EngineSettings.quantize`.
-        cache: bytes that its cache may have at most.
-        available: bytes that may be taken at all.
+        cache: maximum bytes of the model's KV cache.
+        available: bytes of memory that the machine can give.
     """
     if quantize not in _PACKED:
         return None
@@ -92,5 +93,5 @@ def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Adva
         return None
     try:
         return Advance(weights, min(cache, available), ahead)
-    except OSError:  # addresses are rationed: everybody takes what he needs when he needs it
+    except OSError:  # address space is limited: memory is taken when it is needed instead
         return None

@@ -1,8 +1,8 @@
-// What a product fetches along the way, so that the memory is never idle and nobody waits for it.
+// What a product prefetches while it runs, so that memory is never idle and no thread waits for it.
 //
-// A product with few rows waits for its own weights alone. With many it waits for arithmetic, and has cache lines to spare
-// for the attention that follows in the list: attention with one query a sequence waits for keys and values, and finds
-// what was fetched in the last cache.
+// A product with few rows is bound by reading its own weights. A product with many rows is bound by arithmetic, and can
+// fetch lines for the attention that follows in the list: attention with one query per sequence is bound by reading keys
+// and values, and finds the prefetched ones in L3.
 
 #pragma once
 
@@ -15,20 +15,20 @@
 
 namespace djl {
 
-constexpr int kAhead = 8192;                  // bytes of a panel fetched before they are needed
-constexpr int64_t kFetchedBytes = 20 << 20;  // of keys and values, at most: they share the last cache with the weights
+constexpr int kAhead = 8192;                  // how many bytes ahead of its use a panel is prefetched
+constexpr int64_t kFetchedBytes = 20 << 20;  // of keys and values, at most: they share L3 with the weights
 
-// Begins to take the lines of numbers that will be written, all of them, from another processor that has read the last ones:
-// a processor waits for some ten such lines at a time, fewer if it writes them whole. To fetch a line that it has itself,
-// though not alone, does nothing.
+// Writes to each line of `numbers`, all of which will be overwritten, to begin taking the lines from another core that has
+// read their last contents: a core waits for some ten such lines at a time, fewer if it writes whole lines. A prefetch does
+// nothing for a line that this core shares with another.
 template <class T>
 inline void claim(T* numbers, int64_t count) {
     constexpr int64_t line = 64 / sizeof(T);
     for (int64_t i = 0; i < count; i += line) *(volatile T*)(numbers + i) = 0;
 }
 
-// What a tile fetches with each step: some lines, which lie together. Who reads weights once has nothing to leave in the
-// larger caches; what others have there stays, also what runs between steps.
+// Prefetches some adjacent lines with each step of a tile. With `Once` it leaves nothing in the larger caches: weights read
+// once are not worth keeping there, and other data stays cached, also that of the code that runs between decode steps.
 template <int Lines, bool Once>
 struct Fetch {
     const char* at;
@@ -43,16 +43,16 @@ struct Fetch {
     }
 };
 
-// Who reads weights alone fetches them shortly before.
+// A tile that shares its weights with no other fetches them shortly before their use.
 template <int Lines>
 using FetchOwn = Fetch<Lines, true>;
 
-// Tiles that share a part of a panel fetch the next one together, each some of its lines; or keys and values. Each line
-// once: to fetch one that is on its way already costs as much as the first time.
+// Tiles that share a part of a panel fetch the next part together, some lines each; or keys and values. Each line is fetched
+// once: prefetching a line that is already on its way costs as much as the first time.
 template <int Lines>
 using FetchNext = Fetch<Lines, false>;
 
-// Two lines of keys and values with each step, of different places.
+// Fetches two lines of keys and values with each step, from different places.
 struct FetchBeside {
     const char *at, *other;
     int64_t stride;
@@ -65,21 +65,21 @@ struct FetchBeside {
     }
 };
 
-// Of keys and values, what one product fetches. A layer's part of a block is fetched in `runs` of `run_bytes`, `at_once`
-// (one or two) of them at a time. `threads` walk over the blocks, each from a place of its own: what is fetched first is
-// what each begins with.
+// The keys and values that one product fetches. A layer's part of a block is fetched in `runs` of `run_bytes`, `at_once`
+// (one or two) of them at a time. In attention, `threads` threads walk over the blocks, each from a different one: the blocks
+// that they begin with are fetched first.
 struct Stream {
     const char* base = nullptr;  // the layer's part of the cache's first block; null: there is nothing to fetch
     const int64_t* blocks;
     int64_t block_bytes;
     int count;  // of blocks
     int threads;
-    int first, end;  // of these blocks' places in the order of fetching
+    int first, end;  // of the product's blocks in the order of fetching
     int runs;
     int64_t run_bytes, stride;
     int at_once;
 
-    // Calls work with what is fetched in a slot from one of its steps on.
+    // Calls work with what a slot fetches from one of its steps on.
     template <class Work>
     void with_slot(int slot, int step, const Work& work) const {
         const char* at = base ? run(at_once * slot) : nullptr;
@@ -99,13 +99,13 @@ private:
     }
 };
 
-// A product's slots: how many, and of how many steps each.
+// A product's slots for prefetching keys and values: how many, and the steps of each.
 struct Slots {
     int64_t count;
     int steps;
 };
 
-// Shares the keys and values that each attention of the list reads out to the products before it, the last one first.
+// Distributes the keys and values that each attention of the list reads over the products before it, the last product first.
 template <class SlotsOf>
 void plan_streams(const std::vector<Op>& ops, const Step& step, int element_bytes, int threads, SlotsOf slots_of,
                   std::vector<Stream>& streams) {

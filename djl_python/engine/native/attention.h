@@ -1,4 +1,4 @@
-// Attention over the cache.
+// Attention over the KV cache.
 
 #pragma once
 
@@ -16,10 +16,10 @@ namespace djl {
 namespace {
 
 constexpr int kQueries = 24;           // (query, head) pairs that share one walk over the keys
-constexpr int kOnTheirWay = 16 << 10;  // bytes of keys and values that are fetched before they are read
+constexpr int kOnTheirWay = 16 << 10;  // how many bytes ahead of their use keys and values are fetched
 
-// Attention to some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighed relative to
-// the greatest score, and the weights' total.
+// Attention over some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighted relative to
+// the greatest score, `most`, and the total of the weights.
 struct Part {
     std::vector<float> sums;
     float most[kQueries], total[kQueries];
@@ -29,11 +29,11 @@ struct Part {
 struct Scratch {
     std::vector<int32_t> queries;  // packed pairs of numbers
     std::vector<float> scores;     // (pairs of query and head, kChunkKeys)
-    std::vector<int32_t> weights;  // the same as packed pairs of keys
-    Part part, all;                // of a chunk, and of all so far
+    std::vector<int32_t> weights;  // made from the scores, as packed pairs of keys
+    Part part, all;                // of one chunk, and of all chunks so far
 };
 
-// The keys that the tokens of a tile see, from a whole group on.
+// The range of keys that some tokens of a tile see; it begins with a whole group.
 struct Keys {
     int64_t begin, end;
     int64_t first_chunk() const { return begin / kChunkKeys; }
@@ -46,7 +46,7 @@ inline Keys keys_of(const Op& op, const Step& step, int first, int size) {
     return {begin - begin % kKeys, end};
 }
 
-// How the query heads of a key head are cut: into runs of nearly the same length, of at most kQueries.
+// How the query heads of a KV head are cut: into runs of nearly the same length, of at most kQueries heads.
 struct HeadRuns {
     int of_kv_head, count, length;
 
@@ -54,10 +54,10 @@ struct HeadRuns {
         : of_kv_head(op.heads / op.kv_heads), count((of_kv_head + kQueries - 1) / kQueries),
           length((of_kv_head + count - 1) / count) {}
 
-    int tokens() const { return kQueries / length; }  // of a walk
+    int tokens() const { return kQueries / length; }  // of a walk, at most
 };
 
-// Tokens of a tile and a run of a key head's query heads: up to kQueries (query, head) pairs that walk over the same keys.
+// Tokens of a tile and a run of a KV head's query heads: up to kQueries (query, head) pairs that share one walk over the keys.
 struct Walk {
     int first, size, kv_head;
     int head, heads;  // the first query head, and how many
@@ -75,7 +75,7 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
     s.part.sums.resize((size_t)kQueries * op.value_dim);
     s.all.sums.resize((size_t)kQueries * op.value_dim);
-    // Scores are powers of two of the weights; a soft cap still has to see them as they are.
+    // Scores are base-2 logarithms of the weights; with a soft cap, `weigh` makes them so after applying it.
     const Floats scale = floats(op.softcap > 0 ? op.scale : op.scale * kLog2e);
     for (int q = 0; q < walk.count(); ++q) {
         const int head = walk.head + q % walk.heads;
@@ -88,13 +88,13 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     }
 }
 
-// One query's scores of a chunk, which gain `slope` with each position, become weights, relative to their greatest.
+// Turns one query's scores of a chunk, which gain `slope` with each position, into weights relative to the greatest score.
 template <class F>
 inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t position, float* row,
                   typename F::T* weights, float& most, float& sum) {
     const Floats lanes = counting();
     Floats top = floats(-INFINITY);
-    // Groups that the query sees whole come as they are; the others, at the ends, lose what it doesn't see.
+    // Groups that the query sees whole are taken as they are; in the others, at the ends, keys that it doesn't see are masked.
     const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
     const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
     const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
@@ -141,7 +141,7 @@ struct Place {
     int groups() const { return (int)((end() - begin() + kKeys - 1) / kKeys); }
 };
 
-// What a place's chunk reads, and the first keys of `next`, if there is one.
+// The pieces that a place's chunk reads, and the first keys of `next`, if there is one.
 template <class F>
 Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place* next) {
     const int per_block = step.block_size / kKeys, groups = place.groups();
@@ -158,12 +158,12 @@ Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place
         pieces.at[groups + g] = (const char*)values_behind(op, keys);
     }
     const int there = next ? std::min(next->groups(), pieces.ahead) : 0;
-    for (int g = 0; g < pieces.ahead; ++g)  // what is near already costs little to ask for
+    for (int g = 0; g < pieces.ahead; ++g)  // fetching a piece that is already cached costs little
         pieces.at[2 * groups + g] = g < there ? (const char*)keys_of_group(*next, g) : pieces.at[2 * groups - 1];
     return pieces;
 }
 
-// Attention to one chunk of the keys, into the scratch's part; the queries are packed. `next` is what comes after it.
+// Attention over one chunk of the keys, into the scratch's part; the queries are packed. `next` is the place after it, or null.
 template <class F>
 void attend_chunk(const Op& op, const Step& step, const Place& place, const Place* next, Scratch& s) {
     const Walk& walk = place.walk;
@@ -191,7 +191,7 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     });
 }
 
-// Before any key is seen: nothing, or what the sinks take.
+// Sets `all` to attention over no keys: zero, or the weight of the sinks.
 inline void begin_attention(const Op& op, const Walk& walk, Part& all) {
     for (int q = 0; q < walk.count(); ++q) {
         all.most[q] = op.sinks ? op.sinks[walk.head + q % walk.heads] * kLog2e : -INFINITY;
@@ -200,8 +200,8 @@ inline void begin_attention(const Op& op, const Walk& walk, Part& all) {
     memset(all.sums.data(), 0, (size_t)walk.count() * op.value_dim * sizeof(float));
 }
 
-// Adds a chunk's. Chunks are always the same and are added in the same order, so that a token's attention does not
-// depend on what else is in the step, nor on who computes it.
+// Adds a chunk's part to `all`. Chunks always have the same bounds and are added in the same order, so that a token's
+// attention does not depend on what else is in the step, nor on which thread computes it.
 inline void add_chunk(Part& all, const float* most, const float* total, const float* sums, int count, int dim) {
     for (int q = 0; q < count; ++q) {
         if (most[q] == -INFINITY) continue;
@@ -230,7 +230,8 @@ void finish_attention(const Op& op, const Walk& walk, const Part& all) {
     }
 }
 
-// The walks of a step: `task` numbers the tiles, and in each the key heads' runs of query heads.
+// A walk of a step. `task` numbers the tiles, and within each the KV heads' runs of query heads; the walk has up to `most` of
+// the tile's tokens, after the first `done`.
 inline Walk walk_of(const Op& op, const Step& step, const HeadRuns& runs, int task, int done, int most) {
     const int tile = task / (op.kv_heads * runs.count), kv_head = task / runs.count % op.kv_heads;
     const int run = task % runs.count, before = run * runs.length;
@@ -243,7 +244,8 @@ inline int walks_of(const Op& op, const Step& step) { return step.tiles * op.kv_
 
 inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim + 2); }
 
-// Chunks of the keys that each walk is shared out in; 1 where there are walks enough for all threads, or too few keys.
+// Chunks of keys that each walk is divided into; 1 where there are enough walks for all threads, or too few keys, or a tile
+// takes several walks.
 inline int shares_of(const Op& op, const Step& step, int threads) {
     if (threads == 1 || walks_of(op, step) >= kShares * threads) return 1;
     const HeadRuns runs(op);
@@ -255,7 +257,7 @@ inline int shares_of(const Op& op, const Step& step, int threads) {
     return chunks;
 }
 
-// Few sequences with many keys: a task is a chunk, and who finishes a walk's last adds them up.
+// Attention of few sequences with many keys: a task is one chunk, and the thread that finishes a walk's last chunk adds them up.
 template <class F>
 void attend_shared(Run& run, int index, const Op& op, const Step& step, int shares, Scratch& s) {
     const HeadRuns runs(op);
@@ -316,7 +318,7 @@ void attend(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// Room for the parts of what is shared out; the calling thread's business, before the others walk.
+// Makes room for the parts of an attention whose walks are divided; the calling thread does it before the others walk.
 inline void make_room(Run& run, int index, const Op& op, const Step& step) {
     const int shares = run.shares[index] = shares_of(op, step, run.threads);
     const size_t size = shares > 1 ? (size_t)walks_of(op, step) * shares * part_size(op) : 0;

@@ -1,4 +1,4 @@
-// What attention reads of the cache.
+// The pieces of the KV cache that attention reads.
 
 #pragma once
 
@@ -8,14 +8,13 @@
 namespace djl {
 namespace {
 
-constexpr int kChunkKeys = 512;  // keys that are scored before their values are looked at
+constexpr int kChunkKeys = 512;  // keys that are scored before their values are read
 constexpr int kChunkGroups = kChunkKeys / kKeys;
 
-// What a chunk's walk reads, piece by piece: its groups' keys, then their values; and after them what the next one begins
-// with. With each piece that is read for the first time another is fetched, some pieces further on.
+// What a chunk's walk reads, piece by piece: its groups' keys, then their values, and then the first keys of the next chunk.
+// When a piece is read for the first time, the piece `ahead` places further on is prefetched.
 //
-// They go to the second cache: more lines can be on their way there than to the first, and scattered pieces come half again
-// as fast.
+// Prefetches go to L2: more lines can be on their way to L2 than to L1, and scattered pieces arrive half again as fast.
 struct Pieces {
     const char* at[3 * kChunkGroups];
     int ahead;

@@ -1,4 +1,4 @@
-// Attention by tiles, see tiles.h: what attention_vectors.h does, for all queries of a walk at once.
+// Attention with tiles (tiles.h): what attention_vectors.h does, for all queries of a walk at once.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace djl {
 namespace {
 
-// Scores of `count` queries, packed pairs of bf16 (count, pairs: a multiple of eight), against groups of keys: rows of
+// Scores `count` queries, packed pairs of bf16 (count, pairs: a multiple of eight), against groups of keys, into rows of
 // kChunkKeys.
 inline void score_in_tiles(const int32_t* queries, int count, int pairs, const Pieces& pieces, int groups, float* out) {
     const TileBlock block(count);
@@ -30,7 +30,7 @@ inline void score_in_tiles(const int32_t* queries, int count, int pairs, const P
     }
 }
 
-// Values of groups, weighed by packed pairs of bf16 (count, kChunkKeys / 2): sums (count, dim).
+// Adds up the groups' values, weighted by packed pairs of bf16 (count, kChunkKeys / 2), into sums (count, dim).
 inline void mix_in_tiles(const int32_t* weights, int count, const Pieces& pieces, int groups, int dim, float* sums) {
     constexpr int steps = kKeys / 2;
     const TileBlock block(count);

@@ -1,4 +1,4 @@
-// Attention by vectors, some queries at a time.
+// Attention with vectors, some queries at a time.
 
 #pragma once
 
@@ -13,10 +13,11 @@ namespace {
 
 constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
 
-// Vectors of sums for each of so many pairs: as many as there is room for, of which heads have a multiple.
+// Vectors of sums for each of so many (query, head) pairs: as many as registers hold, of the numbers that divide the vectors
+// of common heads.
 constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
 
-// Scores of R (query, head) pairs against G groups of keys. With A, fetches a piece for each of them.
+// Scores R (query, head) pairs against G groups of keys. With A, fetches a piece for each group.
 template <class F, int R, int G, bool A>
 inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
     Floats sum[R][G];
@@ -44,8 +45,8 @@ inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces
     for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
 }
 
-// Adds weights times values of `groups` groups, V vectors of the value at a time, for R pairs. With A, fetches a piece for
-// each group, some lines with each step.
+// Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, fetches a piece
+// for each group, some lines with each step.
 template <class F, int R, int V, bool A>
 inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
     constexpr int steps = kKeys / F::pair;
@@ -82,7 +83,7 @@ inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups,
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
 }
 
-// Calls work(first, how many, whether they are the first) with runs of pairs: as many as go together, and what is left.
+// Calls work(first, how many, whether it is the first run) for runs of up to kHigh pairs.
 template <class Work>
 inline void for_runs(int count, const Work& work) {
     for (int first = 0; first < count; first += kHigh)

@@ -1,4 +1,4 @@
-// See vectors.h: a vector is two registers.
+// The vectors of vectors.h, as two AVX2 registers each.
 
 #pragma once
 
@@ -23,7 +23,7 @@ constexpr int kSums = 6;
 constexpr Shape kOfFloats{3, 2}, kOfExpanded{6, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
 constexpr bool kUnpacksOnce = true;
 
-// What `work` makes of both halves.
+// Applies `work` to both halves.
 template <class Work>
 inline __attribute__((always_inline)) Floats halves(Floats a, Work work) { return {work(a.low), work(a.high)}; }
 template <class Work>
@@ -51,7 +51,7 @@ inline Ints counting_ints() {
     return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
-// All bits of each lane that is asked for.
+// Expands a mask: all bits of each lane that it names are set.
 inline Ints widened(Lanes lanes) {
     const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     auto half = [&](int byte) { return _mm256_cmpeq_epi32(_mm256_set1_epi32(byte) & bits, bits); };
@@ -103,7 +103,7 @@ inline Floats fma(Floats a, Floats b, Floats more) {
 }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
-// A guess that is good to 2^-11, and a step of Newton's.
+// An estimate that is good to 2^-11, and one Newton step.
 inline Floats reciprocal(Floats x) {
     const Floats guess = halves(x, [](__m256 half) { return _mm256_rcp_ps(half); });
     return guess * (floats(2.0f) - x * guess);
@@ -114,7 +114,7 @@ inline Floats magnitude(Floats x) {
 inline Floats round_to_whole(Floats x) {
     return halves(x, [](__m256 half) { return _mm256_round_ps(half, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); });
 }
-// In two steps: two to the power of -200 is no number in fp32.
+// In two steps: fp32 can't represent 2^-200.
 inline Floats times_power_of_two(Floats x, Floats n) {
     return halves(x, n, [](__m256 x, __m256 n) {
         auto power = [](__m256i n) {
@@ -194,7 +194,7 @@ inline Ints load_longs(const uint16_t* from) {
             _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i*)(from + 4)))};
 }
 inline __m256i to_shorts(Ints x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.low, x.high), 0xd8); }
-// Of quads the first and third, then the others.
+// Stores each quad's shorts in the order first, third, second, fourth.
 inline void store_shorts_of_quads(int16_t* to, Ints x) {
     const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
     _mm256_storeu_si256((__m256i*)to, _mm256_shuffle_epi8(to_shorts(x), order));
@@ -247,7 +247,7 @@ inline void add_quads(Ints& sum, Ints b, Ints a) {
 #endif
 
 // bf16.
-inline __m256i to_bf16(Floats x) {  // what is no number stays none
+inline __m256i to_bf16(Floats x) {  // NaN stays NaN
     auto rounded = [](__m256 x) {
         const __m256i bits = _mm256_castps_si256(x), odd = _mm256_srli_epi32(bits, 16) & _mm256_set1_epi32(1);
         const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));

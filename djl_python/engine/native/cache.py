@@ -1,7 +1,7 @@
 """A paged KV cache of the native kernels, for models that torch runs. Runs in the engine process.
 
-torch's attention on CPUs is made for many queries: with one a sequence it takes several times as long as reading the
-keys and values, which have to be gathered from their blocks before. The kernels walk over the blocks.
+torch's CPU attention is made for many queries: with one query per sequence it takes several times as long as reading
+the keys and values, which have to be gathered from their blocks first. The kernels read the blocks in place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pool import FORMATS, Kind, Op, Pool, Step
 
 @dataclass
 class NativePlan:
-    """A `Plan`; `step` points to the places' arrays."""
+    """A `Plan`; `step` points to the arrays of `places`."""
 
     order: list[Chunk]
     positions: Tensor
@@ -35,7 +35,7 @@ class NativePlan:
 
 
 class NativeCache:
-    """A `PagedCache`; `fits` says of which layers."""
+    """A `PagedCache` for layers that `fits` accepts."""
 
     def __init__(self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, pool: Pool) -> None:
         self.block_size = block_size
@@ -53,7 +53,7 @@ class NativeCache:
 
     @staticmethod
     def fits(layers: list[LayerShape], block_size: int, dtype: torch.dtype) -> bool:
-        """Whether the kernels take heads and blocks of these sizes."""
+        """Whether the kernels support heads and blocks of these sizes in this dtype."""
         return (
             dtype in FORMATS
             and block_size % KEYS == 0
@@ -78,7 +78,7 @@ class NativeCache:
         tokens = query.shape[2]
         given = [each[0].transpose(0, 1).flatten(1) for each in (query, key, value)]
         widths = [each.shape[1] for each in given]
-        if self._rows.numel() < tokens * sum(widths):  # kept: memory that is touched for the first time costs more
+        if self._rows.numel() < tokens * sum(widths):  # kept: first-touch page faults cost more
             self._rows = torch.empty(tokens * sum(widths))
         rows = self._rows[: tokens * sum(widths)].view(tokens, -1)
         for end, width, each in zip(itertools.accumulate(widths), widths, given, strict=True):
@@ -95,7 +95,7 @@ class NativeCache:
         self._memory.close()
 
     def _of(self, layer: int, how: How) -> Any:
-        """A layer's operations: what it asks for is the same in every step."""
+        """A layer's operations, made once: `how` is the same in every step."""
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:
             begin = self._memory.bytes.data_ptr() + self._begins[layer]

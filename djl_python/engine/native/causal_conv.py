@@ -15,7 +15,7 @@ MOST_TAPS: Final = 8
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
-    """`causal_conv1d_fn`: of whole pieces of prompts, (sequences, channels, tokens)."""
+    """`causal_conv1d_fn` on the kernels, for prefill: (sequences, channels, tokens); `own` for unsupported inputs."""
 
     def convolve(
         hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None, **others: Any
@@ -31,7 +31,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
-    """`causal_conv1d_update`: of one token more, (sequences, channels, 1); changes the state."""
+    """`causal_conv1d_update` on the kernels: one more token, (sequences, channels, 1); updates the state in place."""
 
     def convolve(
         hidden_states: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None
@@ -51,14 +51,14 @@ def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 
 
 def tried(function: Callable[..., Any]) -> list[Tensor]:
-    """What a `causal_conv1d_fn` makes of tokens that lie one way and the other."""
+    """Results of a `causal_conv1d_fn` for inputs laid out channel by channel and token by token."""
     hidden, weight, bias = _numbers(2, 21, 37), _numbers(21, 4), _numbers(21)
     by_token = hidden.transpose(1, 2).contiguous().transpose(1, 2)
     return [function(hidden, weight, bias, activation="silu"), function(by_token, weight, None, activation=None)]
 
 
 def tried_update(function: Callable[..., Any]) -> list[Tensor]:
-    """What a `causal_conv1d_update` makes of two tokens."""
+    """Results of a `causal_conv1d_update` for two tokens in turn, and the state after them."""
     state, weight, bias = _numbers(2, 21, 4), _numbers(21, 4), _numbers(21)
     return [*(function(_numbers(2, 21, 1), state, weight, bias, "silu") for _ in range(2)), state]
 
@@ -80,7 +80,7 @@ def _fits(hidden: Tensor, weight: Tensor, bias: Tensor | None, activation: Any) 
 def _run(
     pool: Pool, given: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, shape: torch.Size, **more: int
 ) -> Tensor:
-    """(sequences, channels, tokens), the channels of a token after each other."""
+    """Run the convolution: (sequences, channels, tokens), with each token's channels contiguous."""
     sequences, channels, tokens = shape
     made = torch.empty(sequences, tokens, channels, dtype=weight.dtype)
     weight = weight.contiguous()

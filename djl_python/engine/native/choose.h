@@ -1,7 +1,7 @@
-// Which token follows: the best of a row of scores, a drawn one, or one that is given; and what the model thought of it.
+// Chooses each row's next token: the one with the best score, a drawn one, or a given one; and computes its logprob.
 //
-// Of a row, the greatest scores of its blocks are known (blocks are panels of the head, which has them on its way) or
-// read first; it is read once for its masses, if anybody wants them; what follows looks into the blocks that matter.
+// A row's blocks are the lm_head's panels. The maxima of its blocks are known, if the product with the head left them, or
+// read first; the row is read once more for its masses, if they are needed; the rest looks only into blocks that matter.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 namespace djl {
 namespace {
 
-// Masses exp((x - top) / temperature), as powers of two; exactly zero where x is minus infinity.
+// Masses exp((x - top) / temperature), computed as powers of two; exactly zero where x is minus infinity.
 struct Mass {
     Floats top, factor;
     Mass(float greatest, float inverse_temperature) {
@@ -27,18 +27,18 @@ struct Mass {
     Floats operator()(Floats x) const { return exp2((x - top) * factor); }
 };
 
-// Vector v of a block of a row of n; beyond its end nothing but minus infinity.
+// Vector v of a block of a row of n scores; minus infinity beyond the row's end.
 inline Floats part_of(const float* x, int n, int block, int v) {
     const int i = block * kPanel + v * 16;
     if (i + 16 <= n) return load_floats(x + i);
     return load_floats(x + i, lanes_of(n - i), floats(-INFINITY));
 }
 
-// A row's blocks by sixteens: vectors of what each adds up to, or of its greatest.
+// Blocks are taken sixteen at a time, so that their sums or maxima are one vector.
 constexpr int kSixteen = 16;
 
-// What `join` makes of the lanes of each of sixteen vectors, in a vector: lane i of the i-th's. Half as many vectors with
-// twice as many partial results each, four times.
+// Reduces each of sixteen vectors with `join`; lane i of the result is that of vector i. Each of four stages halves the
+// number of vectors and doubles how many of the sixteen share one.
 template <class Join>
 inline Floats join_lanes(Floats (&v)[kSixteen], Join join) {
     static const int32_t lows[4][kSixteen] = {
@@ -68,32 +68,32 @@ inline float greatest_of(const float* x, int n) {
 
 enum How : int32_t { kGiven, kBest, kDraw };
 
-// A row's choice, the i-th of the i-th row of the logits. Mirrored in pool.py.
+// One row's choice; the i-th is for row i of the logits. Mirrored in pool.py.
 struct Choice {
-    int64_t changed;  // of the changed scores, from which it chooses; -1: from the logits
-    int64_t token;    // out, unless it is given
+    int64_t changed;  // row of the changed scores to choose from; -1: choose from the logits
+    int64_t token;    // out; in, if it is given
     int64_t position;
-    const int64_t* occurred;  // (occurrences,) tokens to be penalized,
+    const int64_t* occurred;  // (occurrences,) tokens to penalize,
     const float* counts;      // and how often each was generated
-    uint64_t seed;            // of the row's random numbers, with `position`
+    uint64_t seed;            // of the row's random numbers, together with `position`
     int32_t how;
-    int32_t tells;         // whether somebody reads the log-probability
-    int32_t alternatives;  // tokens to be told beside the chosen one; only with `tells`
-    int32_t top_k;         // 0 for no bound
+    int32_t tells;         // whether the logprob is wanted
+    int32_t alternatives;  // best tokens to report beside the chosen one; only with `tells`
+    int32_t top_k;         // 0: no bound
     int32_t occurrences;
     float top_p, min_p, inverse_temperature;
     float repetition, presence, frequency;
     float logprob;  // out
 };
 
-// What a row comes to. A thread has two: of the logits, and of scores that were changed.
+// Statistics of one row of scores. Each thread keeps two: for the raw logits and for changed scores.
 struct Row {
     const float* x;
     int n, blocks;
-    std::vector<float> maxima, masses;  // (blocks,) each block's greatest; what it adds to the sum of masses
-    float top, total;                   // the row's
+    std::vector<float> maxima, masses;  // (blocks,) each block's greatest score, and its sum of masses
+    float top, total;                   // the row's greatest score, and its sum of masses
 
-    // Args: known: the maxima, if somebody has them.
+    // Args: known: the blocks' maxima, if the head has left them.
     void read_maxima(const float* scores, int vocabulary, const float* known = nullptr) {
         x = scores;
         n = vocabulary;
@@ -107,7 +107,7 @@ struct Row {
     void scan() {
         for (int b = 0; b < blocks; b += kSixteen) {
             Floats most[kSixteen];
-            for (int i = 0; i < kSixteen; ++i) {  // nothing but minus infinity beyond the last block
+            for (int i = 0; i < kSixteen; ++i) {  // minus infinity beyond the last block
                 most[i] = part_of(x, n, b + i, 0);
                 for (int v = 1; v < 4; ++v) most[i] = max(most[i], part_of(x, n, b + i, v));
             }
@@ -115,7 +115,7 @@ struct Row {
         }
     }
 
-    // The scores of these tokens have changed.
+    // Recomputes the maxima of the blocks of these tokens, whose scores have changed.
     void update_maxima(const int64_t* tokens, int count) {
         for (int i = 0; i < count; ++i) {
             const int b = (int)(tokens[i] / kPanel);
@@ -146,7 +146,7 @@ using Found = std::vector<std::pair<float, int>>;
 
 void find_best(const Row& row, int k, Found& found) {
     thread_local std::vector<float> tops;
-    // Each of the k best blocks has a token that is as good as the k-th of them: no token below can be among the best.
+    // Each of the k best blocks has a token at least as good as the k-th block's best: no lower token can be among the k best.
     float bar = -INFINITY;
     if (k == 1) {
         bar = row.top;
@@ -169,7 +169,7 @@ void find_best(const Row& row, int k, Found& found) {
             }
         }
     }
-    while ((int)found.size() < k) found.push_back({-INFINITY, 0});  // scores that are no numbers
+    while ((int)found.size() < k) found.push_back({-INFINITY, 0});  // the scores are NaN
     std::partial_sort(found.begin(), found.begin() + k, found.end(), [](const auto& a, const auto& b) {
         return a.first > b.first || (a.first == b.first && a.second < b.second);
     });
@@ -187,8 +187,8 @@ inline uint64_t mixed(uint64_t state) {  // `mix` of row_scan.py
     return z ^ (z >> 31);
 }
 
-// A row's tokens in order: falling by score, the lower id first among equals. A set of leading tokens is known by the
-// first that is not in it.
+// A set of leading tokens, given by the first token that is not in it. Tokens are ordered by falling score, the lower id
+// first among equals.
 struct Before {
     float score;
     int id;
@@ -201,7 +201,7 @@ struct Before {
 
 inline double uniform(uint64_t state) { return (double)(state >> 11) * 0x1p-53; }
 
-// Draws among the top_k best. top_p takes its share of what they weigh, the token that crosses it included.
+// Draws among the top_k best. top_p is a share of their total mass; the token that crosses it may be drawn too.
 int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
     thread_local Found found;
     thread_local std::vector<float> weights;
@@ -217,7 +217,7 @@ int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
     }
     const float most = choice.top_p < 1 ? choice.top_p * sum_of_lanes(sums) : INFINITY;
     const float least = choice.min_p * weights[0];
-    float kept = weights[0];  // the first always may be drawn
+    float kept = weights[0];  // the best token may always be drawn
     size_t end = 1;
     for (; end < found.size() && kept < most && weights[end] >= least && weights[end] > 0; ++end) kept += weights[end];
     const float aim = (float)(uniform(state) * kept);
@@ -227,10 +227,10 @@ int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
     return found[end - 1].second;
 }
 
-// Draws by rejection. A token is drawn from all, and stays if it is among those that may be drawn: what comes before it
-// weighs less than top_p of all, and it weighs at least min_p of the first. If not, nor may any after it: the next is
-// drawn from those before it. What stays is distributed as if it had been drawn from the permitted ones alone, and
-// nothing is sorted.
+// Draws by rejection sampling. A token is drawn from all, and accepted if it is permitted: the tokens before it have less
+// than top_p of the total mass, and it has at least min_p of the best token's. If it is not permitted, nor is any token
+// after it, and the next is drawn from those before it. The accepted token is distributed as if drawn from the permitted
+// ones alone, and nothing is sorted.
 int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
     thread_local std::vector<float> left, next;
     const int blocks = row.blocks;
@@ -240,12 +240,12 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
     float all = 0;
     for (int b = 0; b < blocks; b += kSixteen) all += mass_of_sixteen(left, b);
     float total = all;
-    Before open{-INFINITY, row.n};  // what may still be drawn; at first everything
+    Before open{-INFINITY, row.n};  // the tokens that may still be drawn; at first all
     while (true) {
         const float aim = (float)(uniform(state) * total);
         float sum = 0;
         int sixteen = 0, block = 0, token = -1;
-        for (int b = 0; b < blocks; b += kSixteen) {  // the last with a mass, if rounding let the aim pass the end
+        for (int b = 0; b < blocks; b += kSixteen) {  // the last with a mass, if rounding puts the aim beyond the end
             const float mass = mass_of_sixteen(left, b);
             if (!(mass > 0)) continue;
             sixteen = b;
@@ -269,7 +269,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
             sum += parts[i];
             if (sum > aim) break;
         }
-        if (token < 0) return 0;  // scores that are no numbers
+        if (token < 0) return 0;  // the scores are NaN
         const float weight = parts[token - block * kPanel];
         if (choice.top_p >= 1.0f && weight >= choice.min_p) return token;
         const Before before{row.x[token], token};
@@ -284,7 +284,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
             }
             ahead += next[b] = sum_of_lanes(mass);
         }
-        if ((ahead < choice.top_p * all && weight >= choice.min_p) || !(ahead > 0)) return token;  // the first always may
+        if ((ahead < choice.top_p * all && weight >= choice.min_p) || !(ahead > 0)) return token;  // the best token always may
         open = before;
         left.swap(next);
         total = ahead;
@@ -292,7 +292,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
     }
 }
 
-// Scores that are penalized where they lie, until this goes.
+// Penalizes a row's scores in place; the destructor restores them.
 struct Penalized {
     Row& row;
     float* x;
@@ -322,9 +322,9 @@ private:
     }
 };
 
-// Fills in `routed`, choices (wanted,), from in (wanted, n), the logits, and weight (.., n), changed scores; both are as
-// they were afterwards. Of the alternatives, at most k: values (wanted, k) log-probabilities, keys (wanted, k) int64 ids,
-// best first.
+// Fills in `routed`, choices (wanted,), from in (wanted, n) fp32, the logits, and weight (.., n) fp32, changed scores; both
+// are restored. Of the alternatives, at most k, it writes values (wanted, k), their logprobs, and keys (wanted, k), their
+// int64 ids, best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
     thread_local Found found;
@@ -333,7 +333,7 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
         Choice& choice = ((Choice*)op.routed)[task];
         float* logits = (float*)op.in + (int64_t)task * op.n;
         const bool of_changed = choice.changed >= 0 && choice.how != kGiven;
-        float top = 0, log_mass = 0;  // the model's own
+        float top = 0, log_mass = 0;  // of the raw logits
         const int panels = (op.n + kPanel - 1) / kPanel;
         if (choice.tells || !of_changed)
             own.read_maxima(logits, op.n, op.maxima ? op.maxima + (int64_t)task * panels : nullptr);
@@ -366,7 +366,7 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
                 }
             }
         }
-        // The greatest first: what is left is exact near 0.
+        // Subtracts the greatest logit first: the difference is exact near 0.
         if (choice.tells) choice.logprob = logits[choice.token] - top - log_mass;
     });
 }

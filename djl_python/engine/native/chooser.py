@@ -1,4 +1,4 @@
-"""A Chooser of the native kernels. Runs in the engine process."""
+"""A Chooser on the native kernels. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..row_scan import mix, scan_rows
 from ..sampling_plan import Plan, samples
 from .pool import CHOICE, Kind, Op, Pool, Step
 
-# With fewer numbers than this the calling thread is done before another one is awake.
+# Below this many logits the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 400_000
 _GIVEN, _BEST, _DRAW = range(3)
 
 
 class NativeChooser:
-    """Chooses with a program's threads, or alone where there is little to read.
+    """Chooses tokens with a program's threads, or with the calling thread alone where there are few logits.
 
     Args:
-        maxima_of: where the greatest of each panel of logits are, for whom the head that made them has told.
+        maxima_of: address of the maxima of each panel of logits, if the lm_head's product recorded them; else None.
     """
 
     def __init__(self, pool: Pool, maxima_of: Callable[[Tensor], int | None] = lambda _: None) -> None:
@@ -64,7 +64,7 @@ class NativeChooser:
         return self._run(logits, None, _Asked(choices))
 
     def close(self) -> None:
-        """End its own threads; the program's are the program's."""
+        """Close its own pool; the other one belongs to the program."""
         self._alone.close()
 
     def _run(self, logits: Tensor, changed: Tensor | None, asked: _Asked) -> Chosen:
@@ -80,9 +80,9 @@ class NativeChooser:
 
 
 class _Asked:
-    """Choices, as the kernels read them and fill them in, and room for their alternatives.
+    """Choices, as the kernels read them and fill them in, and buffers for their alternatives.
 
-    Called after every step, when nothing of it is in the processor's caches: what can be found before is.
+    It is read after every step, with cold processor caches, so what can be computed beforehand is computed once here.
     """
 
     def __init__(self, choices: npt.NDArray[Any]) -> None:
@@ -104,11 +104,11 @@ class _Asked:
 
 
 class _Table:
-    """A plan's choices.
+    """The choices of a plan, kept from step to step.
 
     Attributes:
-        typical: rows that draw by how typical tokens are, which has no native operation: torch draws, and their
-            tokens are given.
+        typical: rows with typical_p sampling, which has no native operation: torch draws their tokens, and the kernels
+            are given these.
     """
 
     def __init__(self, plan: Plan, vocabulary: int) -> None:
@@ -136,7 +136,7 @@ class _Table:
         self._occurred: list[tuple[int, int]] = []
 
     def tell(self, occurred: list[Occurrences]) -> None:
-        """What has occurred, of the penalized rows."""
+        """Point the penalized rows' choices at the tokens that have occurred."""
         rows = self.plan.penalized
         self.choices["occurrences"][rows] = [each.size for each in occurred]
         addresses = [each.addresses for each in occurred]
@@ -150,7 +150,7 @@ class _Table:
         return Draws(list(range(len(typical))), typical, self._vocabulary, torch.device("cpu"))
 
     def draw_typical(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> list[int]:
-        """Token ids of the typical rows."""
+        """Token ids of the typical rows, drawn by torch."""
         own = self.choices[self.typical]
         places = own["changed"].tolist()
         rows = zip(self.typical, places, strict=True)

@@ -1,6 +1,6 @@
-"""Compiles the kernels for a kind of processor: where a wheel is built, and in an engine process without such a wheel.
+"""Compiles the kernels for a kind of processor: when a wheel is built, or in an engine process whose wheel has none.
 
-Imports nothing of the package: setup.py runs this before any of it is installed.
+Imports nothing from the package: setup.py runs this before the package is installed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _TIMEOUT_S: Final = 300
 _AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _AVX512_BF16: Final = _AVX512 | {"avx512_vnni", "avx512_bf16"}
-#: A process has to ask for them.
+#: AMX: a process has to ask the system for permission to use tiles.
 TILES: Final = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 
 
 class CompilationError(Exception):
-    """There is no compiler, or it failed; the message says which."""
+    """There is no compiler, it failed, or there is no place for the kernels; the message says which."""
 
 
 class Processor(NamedTuple):
-    """Processors that run the same machine code.
+    """A kind of processor: all those that run the same machine code.
 
     Attributes:
-        machine: their family, as `platform.machine` calls it.
-        features: what they have, as /proc/cpuinfo calls it.
-        flags: what the compiler is told.
+        machine: architecture, as `platform.machine` names it.
+        features: CPU features that the kernels need, as /proc/cpuinfo names them.
+        flags: compiler flags for these features.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Processor(NamedTuple):
 
     @property
     def library(self) -> str:
-        """What the kernels' file is called that comes with the package."""
+        """File name of the kernels that come with the package."""
         return f"kernels-{self.name}.so"
 
 
@@ -64,38 +64,38 @@ _ALL: Final = (
     Processor("neon-bf16", "aarch64", frozenset({"asimd", "bf16", "i8mm"}), ("-march=armv8.2-a+bf16+i8mm",)),
     Processor("neon", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
 )
-#: Which the kernels tell apart (vectors.h) on machines of this family, best first; none, if they know none of them.
+#: The kinds that the kernels distinguish (vectors.h) on this machine's architecture, best first; empty if unsupported.
 PROCESSORS: Final = tuple(one for one in _ALL if sys.platform == "linux" and one.machine == platform.machine())
 
 
 def features_here() -> set[str]:
-    """What this machine's processor has, as /proc/cpuinfo calls it; nothing, where that isn't told."""
+    """CPU features of this machine, as /proc/cpuinfo names them; empty if it names none."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     return set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 def compiler() -> str | None:
-    """This machine's C++ compiler."""
+    """Path of this machine's C++ compiler; None if there is none."""
     return next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
 
 
 def fingerprint(processor: Processor) -> str:
-    """Of everything that kernels for a processor are made of; it is among their bytes (`djl_fingerprint`)."""
+    """Hash of the sources and flags of a processor's kernels; the library contains it (`djl_fingerprint`)."""
     sources = [path.read_text() for path in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")))]
     return hashlib.sha256("\0".join((*sources, *_flags(processor))).encode()).hexdigest()[:16]
 
 
 def is_current(path: Path, processor: Processor) -> bool:
-    """Whether the library at `path` is there, and is what `compile_kernels` would make of these sources."""
+    """Whether the library at `path` exists and is what `compile_kernels` would build from these sources."""
     return path.exists() and fingerprint(processor).encode() in path.read_bytes()
 
 
 def compile_kernels(processor: Processor, path: Path) -> None:
-    """Make the library at `path`, whole or not at all, also when several processes do so at once.
+    """Build the library at `path` atomically, even when several processes do so at once.
 
     Raises:
-        CompilationError: see there.
+        CompilationError: there is no compiler, it failed, or there is no place for the kernels.
     """
     command = compiler()
     if command is None:

@@ -1,4 +1,4 @@
-// Short causal convolutions of channels by themselves, which hybrid models have before their states.
+// Short causal depthwise convolutions, which hybrid models apply before their recurrent states.
 
 #pragma once
 
@@ -13,11 +13,11 @@
 namespace djl {
 namespace {
 
-constexpr int kChannels = 64;  // of a task: a whole cache line or two of each token
-constexpr int kManyChannels = 512;  // of a task that goes from sequence to sequence: memory is read in longer stretches
+constexpr int kChannels = 64;  // of a task: whole cache lines of each token
+constexpr int kManyChannels = 512;  // of a task that covers all spans: memory is read in longer stretches
 constexpr int kMostTaps = 8;
 
-// What 16 channels are multiplied with: their taps, the last of which meets the newest token, and their bias.
+// The taps of 16 channels, the last of which multiplies the newest token, and their bias.
 template <class F>
 struct Taps {
     Floats weight[kMostTaps], bias;
@@ -33,8 +33,8 @@ struct Taps {
     }
 };
 
-// Of a piece of a prompt. in: tokens after each other (mode 1), or each channel's tokens after each other (mode 0); before
-// the first there is nothing. Sixteen channels.
+// Convolves sixteen channels of a piece of a prompt, which nothing precedes. in: (tokens, channels) with mode 1, (channels,
+// tokens) with mode 0.
 template <class F>
 void convolve(const Op& op, int64_t sequence, int channel) {
     using T = typename F::T;
@@ -71,7 +71,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     }
 }
 
-// Of one token more. A sequence's state has the last `dim` of each channel, the oldest first, which goes.
+// Convolves one more token. A sequence's state has the last `dim` inputs of each channel, oldest first; the oldest is dropped.
 template <class F>
 void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int channel) {
     using T = typename F::T;
@@ -89,14 +89,14 @@ void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int chan
     F::store((T*)op.out + sequence * op.n + channel, activate<F>(sum, op.activation), taps.lanes);
 }
 
-// Sums of pairs of numbers in bf16: (lower halves of a times those of b) + (upper halves of both).
+// Of pairs of bf16: the product of the lower halves of a and b plus the product of their upper halves.
 inline Floats products_of_pairs(Ints a, Ints b) {
     const Ints upper = ints((int32_t)0xffff0000);
     const Floats high = as_floats(a & upper) * as_floats(b & upper);
     return fma(as_floats(shift_left<16>(a)), as_floats(shift_left<16>(b)), high);
 }
 
-// The same of sixteen channels with four taps each in bf16, which most models have: a channel's state is 64 bits.
+// convolve_next for sixteen channels with four taps in bf16, as most models have: a channel's state is 64 bits.
 inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, int channel) {
     const auto* newest = (const uint16_t*)op.in + sequence * op.n + channel;
     auto* state = (Ints*)((uint16_t*)op.routed + (sequence * op.n + channel) * 4);
@@ -113,8 +113,8 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
     BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate<BF16>(sum + bias, op.activation));
 }
 
-// out (sequences, k tokens, n channels) T; weight (n, dim taps) T; keys: bias (n,) T or null; routed: null, or the states
-// (sequences, n, dim) of one token more, changed.
+// out (sequences, k tokens, n channels) T; in: see `convolve`; weight (n, dim taps) T; keys: bias (n,) T or null; routed:
+// null, or, to convolve one more token, the states (sequences, n, dim) T, which change.
 template <class F>
 void convolution(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kChannels - 1) / kChannels;
@@ -137,7 +137,7 @@ void convolution(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// Sixteen channels of a span's tokens; K taps, or as many as there are.
+// Convolves sixteen channels of a span's tokens, with K taps; K is 0 for any other number of taps.
 template <class F, int K>
 void convolve_span(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
@@ -172,9 +172,9 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
     save(step.span_slot[span]);
 }
 
-// out (tokens, n channels) T; in: rows of (n,) T, `stride` apart, as are keys and values: null, or what multiplies what goes
-// in and what comes out; weight (dim taps, n) fp32, the last for the newest token; bias (n,) or null; routed: the first
-// slot's state (dim - 1, n) T of what came last, changed.
+// out (tokens, n channels) T; in: rows of (n,) T, `stride` apart, as are keys and values: null, or factors of the input and
+// of the output; weight (dim taps, n) fp32, the last for the newest token; bias (n,) fp32 or null; routed: the first slot's
+// state (dim - 1, n) T, the last inputs, which changes.
 template <class F>
 void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kManyChannels - 1) / kManyChannels;

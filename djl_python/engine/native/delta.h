@@ -1,9 +1,9 @@
-// The gated delta rule: attention whose memory is a state of fixed size.
+// The gated delta rule: attention whose memory is a recurrent state of fixed size.
 //
-// A head's state is a matrix (dim, value_dim) in fp32. A token makes it forget a little (exp of its g), looks up what its
-// key is worth there, and puts beta of what is missing in: S = e^g S; S += k (beta (v - kS)); the answer is qS. Columns
+// A head's state is a matrix (dim, value_dim) in fp32. A token decays it by e^g, reads the value that it has for the token's
+// key, and adds beta times the difference to the token's value: S = e^g S; S += k (beta (v - kS)); the output is qS. Columns
 // don't depend on each other. So a task is some columns of a head, for all tokens of a sequence in order, and keeps them
-// in the first cache meanwhile.
+// in L1 meanwhile.
 
 #pragma once
 
@@ -18,10 +18,10 @@
 namespace djl {
 namespace {
 
-constexpr int kMostDim = 256;  // of a state's rows
-constexpr int kMostColumns = kSums >= 16 ? 8 : 2;  // vectors of a task
+constexpr int kMostDim = 256;  // rows of a state, at most
+constexpr int kMostColumns = kSums >= 16 ? 8 : 2;  // vectors of columns of a task, at most
 
-// out, of a row in (dim,) T: fp32, of length one if it is to be, times a factor.
+// Writes a row (dim,) T in fp32, times a factor; with `unit`, it is normalized to length one first.
 template <class F>
 inline void direction(const typename F::T* from, int dim, float eps, bool unit, float factor, float* out) {
     Floats squares = Floats{};
@@ -35,7 +35,7 @@ inline void direction(const typename F::T* from, int dim, float eps, bool unit, 
         store_floats(out + i, load_floats(out + i) * floats(factor));
 }
 
-// V vectors of columns of a head's state.
+// Takes V vectors of columns of a head's state through a span, token by token.
 template <class F, int V>
 void delta_columns(const Op& op, const Step& step, int span, int head, int column) {
     using T = typename F::T;
@@ -82,13 +82,13 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
     save(step.span_slot[span]);
 }
 
-// out (tokens, heads, value_dim) T; in, the queries, and keys: rows of (kv_heads, dim) T, `stride` apart; values: rows of
-// (heads, value_dim) T, n apart; bias: g, weight2: beta, rows of (heads,), k apart; routed: the first slot's states (heads,
-// dim, value_dim), changed. Queries are multiplied by `scale`; with mode 1, they and keys are brought to length one before.
-// Dimensions are multiples of 16.
+// out (tokens, heads, value_dim) T; in (queries) and keys: rows of (kv_heads, dim) T, `stride` apart; values: rows of (heads,
+// value_dim) T, n apart; bias (g) and weight2 (beta): rows of (heads,) fp32, k apart; routed: the first slot's states (heads,
+// dim, value_dim) fp32, which change. Queries are multiplied by `scale`; with mode 1, queries and keys are normalized to
+// length one before. Dimensions are multiples of 16.
 template <class F>
 void delta_rule(Run& run, int index, const Op& op, const Step& step) {
-    // Several tokens of 64 columns stay in the first cache; for one, memory is read in longer stretches.
+    // With several tokens in a span, 64 columns (16 without AVX-512) stay in L1; with one, memory is read in longer stretches.
     const int most = step.tokens > step.spans ? kMostColumns / 2 : kMostColumns;
     int vectors = 1;
     while (vectors < most && op.value_dim % (vectors * 32) == 0) vectors *= 2;
@@ -104,9 +104,9 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// How much each head forgets of its state, and how much of what is missing it puts in, from two projections: out (tokens,
-// 2, heads), first g = weight * softplus(in + bias), then beta = scale * sigmoid(keys). in, keys: rows of (heads,) T,
-// `stride` apart.
+// Each head's decay, g, and the share of the missing value that it adds, beta, from two projections: out (tokens, 2, heads)
+// fp32, first g = weight * softplus(in + bias), then beta = scale * sigmoid(keys). in, keys: rows of (heads,) T, `stride`
+// apart.
 template <class F>
 void decay(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;

@@ -1,7 +1,7 @@
 """The gated delta rule on the native kernels, in place of transformers' functions. Runs in the engine process.
 
-A module of transformers has one function that goes through a prompt in pieces, and one that takes token by token. Here
-both are one kernel, which reads and writes each state once, where it is.
+transformers' modules have one function for prefill, which goes through a prompt in chunks, and one for decode, token
+by token. Here both are one kernel, which reads and writes each recurrent state once, in place.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .pool import FORMATS, Kind, Op, Pool, Step
 
 LANES: Final = 16
 MOST_DIM: Final = 256
-EPS: Final = 1e-6  # of the functions' own norm
+EPS: Final = 1e-6  # of the L2 norm inside transformers' functions
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
-    """The function with native kernels, or `own` for what they can't take."""
+    """The function on native kernels; calls `own` for inputs that they don't support."""
 
     def rule(
         query: Tensor,
@@ -33,7 +33,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         initial_state: Tensor | None = None,
         output_final_state: bool = False,
         use_qk_l2norm_in_kernel: bool = False,
-        **others: Any,  # that theirs ignore too, but for the length of pieces
+        **others: Any,  # transformers' functions ignore these too, except the chunk length
     ) -> Any:
         if not _fits(query, key, value, initial_state):
             return own(
@@ -43,7 +43,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         state = initial_state
         if state is None:
             state = value.new_empty(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
-        elif not output_final_state:  # else it is the caller's old one, which becomes the new one
+        elif not output_final_state:  # otherwise the caller's state is updated in place
             state = state.clone()
         spans = even_spans(*key.shape[:2], initial_state is None)
         made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel, spans)
@@ -53,7 +53,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 
 
 def tried(rule: Callable[..., Any]) -> list[Tensor]:
-    """What a function makes of two sequences of a few tokens, and then of one more; and their states."""
+    """Results of a function for two sequences of five tokens, then for one more token each, and the final states."""
     random = torch.Generator().manual_seed(1)
 
     def numbers(*shape: int) -> Tensor:
@@ -84,7 +84,7 @@ def _run(
     unit: bool,
     spans: Spans,
 ) -> Tensor:
-    """(sequences, tokens, value heads, value size), as `value` is; changes `state`."""
+    """Run the rule: (sequences, tokens, value heads, value size), as `value` is; updates `state` in place."""
     query, key, value = (each.contiguous() for each in (query, key, value))
     g, beta = (each.float().contiguous() for each in (g, beta))
     made = torch.empty_like(value)
@@ -102,7 +102,7 @@ def _run(
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bool:
-    """Whether the kernel takes these."""
+    """Whether the kernel supports these inputs."""
     return (
         query.dtype in FORMATS
         and query.dtype == key.dtype == value.dtype

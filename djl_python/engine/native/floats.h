@@ -11,7 +11,7 @@
 namespace djl {
 namespace {
 
-// sums += R rows times V vectors of a part of a panel, which `reader` reads, `Times` in a step.
+// sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step.
 template <class F, int R, int V, int Times = 1, class Reader, class Fetch>
 inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, Sums sums) {
     Floats sum[R][V];
@@ -37,9 +37,9 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
         for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
 }
 
-// Weights that are read where they lie.
+// Weights that are stored as they are multiplied.
 struct PlainWeights {
-    static constexpr int lines = 4;  // of 64 bytes that hold a step
+    static constexpr int lines = 4;  // of 64 bytes that hold a step of a panel
     const char* at;
 
     PlainWeights(const Op&, int, int, int, const char* at) : at(at) {}
@@ -65,8 +65,7 @@ struct PlainWeights {
     void each_listed(const Work&) const {}
 };
 
-// What many rows are multiplied with where bf16 is multiplied as fp32: some steps of V vectors of a part, and the rows, all
-// expanded once.
+// For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
 struct ExpandedToFloats {
     static constexpr Shape shape = kOfExpanded;
     static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
@@ -84,7 +83,7 @@ struct ExpandedToFloats {
         }
     }
 
-    // Of each step first the first of its pairs, then the second.
+    // Stores the first number of each pair of a step, then the second of each.
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
         part.template read<shape.vectors>(from, vector, [&](auto reader) {
@@ -127,7 +126,7 @@ private:
     }
 };
 
-// Some steps of V vectors of a part as pairs, and rows as they are.
+// Some steps of V vectors of a part, unpacked to pairs, and the rows as they are.
 template <int V, int Most>
 struct ExpandedPairs {
     template <class Part>
@@ -155,7 +154,7 @@ protected:
     int64_t stride;  // bytes
 };
 
-// What many rows are multiplied with where to unpack weights costs as much as to multiply them: pairs.
+// For many rows where unpacking weights costs as much as multiplying them: weights as pairs.
 struct ExpandedToPairs : ExpandedPairs<kOfExpanded.vectors, kTwice> {
     static constexpr Shape shape = kOfExpanded;
     static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
@@ -184,15 +183,15 @@ private:
     }
 };
 
-constexpr int kTilesTogether = 16;  // along k: their weights stay in the first cache
+constexpr int kTilesTogether = 16;  // along k: their weights stay in L1
 
-// What many rows are multiplied with by tiles: pairs, with nothing left out.
+// For many rows by tiles: weights as pairs, with the listed weights in their places.
 struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     static constexpr Shape shape{TileBlock::rows, 2};
     static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
     static constexpr bool corrected = true;
 
-    // Whole tiles, and at the end what is less than one.
+    // Whole tiles; at the end the steps that don't fill one.
     static int steps_of(int left) {
         if (left < kTileSteps) return left;
         return evenly(left / kTileSteps, kTilesTogether) * kTileSteps;
@@ -226,9 +225,10 @@ private:
     static constexpr int64_t kPitch = kPanel * sizeof(float);  // of sums
 };
 
-// A part of a panel and the rows that it is multiplied with. `Weights` is what reads it: it has lines; its address `at`;
-// read<V>(vector, work), which calls work with a reader; correct(rows, their stride and count, sums), which adds what the
-// reader leaves out; and each_listed(work), which calls work(step, column, which of the pair, weight) for all of that.
+// A part of a panel and the rows that it is multiplied with. `Weights` reads the part's format. It has `lines`; the part's
+// address `at`; read<V>(vector, work), which calls work with a reader; correct(rows, their stride and count, sums), which
+// adds the products of weights that the reader leaves out; and each_listed(work), which calls work(step, column, which of
+// the pair, weight) for each of those weights.
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
@@ -250,7 +250,7 @@ struct FloatPart {
         });
     }
 
-    // A row from a step on.
+    // The address of a row from a step on.
     const char* row(int row, int step) const { return (const char*)(rows + step * F::pair) + row * stride; }
 
     // Calls work with a reader of V vectors from a step on.
@@ -264,7 +264,7 @@ struct FloatPart {
         weights.each_listed(work);
     }
 
-    // What is left of it after some steps.
+    // The rest of the part after some steps.
     FloatPart after(int steps) const {
         FloatPart left = *this;
         left.weights.at = left.at = at + (int64_t)steps * lines * 64;
@@ -282,7 +282,7 @@ private:
     const int64_t stride;
 };
 
-// A panel whose parts are `Weights`; its rows have `k` numbers, a multiple of a pair.
+// A panel whose parts `Weights` reads; rows have `k` numbers, a multiple of F::pair.
 template <class F, class Weights>
 struct FloatPanel {
     using Format = F;

@@ -1,4 +1,4 @@
-// Number formats, and functions of numbers in fp32.
+// Number formats, and elementary functions in fp32.
 
 #pragma once
 
@@ -45,10 +45,10 @@ struct BF16 {
     static Floats load(const T* from, Lanes mask) { return load_bf16(from, mask); }
     static void store(T* to, Floats x) { store_bf16(to, x); }
     static void store(T* to, Floats x, Lanes mask) { store_bf16(to, x, mask); }
-    // Sixteen numbers, the first (0) or second (1) of a pair each.
+    // Stores sixteen numbers, each as the first (0) or second (1) of a pair.
     static void store_in_pairs(T* to, Floats x, int place) { store_bf16_in_pairs(to, x, place); }
-    // 1 / (1 + exp(-x)), good to 2^-12, a tenth of what is lost as the result becomes bf16. With t = -x * log2(e), exp(-x) is
-    // 2^n * 2^r, |r| <= 1/2; a polynomial of degree 3 is good to 2^-13 for the second.
+    // 1 / (1 + exp(-x)), good to 2^-12, a tenth of what rounding the result to bf16 loses. With t = -x * log2(e), exp(-x) is
+    // 2^n * 2^r, |r| <= 1/2; a polynomial of degree 3 gives 2^r to 2^-13.
     static Floats logistic(Floats x) {
         const Floats limit = floats(126.0f), t = max(min(x * floats(-kLog2e), limit), -limit);
         const Floats n = round_to_whole(t), r = t - n;
@@ -73,7 +73,7 @@ struct F32 {
     static Floats logistic(Floats x) { return floats(1.0f) / (floats(1.0f) + exp(-x)); }
 };
 
-// log(1 + e^x). With s = y / (2 + y), log(1 + y) is 2 (s + s^3/3 + ...), y being at most 1.
+// log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x| <= 1. With s = y / (2 + y), log(1 + y) is 2 (s + s^3/3 + ...).
 inline Floats softplus(Floats x) {
     const Floats y = exp(-magnitude(x));
     const Floats s = y / (y + floats(2.0f)), square = s * s;
@@ -82,7 +82,7 @@ inline Floats softplus(Floats x) {
     return fma(p, s, max(x, Floats{}));
 }
 
-// 2^x, good to 3e-7; exactly 0 where x is below -150, minus infinity too.
+// 2^x, good to 3e-7; exactly 0 where x is below -150, minus infinity included.
 inline Floats exp2(Floats x) {
     x = max(x, floats(-200.0f));
     const Floats whole = round_to_whole(x), r = x - whole;
@@ -113,8 +113,8 @@ inline Floats erf(Floats x) {
     return with_sign_of(x, one - rest);
 }
 
-// 32 bits of each of R rows, which are `stride` bytes apart. Their addresses are five registers, of which compilers make
-// a dozen if they aren't kept from it: more than there are.
+// Reads 32 bits of each of R rows, which are `stride` bytes apart. Their addresses take five registers; without the `asm`,
+// compilers make a dozen of them, more than there are.
 template <int R>
 struct Rows {
     static_assert(R <= 12);

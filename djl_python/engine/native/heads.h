@@ -1,4 +1,4 @@
-// Heads on their way into the cache: their norms, their rotation by position, and where they lie.
+// Heads of queries, keys and values: norms, rotary embedding, and storing keys and values in the KV cache.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace djl {
 namespace {
 
-// Where a group's keys lie, in front of its values, in a block: (layers, kv_heads, group of 16 keys, keys then values).
-// Keys are (dim / pair, 16, pair), values (16 / pair, dim, pair).
+// The address of a group's keys, which its values follow, in a block: (layers, kv_heads, group of 16 keys, keys then values).
+// Keys are (dim / pair, 16, pair), values (16 / pair, value_dim, pair).
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
     const int64_t groups = step.block_size / kKeys;
@@ -76,9 +76,10 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
-// Rows of queries, one key and one value, as `heads` reads them, of latents (arXiv:2405.04434). in (tokens, value_dim +
-// rotary) T is a latent, which is normed by `weight2`, and what is turned by position; `weight` is the queries' such part, T,
-// head by head, rows `stride` apart. A key, as a query, is what is turned and then the latent; the value is the latent.
+// Makes rows of queries, one key and one value, as `heads` reads them, from latents (arXiv:2405.04434). in (tokens, value_dim
+// + rotary) T is a latent, normalized with `weight2`, and the key's rotary part; `weight` is the queries' rotary part, T, head
+// by head, rows `stride` apart. A key or query is the rotary part and then the latent; the value is the latent. The queries'
+// latent part is already in `out`.
 template <class F>
 void latents(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
@@ -97,14 +98,15 @@ void latents(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// in, rows of q, k and v columns fp32 `stride` apart: norms (each head, or with mode 1 all at once) and rotates queries, back
-// into `in`, and keys; norms values by `bias` if there is one; stores both. Without `keys` there are queries only.
+// in: rows of q, k and v columns, fp32, `stride` apart. Normalizes (each head, or with mode 1 all heads at once) and rotates
+// queries, in place, and keys; normalizes values with `bias`, if there is one, and `softcap` as epsilon; stores keys and
+// values in the cache. Without `keys` there are queries only.
 template <class F>
 void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
     auto turn = [&](float* x, int count, const float* weight, int64_t position) {
-        const int width = op.mode ? count * op.dim : op.dim;  // that a norm is over
+        const int width = op.mode ? count * op.dim : op.dim;  // of one norm
         for (int from = 0; weight && from < count * op.dim; from += width) {
             float mean, inverse;
             normalize(x + from, width, kRms, op.eps, mean, inverse);
@@ -112,7 +114,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
         }
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
-    // In order: tokens that follow each other write to the same cache lines.
+    // In order: consecutive tokens write to the same cache lines.
     run.share_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.turns[t];

@@ -1,10 +1,10 @@
 // A decoder's forward pass on the CPU: one call runs a list of operations over a flat batch of tokens.
 //
-// Built at first use by build.py and called through ctypes by pool.py; no torch headers, plain pointers. The calling
-// thread and the pool's threads walk the list together: within an operation they take tasks from a shared counter, so
-// that a core lent to another process only slows its own task down (pool.h).
+// Built with the wheel or at first use (compiling.py) and called through ctypes by pool.py; no torch headers, plain pointers.
+// The calling thread and the pool's threads walk the list together: within an operation they take tasks from shared counters,
+// so that a core lent to another process only delays its own task (pool.h).
 //
-// Activations between matrix products are stored as T (bf16 or fp32, the weights' format), sums and the residual stream
+// Activations between matrix products are stored as T (bf16 or fp32, the model's format), sums and the residual stream
 // in fp32. A "pair" is what one 32-bit lane multiplies at once: two bf16 or one fp32.
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void walk(Pool& pool, Run& run) {
 
 void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F32>(pool, run); }
 
-// A product's slots for what attention reads, see ahead.h.
+// A product's slots for prefetching what attention reads, see ahead.h.
 template <class F>
 Slots slots_of(const Op& op, const Step& step) {
     return with_format<F>(op, [&](auto panel) { return decltype(panel)::type::cut(op, step).slots(); });
@@ -117,16 +117,17 @@ void djl_pool_close(void* handle) {
     delete pool;
 }
 
-// Parts of a panel of so many steps.
+// How many parts a panel of so many steps has.
 int djl_parts(int steps) { return parts_of(steps); }
 
-// Of a row of so many activations that are rounded to integers.
+// Bytes of a row of k activations that are rounded to integers.
 int64_t djl_codes_bytes(int k) { return integer_row_bytes((k + kGroup - 1) / kGroup); }
 
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
-// Runs the program; returns when it is done. `late` is what late operations work on, null if there are none. Not reentrant.
+// Runs the program; returns 0 when it is done, -1 if it has more than kMostOps operations. `late` is the step of late
+// operations, null if there are none. Not reentrant.
 int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
     auto* pool = (Pool*)handle;
     if (count > kMostOps) return -1;

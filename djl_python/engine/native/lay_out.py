@@ -21,16 +21,16 @@ from .recipe_mixers import Attending, Attention, LatentAttention, Mixer
 
 
 def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> None:
-    """Add everything that a step does.
+    """Add all operations of a step.
 
     Raises:
-        NotUnderstoodError: something is of a size that the kernels don't take.
+        NotUnderstoodError: something is of a size that the kernels don't support.
     """
     head = layout.pack_head(recipe.head)
     _lay_out_embedding(layout, recipe, head)
     if recipe.token_inputs is not None:
         lay_out_inputs(layout, recipe.token_inputs, len(recipe.layers))
-    # From there on nobody reads what a token leaves behind but those whose logits are wanted.
+    # After the last layer that stores something for later tokens, only the rows whose logits are wanted are needed.
     last = max(i for i, layer in enumerate(recipe.layers) if _remembers(layer))
     for i, layer in enumerate(recipe.layers):
         _lay_out_layer(layout, layer, cache, states, last=i == last)
@@ -53,7 +53,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
 
 
 def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:
-    """The stream's beginning; the table is the head's packed weight where they are tied."""
+    """Start the residual stream; with tied weights, the embedding table is the lm_head's packed weight."""
     weight, projection = recipe.head.weight, recipe.embedding_projection
     tied = isinstance(weight, Tensor) and weight.data_ptr() == recipe.embedding.data_ptr()
     table: dict[str, Any] = {"weight": layout.keep(recipe.embedding.to(layout.dtype).contiguous())} if not tied else {}
@@ -76,12 +76,12 @@ def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:
 
 
 def _remembers(layer: Layer) -> bool:
-    """Whether later tokens read something that a token leaves there."""
+    """Whether the layer stores keys and values or a state, which later tokens read."""
     return any(not isinstance(each.what, Attending) or each.what.reads is None for each in layer.mixers)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:
-    # What others read is the stream as it was before a branch is added.
+    # All mixers read the stream as it is before any branch is added, so their norms come first.
     given = [layout.normed_for(i) for i in range(len(layer.mixers))]
     for branch, normed in zip(layer.mixers, given, strict=True):
         layout.add_normed(branch.before, normed)
@@ -105,7 +105,7 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
 def _lay_out_mixer(
     layout: Layout, mixer: Mixer, given: Rows, cache: CachePlaces, states: StatePlaces, *, last: bool
 ) -> Rows:
-    """Where its output finds what it reads."""
+    """Lay out a mixer without its output projection; returns the rows that the projection reads."""
     if isinstance(mixer, Attention):
         return lay_out_attention(layout, mixer, given, cache, last=last)
     if isinstance(mixer, LatentAttention):

@@ -1,4 +1,4 @@
-"""Lays attention out: projection, heads into the cache, the walk over it. Runs in the engine process, once."""
+"""Lays attention out: projection, heads into the KV cache, attention over it. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .recipe_parts import NotUnderstoodError, Rotary
 
 @dataclass
 class CachePlaces:
-    """Where in a block of the cache the layers' keys and values lie.
+    """Addresses of the layers' keys and values in the first block of the KV cache.
 
     Args:
-        next: the next layer's address in the first block.
-        begins: of the attentions so far.
+        next: address for the next layer.
+        begins: addresses of the attentions so far.
     """
 
     next: int
@@ -29,7 +29,7 @@ class CachePlaces:
     begins: list[int] = field(default_factory=list)
 
     def take(self, attention: Attending, dtype: torch.dtype) -> int:
-        """Where an attention's keys and values begin in the first block."""
+        """Address of an attention's keys and values in the first block; may be that of another that it reads."""
         if attention.reads is None:
             self.begins.append(self.next)
             self.next += attention.shape.block_bytes(self.block_size, dtype)
@@ -39,10 +39,10 @@ class CachePlaces:
 
 
 def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: CachePlaces, *, last: bool) -> Rows:
-    """Where `attention.output` finds what it reads.
+    """Lay out an attention without its output projection; returns the rows that `attention.output` reads.
 
     Args:
-        last: of tokens whose logits nobody wants, keys and values are all that is needed.
+        last: once keys and values are stored, go on with only the rows whose logits are wanted.
     """
     of_layer = attention.shape
     if not heads_fit(of_layer):
@@ -85,7 +85,7 @@ def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: 
 
 
 def add_heads(layout: Layout, rotary: Rotary | None, fields: Mapping[str, Any], **more: Any) -> None:
-    """Queries and keys are turned by position; keys and values go into the cache, where `fields` have it."""
+    """Norm queries and keys, rotate them by position, and store keys and values in the cache as `fields` say."""
     turn: dict[str, Any] = {}
     if rotary is not None:
         turn = {
@@ -98,7 +98,7 @@ def add_heads(layout: Layout, rotary: Rotary | None, fields: Mapping[str, Any], 
 
 
 def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any], asked: int, mixed: Rows) -> None:
-    """Rows that begin with queries read what the cache has."""
+    """Attend to the cache with the queries that rows at `asked` begin with; results go to `mixed`."""
     by_head = {
         name: layout.keep(each.float().contiguous())
         for name, each in (("sinks", attention.sinks), ("slopes", attention.slopes))

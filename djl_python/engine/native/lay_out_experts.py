@@ -25,7 +25,7 @@ def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale:
     scored = layout.pack_exactly(Stacked([router.scores, *gates], None).joined())
     scores = layout.buffer("scores", scored.n, torch.float32)
     layout.add_linear(scored, layout.normed, scores, mode=STORE_FP32, scale=1.0)
-    # One row for what has the experts' number of entries, 12 bytes for each of a token's choices.
+    # For `Routed` of routing.h: one token's row has room for the arrays by expert; its choices take 12 bytes each.
     routed = layout.buffer("routed", 8 * (count + 1) + 12 * chosen, torch.uint8)
     shape = {"experts": count, "chosen": chosen, "routed": routed}
     correction = None if router.correction is None else layout.keep(router.correction.float().contiguous())

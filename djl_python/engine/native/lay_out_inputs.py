@@ -1,4 +1,4 @@
-"""Lays out what layers are given of each token beside the stream, and what they make of it. Engine process, once."""
+"""Lays out per-layer token inputs beside the residual stream, and the branches that use them. Engine process, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lays latent attention out: all heads' queries meet the latents of the cache. Runs in the engine process, once."""
+"""Lays latent attention out: all heads' queries attend to the cached latents. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .recipe_parts import NotUnderstoodError
 
 
 def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cache: CachePlaces, *, last: bool) -> Rows:
-    """Where `attention.output` finds what it reads.
+    """Lay out an attention without its output projection; returns the rows that `attention.output` reads.
 
     Args:
-        last: of tokens whose logits nobody wants, keys and values are all that is needed.
+        last: once keys and values are stored, go on with only the rows whose logits are wanted.
     """
     shape = attention.shape
     heads, rank, turned = attention.heads, attention.rank, attention.turned

@@ -1,4 +1,4 @@
-"""Lays an MLP out, but for its last linear. Runs in the engine process, once."""
+"""Lays an MLP out, except its down projection. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .recipe import Mlp
 
 
 def lay_out_mlp(layout: Layout, mlp: Mlp) -> Rows:
-    """Where `mlp.down` finds what it reads."""
+    """Lay out an MLP; returns the rows that `mlp.down` reads."""
     inner = layout.rows("inner", len(mlp.up.weight))
     packed = layout.pack(mlp.up) if mlp.gate is None else layout.pack(mlp.gate, mlp.up)
     layout.add_linear(packed, layout.normed, inner.at, pitch=inner.stride, mode=STORE, **between(mlp))
@@ -16,7 +16,7 @@ def lay_out_mlp(layout: Layout, mlp: Mlp) -> Rows:
 
 
 def between(mlp: Mlp) -> dict[str, float]:
-    """What is done to the product before `mlp.down`."""
+    """`Op` fields for what happens to the first product before `mlp.down`."""
     how: dict[str, float] = {"activation": ACTIVATIONS[mlp.activation], "gated": int(mlp.gate is not None)}
     if mlp.curve is not None:
         how |= dict(zip(("eps", "softcap", "scale"), mlp.curve, strict=True))

@@ -1,4 +1,4 @@
-"""Lays out what mixes tokens with a state of fixed size instead of a cache. Runs in the engine process, once."""
+"""Lays out mixers with a recurrent state of fixed size instead of a KV cache. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .recipe_parts import Norm, Stacked
 
 @dataclass
 class StatePlaces:
-    """Where in a slot the next layer's state lies.
+    """Addresses of the layers' states in the first slot.
 
     Args:
-        next: address in the first slot.
+        next: address for the next layer.
     """
 
     next: int
@@ -31,10 +31,10 @@ class StatePlaces:
 
 
 def lay_out_stateful(layout: Layout, mixer: Stateful, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
-    """Where `mixer.output` finds what it reads.
+    """Lay out a mixer without its output projection; returns the rows that `mixer.output` reads.
 
     Args:
-        last: of tokens whose logits nobody wants, states are all that is needed.
+        last: once states are updated, go on with only the rows whose logits are wanted.
     """
     if isinstance(mixer, DeltaNet):
         mixed = _delta_net(layout, mixer, given, states)
@@ -127,10 +127,10 @@ def _short_convolution(layout: Layout, mixer: ShortConvolution, given: Rows, sta
 def _project_exactly(
     layout: Layout, given: Rows, what: str, stacked: Stacked, norm: Norm | None = None, parts: int = 1
 ) -> int:
-    """What says how much is forgotten: rounding that would add up over a state's tokens.
+    """Address of an unquantized product that controls how a state forgets: rounding would add up over its tokens.
 
     Args:
-        norm: through which each of so many `parts` goes.
+        norm: applied to each of the result's `parts` equal parts.
     """
     packed = layout.pack_exactly(stacked.joined())
     made = layout.buffer(what, packed.n, layout.dtype)
@@ -154,7 +154,7 @@ def _convolve(
 
 
 def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> Rows:
-    """Through a norm, if there is one, and times the gate's silu."""
+    """Apply a norm, if there is one, and multiply by silu of the gate; returns the rows."""
     mixed = layout.rows("mixed", columns)
     how: dict[str, Any] = {"k": columns, "norm": NORMS[None], "weight": layout.keep(torch.ones(columns))}
     if gated is not None:

@@ -1,4 +1,4 @@
-"""What one watched layer did, for those who read it. Runs in the engine process, once."""
+"""The record of one watched layer, as the `read_*` modules use it. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .watch import Event, Watched
 
 @dataclass(frozen=True)
 class Projected:
-    """The linears before what mixes tokens, which read the same; and the one that takes what comes of it.
+    """A mixer's input projections, which all read `given`, and the output projection, which takes its result.
 
     Args:
-        made: of all the first, (tokens, columns).
+        made: results of all input projections, side by side, (tokens, columns).
         within: linears in between, which read something else.
-        rest: the linears that follow the output.
+        rest: the linears after the output projection.
     """
 
     given: Tensor
@@ -36,12 +36,12 @@ class Projected:
     rest: list[tuple[Event, Linear]]
 
 
-#: Whether an input, (1, tokens, columns), is what comes of mixing tokens, told the linears before.
+#: Whether a linear's input, (1, tokens, columns), is the mixer's result; the linears before it are given, too.
 Takes = Callable[[Tensor, list[tuple[Event, Linear]]], bool]
 
 
 class LayerReader:
-    """One layer's events."""
+    """One layer's input and result, and its module, attention and function calls."""
 
     def __init__(self, seen: Watched, index: int) -> None:
         span = seen.spans[index]
@@ -57,19 +57,19 @@ class LayerReader:
         self.norms = [(e, norm) for e in events if (norm := as_norm(e)) is not None]
 
     def only(self, **parts: Any) -> LayerReader:
-        """The same, but some of its lists."""
+        """A copy with some of its lists replaced."""
         other = copy.copy(self)
         vars(other).update(parts)
         return other
 
     @functools.cached_property
     def numbers(self) -> list[float]:
-        """1, and the other numbers that the layer's modules have."""
+        """1.0, and the other nonzero float attributes of the layer's modules."""
         own = {v for module in self.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
         return [1.0, *sorted(own - {1.0})]
 
     def norm_into(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm whose result is x, or times a factor, which is in its weight then."""
+        """The norm whose result is x; if x is a multiple of the result, the weight and bias include the factor."""
         made = [(e, n) for e, n in self.norms if e.result.shape == x.shape]
         if (exactly := next(((e, n) for e, n in made if torch.equal(e.result, x)), None)) or torch.equal(x, self.given):
             return exactly
@@ -80,23 +80,23 @@ class LayerReader:
         return None
 
     def norm_to(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm whose result has x's numbers, in whatever shape; not what the layer was given."""
+        """The norm within the layer whose result has x's numbers, in any shape."""
         made = ((e, n) for e, n in self.norms if e.result.numel() == x.numel())
         return next(((e, n) for e, n in made if torch.equal(e.result.reshape(x.shape), x)), None)
 
     def norm_of(self, x: Tensor) -> tuple[Event, Norm] | None:
-        """The norm that x is the input of."""
+        """The norm whose input is x."""
         return next(((e, n) for e, n in self.norms if e.x.shape == x.shape and torch.equal(e.x, x)), None)
 
     def projected(self, takes: Takes, *, inner: bool = False) -> Projected:
-        """The layer's linears, parted where one takes what comes of mixing tokens.
+        """The layer's linears, split at the output projection: the first one whose input is the mixer's result.
 
         Args:
-            takes: knows the input of the one that takes it.
-            inner: linears in between may read something else than the first.
+            takes: recognizes the mixer's result.
+            inner: linears before the output projection may read something else than the first.
 
         Raises:
-            NotUnderstoodError: none takes it, or those before read different things.
+            NotUnderstoodError: no linear takes the mixer's result, or those before it read different inputs.
         """
         place = next((i for i in range(1, len(self.linears)) if takes(self.linears[i][0].x, self.linears[:i])), None)
         if place is None:
@@ -118,5 +118,5 @@ class LayerReader:
 
 
 def made_by(linears: list[tuple[Event, Linear]]) -> Tensor:
-    """What linears made of the same, (tokens, columns)."""
+    """Results of linears with the same input, side by side, (tokens, columns)."""
     return torch.cat([event.result[0] for event, _ in linears], -1)

@@ -1,4 +1,4 @@
-"""Operations in the order in which a step walks them, and the memory that they point to. Runs in the engine process."""
+"""The operations of a step, in order, and the memory that they point to. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from .pool import NORMS, Kind, Op, Pool
 from .recipe_parts import Linear, Norm, OfExperts, Stacked
 
 STORE, ADD, STORE_FP32 = range(3)
-_LINE: Final = 64  # bytes of a line of a cache
-_WAY: Final = 4096  # bytes of a way of the first one
+_LINE: Final = 64  # bytes of a cache line
+_WAY: Final = 4096  # bytes of one way of the L1 cache
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where what linears read begins, and how many numbers are from one row to the next."""
+    """A matrix that linears read: address of its first row, and elements from one row to the next."""
 
     at: int
     stride: int
 
 
 class Layout:
-    """What `lay_out` adds to, and `Program` runs.
+    """The operations that `lay_out` adds and `Program` runs.
 
     Args:
         memory: for weights and activations.
-        max_tokens: of a step.
+        max_tokens: maximum tokens of a step.
 
     Attributes:
-        hidden: the residual stream, fp32.
-        normed: what the next linears read, mostly.
-        branch: fp32, what goes through a norm before it is added to the stream.
-        inputs: fp32, what layers are given beside it, if they are: address and columns.
-        late_from: operations from here on are only needed for logits.
-        weight_bytes: what a step reads of the matrices.
+        hidden: address of the residual stream, fp32.
+        normed: the stream after a norm, which most linears read.
+        branch: address of a branch's result, fp32, that goes through a norm before it is added to the stream.
+        inputs: (address, columns) of the per-layer token inputs, fp32, if there are any.
+        late_from: index of the first operation that is only needed for logits.
+        weight_bytes: bytes of weight matrices that a step reads.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Layout:
         self._pool = pool
         self._max_tokens = max_tokens
         self._late = False
-        self._kept: list[Any] = []  # what the operations point to
-        self._tables: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: what was given, and what is kept of it
+        self._kept: list[Any] = []  # keeps alive what the operations point to
+        self._tables: dict[int, tuple[Tensor, Tensor]] = {}  # by id: the given table, and its contiguous form
         self._buffers: dict[tuple[str, int, torch.dtype], int] = {}
         self.width = width
         self.hidden = self.buffer("hidden", width, torch.float32)
@@ -81,27 +81,27 @@ class Layout:
         self.add_product(packed, given, out, **more)
 
     def project(self, what: str, stacked: Stacked, given: Rows) -> int:
-        """A product into a buffer of its own, row after row; where that is."""
+        """Add a product into the buffer `what`, whose rows are contiguous; returns its address."""
         packed = self.pack(stacked.joined(), of=stacked.parts)
         made = self.buffer(what, packed.n, self.dtype)
         self.add_linear(packed, given, made, mode=STORE)
         return made
 
     def add_norm_of_rows(self, norm: Norm, rows: int, columns: int, parts: int = 1) -> None:
-        """Of each of so many parts of a row, in its place."""
+        """Norm each of a row's `parts` equal parts, in place."""
         self.add(
             Kind.NORM_ROWS, n=columns, k=columns // parts, norm=NORMS[norm.kind], eps=norm.eps, in_=rows, out=rows,
             weight=self.keep(norm.weight.contiguous()),
         )  # fmt: skip
 
     def add_side_by_side(self, weights: Tensor, given: Rows, out: int, **more: Any) -> None:
-        """Products of parts of a row, (products, out, in), with weights as they are; `more` says where they go."""
+        """Products of parts of a row with unquantized weights, (products, out, in); `more` says where results go."""
         products, n, _ = weights.shape
         packed = self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None))
         self.add_linear(replace(packed, n=n), given, out, heads=products, **more)
 
     def as_wanted(self, packed: Packed, given: Rows, chosen: int = 1, **more: Any) -> Rows:
-        """What a product with these weights reads: what is given, or that rounded to integers."""
+        """The rows that a product with these weights reads: the given ones, or those quantized to integers."""
         if not packed.of_codes:
             return given
         width = self._pool.codes_bytes(packed.k)
@@ -114,7 +114,7 @@ class Layout:
         return Rows(rounded, width)
 
     def add_product(self, packed: Packed, given: Rows, out: int | None, **more: Any) -> None:
-        """Of what is given as the weights want it."""
+        """Add a product; `given` has the format that the weights need (`as_wanted`)."""
         bias = None if packed.bias is None else self.keep(packed.bias)
         self.add(
             Kind.LINEAR, n=packed.n, k=packed.k, in_=given.at, stride=given.stride, out=out, bias=bias,
@@ -136,12 +136,12 @@ class Layout:
         self.add(Kind.NORM, n=self.width, norm=NORMS[kind], in_=given, out=out, **details, **more)
 
     def add_normed(self, norm: Norm | None, into: Rows | None = None) -> None:
-        """What linears read: the stream, through a norm if there is one; into `normed`, or elsewhere."""
+        """Norm the stream, or just convert it without a norm, for linears to read: to `into`, or else to `normed`."""
         rows = into or self.normed
         self.add_norm(norm, self.hidden, rows.at, pitch=rows.stride)
 
     def add_norm_of_stream(self, norm: Norm | None) -> None:
-        """The stream itself goes through it, if there is one."""
+        """Norm the stream in place, if there is a norm."""
         if norm is not None:
             self.add_norm(norm, self.hidden, self.hidden, mode=STORE_FP32)
 
@@ -155,17 +155,17 @@ class Layout:
             self.add_norm(after, self.branch, self.hidden, mode=ADD, scale=scale)
 
     def normed_for(self, mixer: int) -> Rows:
-        """What a layer's mixer of this number reads, where there are several."""
+        """The rows that a layer's mixer of this index reads: each mixer has its own."""
         return self.normed if mixer == 0 else self.rows(f"normed {mixer}", self.width)
 
     def begin_late(self, *rows: tuple[str, int, torch.dtype, int]) -> list[int]:
-        """Go on with the rows whose logits are wanted, of the stream and of other buffers.
+        """Go on with only the rows whose logits are wanted: gather them from the stream and other buffers.
 
         Args:
             rows: (name, columns, dtype, address) of each buffer.
 
         Returns:
-            Where the rows are now.
+            New address of each buffer.
         """
         self.late_from = len(self.ops)
         inputs = [] if self.inputs is None else [("inputs", self.inputs[1], torch.float32, self.inputs[0])]
@@ -189,21 +189,22 @@ class Layout:
         return int(tensor.data_ptr())
 
     def keep_in_order(self, table: Tensor) -> int:
-        """Keep a table, which may be a part of another, row after row; once, though all layers turn by it."""
+        """Keep a contiguous form of a table, which may be a slice of another; once, though all layers share it."""
         if id(table) not in self._tables:
             self._tables[id(table)] = table, table.contiguous()
         return int(self._tables[id(table)][1].data_ptr())
 
     def pack(self, *linears: Linear, of: Iterable[Linear] = ()) -> Packed:
-        """Pack one linear or a gated pair, `of` the checkpoint's; what is packed need not be in memory twice."""
+        """Pack one linear or a gated pair, made `of` the checkpoint's linears, whose pages are then given back."""
         return self._pack(linears, self._quantize, of or linears)
 
     def pack_head(self, head: Linear) -> Packed:
-        """The head has most of a small model's weights, and its rounding goes straight into the logits."""
+        """Pack the lm_head, in 8 bits if quantized: it has most of a small model's weights, and its rounding goes
+        straight into the logits."""
         return self._pack([head], None if self._quantize is None else "int8", [head])
 
     def pack_exactly(self, linear: Linear) -> Packed:
-        """Pack weights that are few and decide much."""
+        """Pack weights unquantized: these are few and decide much."""
         return self._packer.pack([linear], None)
 
     def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | OfExperts]) -> Packed:
@@ -212,7 +213,7 @@ class Layout:
         return packed
 
     def pack_experts(self, linears: list[OfExperts], chosen: int) -> Packed:
-        """One linear of all experts, or a gated pair, as one; outputs are each expert's in turn, panel by panel."""
+        """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn."""
         experts, n = len(linears[0].weight), linears[0].columns
         missing = -n % (PANEL // len(linears))
         padded = [
@@ -227,12 +228,12 @@ class Layout:
         return packed
 
     def rows(self, what: str, columns: int, of_token: int = 1) -> Rows:
-        """A buffer of numbers in the model's format that linears read, so many rows of each token."""
+        """A buffer in the model's dtype that linears read, with `of_token` rows for each token."""
         stride = _apart(columns, self.dtype)
         return Rows(self.buffer(what, of_token * stride, self.dtype), stride)
 
     def buffer(self, what: str, columns: int, dtype: torch.dtype) -> int:
-        """(max_tokens, columns), the same for every layer: what one reads is in the processor's cache."""
+        """Address of a buffer (max_tokens, columns), shared by all layers so that it stays in the processor's cache."""
         key = (what, columns, dtype)
         if key not in self._buffers:
             self._buffers[key] = self.keep(self._memory.take(self._max_tokens * columns * dtype.itemsize))
@@ -240,13 +241,13 @@ class Layout:
 
 
 def _apart(columns: int, dtype: torch.dtype) -> int:
-    """From a row to the next. If that were a multiple of what a way of the first cache holds, as many models' sizes
-    are, a column of all rows would be in one set of it, where there is no room for a tile's dozen."""
+    """Elements from one row to the next. If that were a multiple of an L1 way, as many models' widths are, a column of
+    all rows would map to one cache set, which has no room for the dozen rows of a tile."""
     return columns + (_LINE // dtype.itemsize if columns * dtype.itemsize % _WAY == 0 else 0)
 
 
 def _below_each_other(weight: Tensor | ExpertStack, missing: int) -> Weight:
-    """The experts' rows, and after each expert's so many of zeros."""
+    """The experts' rows below each other, `missing` rows of zeros after each expert's."""
     if isinstance(weight, ExpertStack):
         return BelowEachOther(weight, missing)
     return functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1)

@@ -1,8 +1,8 @@
 """Finds the kernels for this processor, or has them built. Engine process, once.
 
-A wheel has brought them (setup.py). Where it hasn't, or where the sources have changed since, the machine's compiler
-makes them, and they are kept in the user's cache directory: some ten seconds the first time, nothing after. Without a
-compiler, or on another processor, there are none and the reason is told.
+A wheel contains them (setup.py). If it doesn't, or if the sources have changed since, the machine's compiler builds
+them into the user's cache directory: some ten seconds the first time, nothing after. Without a compiler, or on an
+unsupported processor, there are none, and `UnavailableError` gives the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .compiling import (
 log = logging.getLogger(__name__)
 
 _BUILDING: Final = threading.Lock()
-# Of Linux on x86-64.
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64
 _ARCH_PRCTL: Final = 158
 _REQUEST_PERMISSION: Final = 0x1023
 _TILE_DATA: Final = 18
@@ -45,22 +45,22 @@ class UnavailableError(Exception):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The kernels: the best that there are, or can be built, for this processor.
+    """The best kernels that exist or can be built for this processor.
 
     Raises:
-        UnavailableError: the processor lacks something; or no kernels came along, and none could be built.
+        UnavailableError: the processor lacks a feature, or the package has no kernels and none could be built.
     """
     reasons: list[str] = []
     for processor in processors_here():
         try:
             return _declared(_found(processor) or _built(processor))
-        except CompilationError as reason:  # an old compiler may not know this processor, but the next
+        except CompilationError as reason:  # an old compiler may not know this kind, but the next
             reasons.append(str(reason))
     raise UnavailableError(reasons[0] if reasons else lacking())
 
 
 def processors_here() -> list[Processor]:
-    """Which kernels this process can run, best first."""
+    """The kinds of processor whose kernels this process can run, best first."""
     here = features_here()
     if here >= TILES and not _may_use_tiles():
         here -= TILES
@@ -68,18 +68,18 @@ def processors_here() -> list[Processor]:
 
 
 def _may_use_tiles() -> bool:
-    """Ask the system for room for tiles, of which it keeps 8 KiB for each thread; threads to come have it too.
+    """Ask the system for permission to use AMX tiles, 8 KiB of state for each thread; later threads have it, too.
 
-    Linux gives it to whoever asks, from 5.16 on (its documentation of XSTATE); systems that stand in for it may not.
+    Linux grants it to any process from 5.16 on (its documentation of XSTATE); systems that emulate Linux may not.
     """
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def begin_building() -> None:
-    """Build the kernels beside what this process does next, if they aren't there; `library` waits for it."""
+    """Build the kernels in a background thread, if they aren't there; `library` waits for it."""
 
     def build() -> None:
-        with contextlib.suppress(UnavailableError):  # `library` says it again to whoever wants the kernels
+        with contextlib.suppress(UnavailableError):  # `library` raises it again when the kernels are needed
             library()
 
     threading.Thread(target=build, name="kernels", daemon=True).start()
@@ -94,7 +94,7 @@ def lacking() -> str:
 
 
 def _found(processor: Processor) -> ctypes.CDLL | None:
-    """What came with the package, if it is of these sources and runs with this machine's libraries."""
+    """The kernels of the package, if built from these sources and loadable with this machine's libraries."""
     path = SOURCES / processor.library
     if not is_current(path, processor):
         return None
@@ -106,7 +106,7 @@ def _found(processor: Processor) -> ctypes.CDLL | None:
 
 
 def _built(processor: Processor) -> ctypes.CDLL:
-    """What was built here, now or before."""
+    """The kernels built on this machine, now or before."""
     path = Path.home() / ".cache" / "djl-serving" / f"kernels-{processor.name}-{fingerprint(processor)}.so"
     with _BUILDING:
         if not path.exists():
@@ -117,7 +117,7 @@ def _built(processor: Processor) -> ctypes.CDLL:
 
 
 def _writable(home: Path) -> Path:
-    """This directory; where a container has none, or one that is read-only, one that the next start won't find."""
+    """`home`; if a container has none, or a read-only one, a temporary directory that the next start won't find."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=home).close()

@@ -1,11 +1,11 @@
-// Matrix products with packed weights, and what is done to their rows on the way out.
+// Matrix products with packed weights, and what is done to their rows before they are stored.
 //
-// Up to kNarrow rows are a tile of the whole width of a panel: each weight is read once and used at once. More rows are
-// several tiles, of a shape that the format and the registers give: with AVX-512, those of floats are half a panel wide and
-// twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and to unpack it
-// costs nothing beside that. Where bf16 is multiplied as fp32, or by the processor's own tiles, many rows share weights that
-// were expanded for all of them.
-// Tiles fetch evenly what comes next: a memory that is asked for the same all the time is never waited for.
+// Up to kNarrow rows are one tile of the whole width of a panel: each weight is read once and used at once. More rows are
+// several tiles, whose shape depends on the format and the registers: with AVX-512, tiles of floats are half a panel wide and
+// twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and unpacking it
+// costs nothing beside that. Where bf16 is multiplied as fp32, or by AMX tiles, many rows share weights that are expanded
+// once for all of them.
+// Tiles prefetch what comes next at an even rate: with an even load, memory is never waited for.
 
 #pragma once
 
@@ -23,28 +23,28 @@
 namespace djl {
 namespace {
 
-constexpr int kNarrow = kSums / 4;  // rows of a tile of four vectors
-constexpr int kRowsOfLine = 5;  // that vectors multiply with a step while the memory gives a line
-constexpr int kBand = kTiles ? 256 : 96;  // rows that a panel is multiplied with at a time, at most
-constexpr int kTwice = 96;  // steps whose weights stay in the first cache while they are used more than once
+constexpr int kNarrow = kSums / 4;  // most rows of a tile of four vectors
+constexpr int kRowsOfLine = 5;  // rows that vectors multiply with a step while memory delivers a line
+constexpr int kBand = kTiles ? 256 : 96;  // most rows that a panel is multiplied with at a time
+constexpr int kTwice = 96;  // steps whose weights stay in L1 while they are used more than once
 
-// Panels of columns, of one expert if there are any, or of one of the products that lie side by side.
+// How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
 
-// With `heads` there are so many products, each of whose panels follow the one before's. Each takes its own k numbers of a
-// row, and makes its own n, `dim` after the one before.
+// With `heads` there are so many products, whose panels follow each other. Each takes its own k numbers of a row and makes
+// its own n, `dim` numbers after those of the product before.
 inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
 
-// Where in a row a panel's product finds what it takes.
+// Where in a row a panel's product finds its input.
 inline int64_t taken_from(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
 
-// Where a panel's product puts its first number of a row.
+// Where a panel's product puts its first number of a row of output.
 inline int64_t made_at(const Op& op, int64_t row, int panel) {
     return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
 }
 
-// What becomes of a finished row of a panel: bias, activation, gate, soft cap; then where it goes. Loops are unrolled, or
-// compilers leave the sums in memory.
+// Applies bias, activation, gate and soft cap to a finished row of a panel, and stores it. Loops are unrolled, or compilers
+// leave the sums in memory.
 template <class F>
 inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row, int panel, Floats (&sum)[4]) {
     if (op.bias)  // padded to whole panels
@@ -87,12 +87,12 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     if (op.maxima) op.maxima[row * panels_of(op) + panel] = greatest_lane(most);
 }
 
-// How some rows are multiplied with a part of a panel whose steps are so many lines. Tiles are of nearly the same height: a
-// low last one would wait for its own additions.
+// How rows are cut into tiles to be multiplied with a part of a panel whose steps are so many lines. Tiles have nearly the
+// same height: a low last one would be bound by the latency of its additions.
 struct Tiles {
-    int count, height, taller;  // so many of them, the first ones, are one row higher
-    int runs;                   // through tiles, for all of a panel's vectors
-    int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and the memory gives more
+    int count, height, taller;  // the first `taller` tiles are one row higher
+    int runs;                   // through tiles, to cover all of a panel's vectors
+    int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and memory can deliver more
 
     Tiles(int rows, Shape shape, int lines, int rows_of_line)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
@@ -103,7 +103,7 @@ struct Tiles {
     int height_of(int tile) const { return height + (tile < taller); }
 };
 
-// How many rows are multiplied with a part of a type.
+// How `rows` rows are cut into tiles for a type of part.
 template <class Part>
 inline Tiles tiles_of(int rows) {
     if constexpr (Part::expandable) {
@@ -113,18 +113,18 @@ inline Tiles tiles_of(int rows) {
     return {rows, Part::shape, Part::lines, kRowsOfLine};
 }
 
-// How a product without experts is cut: into panels of columns; tall ones into bands of rows too, so that there is work
-// for everybody and a band stays in the cache; each panel into parts along k; a band into tiles.
+// How a product without experts is cut: into panels of columns; if it has many rows, into bands of rows too, so that there is
+// work for all threads and a band stays in the cache; each panel into parts along k; a band into tiles.
 //
-// All rows of the first panel, then of the second, and so on, are cut once more, into a stretch for each thread: nine
-// panels are four and a half for each of two. A piece of a band is worth it if it isn't too low.
+// The rows of the first panel, then of the second, and so on, are cut into one stretch for each thread: of nine panels, two
+// threads take four and a half each. A band is cut in two only where neither piece is too low.
 struct Cut {
     int panels, rows;
     int bands, height;       // rows of a band; the last band may have fewer
-    int steps, part;         // along k; of a part
-    int whole_parts, spare;  // runs of a band with each of them that are slots
+    int steps, part;         // along k, of a panel and of a part
+    int whole_parts, spare;  // runs of a band with each whole part that are slots
 
-    // Of weights whose parts are of a type, of so many steps.
+    // For a panel of `steps` steps whose parts have type Part and `part` steps each.
     template <class Part>
     Cut(const Op& op, const Step& step, int steps, int part, Type<Part>)
         : panels(panels_side_by_side(op)), rows(rows_of(op, step)), bands(std::max(1, (rows + kBand - 1) / kBand)),
@@ -133,12 +133,13 @@ struct Cut {
 
     Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
-    // Of the first part of the piece that begins there.
+    // The first slot of the first part of the piece that begins at that panel and row.
     int first_slot(int panel, int row) const {
         return (panel * bands + row / height) * whole_parts * spare + row % height * spare / height;
     }
 
-    // The bands of a thread's stretch, the first and last of which may be pieces. Numbers go on from stretch to stretch.
+    // The tasks of a thread's stretch, one for each of its bands; the first and last band may be pieces. Two threads that share
+    // a band have different numbers for it.
     Stretch stretch(int thread, int threads) const {
         const int64_t first = begin(thread, threads), end = begin(thread + 1, threads);
         return first < end ? Stretch{band_of(first) + thread, band_of(end - 1) + thread + 1} : Stretch{0, 0};
@@ -147,7 +148,7 @@ struct Cut {
     // The panel that a thread begins with.
     int first_panel(int thread, int threads) const { return rows ? (int)(begin(thread, threads) / rows) : 0; }
 
-    // `work(panel, first row, last row, whether the stretch ends there)` of a task of a thread's stretch.
+    // Calls work(panel, first row, end row, whether the stretch ends there) for a task of a thread's stretch.
     template <class Work>
     void piece(int task, int thread, int threads, Work work) const {
         const int band = task - thread, panel = band / bands;
@@ -160,7 +161,7 @@ struct Cut {
 private:
     int band_of(int64_t row) const { return (int)(row / rows * bands + row % rows / height); }
 
-    // The first row of a thread's stretch, of all panels' rows.
+    // The first row of a thread's stretch, counted through all panels.
     int64_t begin(int thread, int threads) const {
         const int64_t even = (int64_t)panels * rows * thread / threads;
         if (rows == 0 || thread == threads) return even;
@@ -171,8 +172,8 @@ private:
     }
 };
 
-// Hands out a product's work: `work(panel, following, first, last)` for a panel of columns and some of its rows, and the
-// panel that is multiplied after these: with the last rows the next one, -1 if that is the next product's.
+// Shares out a product's work: calls work(panel, following, first row, end row) for a panel and some of the rows. `following`
+// is the panel that is multiplied next, which after the last row is the next one; -1 if the next product comes next.
 template <class Work>
 inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
     const int panels = cut.panels;
@@ -197,8 +198,8 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     });
 }
 
-// A tile's place in the sums (rows, kPanel) of a band. What the first part of a panel makes is not added to anything: sums
-// that nobody has written yet needn't be cleared.
+// A tile's place in the sums (rows, kPanel) of a band. For the first part of a panel nothing has `begun`: its products are
+// added to zero, so that sums needn't be cleared.
 struct Sums {
     float* at;
     bool begun;
@@ -208,7 +209,7 @@ struct Sums {
     void store(int row, int vector, Floats x) const { store_floats(at + row * kPanel + vector * 16, x); }
 };
 
-// R rows, which are a tile of each of a panel's widths, times a part of it. Who comes later finds weights in the first cache.
+// Multiplies R rows, one tile for each slice of a panel's vectors, with a part of it. Later slices find weights in L1.
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, Sums sums) {
     constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
@@ -225,8 +226,8 @@ void multiply_alone(const Part& part, int steps, Sums sums) {
     }
 }
 
-// What the runs through the tiles of a part fetch, one after the other: evenly the lines of what is multiplied next, then
-// slots.
+// What the runs through the tiles of a part fetch, one after the other: the lines of the part that is multiplied next, evenly
+// distributed; runs that get no line fetch slots.
 struct Fetches {
     const char* following;
     int steps, lines, runs;  // of the part
@@ -234,7 +235,7 @@ struct Fetches {
     int slot, last_slot;
     int run = 0, line = 0;
 
-    // Calls work with what the next run fetches, from one of the part's steps on.
+    // Calls work with the prefetch of the next run, from one of the part's steps on.
     template <class Work>
     void next(int step, const Work& work) {
         const char* from = following + (int64_t)line * steps * 64;
@@ -247,7 +248,7 @@ struct Fetches {
     }
 };
 
-// Many rows times a part: some of its steps after the other, whose weights are expanded for all rows.
+// Multiplies many rows with a part, some steps at a time, whose weights are expanded once for all rows.
 template <class Part>
 void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, Sums sums) {
     using Expanded = typename Part::Expanded;
@@ -267,9 +268,10 @@ void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fet
     }
 }
 
-// Some rows times a part of a panel, into sums (rows, kPanel). `next` tells what is multiplied after it; `done(first, last)`
-// is called for rows whose sums have it all: where tiles store nothing until they are done, for each tile's at once. Lines
-// that it stores to come from memory or another processor's cache, a dozen at a time, while the next tile is multiplied.
+// Multiplies some rows with a part of a panel, into sums (rows, kPanel). `next` returns the address of what is multiplied
+// next. done(first, end) is called for rows whose sums have the whole part: where a tile's sums are in registers, as soon as
+// it is done. The lines that `done` stores to come from memory or another core's cache, a dozen at a time, while the next
+// tile is multiplied.
 template <class Part, class Next, class Done>
 void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, Sums sums, Done done) {
     constexpr int lines = Part::lines;
@@ -312,21 +314,21 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
     if (!Part::in_registers) finished(0, rows);
 }
 
-// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in the second
-// cache while all rows are multiplied with them; the sums of a band of rows are in memory.
+// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in L2 while all rows
+// are multiplied with them; the sums of a band of rows are in memory.
 //
-// Panel knows a format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has the
-// address that it is at; the `lines` of 64 bytes that hold a step; the shape of its tiles where there are several;
-// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of its four vectors to their sums, which are
-// in_registers or not meanwhile; correct(first row, last, sums), which adds what tiles leave out; and, if it is divisible,
-// after(steps), what is left of it then.
+// Panel knows a weight format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has
+// its address `at`; `lines`, the lines of 64 bytes that hold a step; the `shape` of its tiles where there are several;
+// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of the four vectors to their sums, which meanwhile
+// are in registers or not (in_registers); correct(first row, end row, sums), which adds what tiles leave out; and, if it is
+// divisible, after(steps), the rest of the part.
 //
-// If it is expandable, more rows than the `least` share what it has Expanded: its steps, so many at a time as steps_of(steps
-// left) says, of the rows and of so many vectors as the shape of its tiles has. multiply(height, row, steps, fetch, sums)
-// does what tile does, and if it is corrected nothing is left out. A line comes while rows_of_line are multiplied with a
-// step.
+// If a part is expandable, more than `least` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of the
+// rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, fetch, sums) does what `tile`
+// does; if it is `corrected`, nothing is left out. rows_of_line rows are multiplied with a step while memory delivers a
+// line.
 //
-// `upcoming` tells where the calling thread's part of the next product is, or null.
+// `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>
 void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
     const Stream& stream = run.streams[index], nothing{};

@@ -33,12 +33,12 @@ class NativeLinears:
         self._packer = Packer(dtype, self.pool, Arena())
 
     def make(self, linear: Linear, quantize: Quantize | None) -> NativeLinear | None:
-        """The same linear, its weight packed, and rounded if it is to be; None for what the kernels can't take."""
+        """The linear with its weight packed, quantized if asked for; None if the kernels don't support it."""
         packed = self.packed([linear], quantize)
         return None if packed is None else NativeLinear(packed, self.pool, self.dtype)
 
     def packed(self, linears: list[Linear], quantize: Quantize | None) -> Packed | None:
-        """The weights of one linear or a gated pair."""
+        """The packed weights of one linear or a gated pair; None if the kernels don't support them."""
         if any(linear.weight.dtype != self.dtype for linear in linears):
             return None
         try:
@@ -50,10 +50,10 @@ class NativeLinears:
 
 
 class Products:
-    """Products with packed weights, one after the other, as one call of the kernels.
+    """Matrix products with packed weights, one after the other, in one call of the kernels.
 
     Args:
-        products: each weight, and what else `Op` says of its product.
+        products: (weight, other `Op` fields) of each product.
     """
 
     def __init__(self, *products: tuple[Packed, dict[str, Any]]) -> None:
@@ -64,18 +64,18 @@ class Products:
         self._parts = [self.array[end - len(each) : end] for each, end in zip(listed, ends, strict=True)]
 
     def run(self, pool: Pool, *tensors: tuple[Tensor, Tensor]) -> None:
-        """Of each product what it multiplies, (R, in), and what it makes, (R, out), both in the model's format."""
+        """Run all products; `tensors` are each one's input (R, in) and output (R, out), both in the model's dtype."""
         codes = [
             _aim(pool, operations, packed, rows, made)
             for operations, packed, (rows, made) in zip(self._parts, self._weights, tensors, strict=True)
         ]
         rows = tensors[0][0]
         pool.run(self.array, len(self.array), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
-        del codes  # which have lived until now
+        del codes  # kept alive until here
 
 
 def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
-    """A product; before it, where weights are codes, the rounding of what it multiplies."""
+    """The operations of a product: if weights are codes, the input is quantized first."""
     parts = (packed.weight, packed.weight2, packed.weight3, packed.bias)
     weight, weight2, weight3, bias = (None if part is None else part.data_ptr() for part in parts)
     product = Op(
@@ -89,7 +89,7 @@ def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
 
 
 def _aim(pool: Pool, operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
-    """Let operations read rows and write made; what is returned has to live until they have run."""
+    """Point operations at `rows` to read and `made` to write; keep the returned buffer alive until they have run."""
     given, codes = rows.data_ptr(), None
     if len(operations) > 1:
         codes = torch.empty(len(rows), pool.codes_bytes(packed.k), dtype=torch.int8)
@@ -108,15 +108,15 @@ class Together(Protocol):
     """Computes several linears at once; see `siblings`."""
 
     def of(self, linear: NativeLinear, x: Tensor) -> Tensor:
-        """What one of them makes of x."""
+        """The result of one of them for x."""
         ...
 
 
 class NativeLinear(nn.Module):
-    """x @ weight.T + bias. Stays as it is when a module's format or device is changed: packed weights have one.
+    """x @ weight.T + bias. Ignores changes of a module's dtype or device: those of packed weights are fixed.
 
     Attributes:
-        siblings: computes it, with others that are given the same.
+        siblings: if set, computes it together with linears that are given the same input.
     """
 
     siblings: Together | None = None
@@ -133,7 +133,7 @@ class NativeLinear(nn.Module):
         self.products = Products((packed, {}))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., out), both in the model's format."""
+        """(..., in) to (..., out) in the model's dtype."""
         if self.siblings is not None:
             return self.siblings.of(self, x)
         rows = rows_of(x, self.in_features, self.dtype)
@@ -143,7 +143,7 @@ class NativeLinear(nn.Module):
 
     @functools.cached_property
     def weight(self) -> Tensor:
-        """(out, in). The code of many models looks at its format, that of a few at its numbers."""
+        """(out, in). Many models' code reads its dtype, a few models' its values."""
         return _Weight(self.out_features, self.in_features, self.dtype, self._unpack)
 
     def _unpack(self) -> Tensor:
@@ -164,7 +164,7 @@ class NativeLinear(nn.Module):
 
 
 class _Weight(Tensor):
-    """A tensor that is unpacked when somebody computes with it, once: who does so does it in every step."""
+    """A tensor that is unpacked on first use and stays so: a model that computes with it does so in every step."""
 
     @staticmethod
     def __new__(cls, n: int, k: int, dtype: torch.dtype, unpack: Callable[[], Tensor]) -> _Weight:

@@ -17,9 +17,9 @@ MOST_STATE: Final = 256
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
-    """`mamba2_selective_state_update`: of one token more, (sequences, heads, dim); changes the state.
+    """`mamba2_selective_state_update` on the kernels: one more token, (sequences, heads, dim); updates the state.
 
-    What a head has one of, dt, A, D and dt's bias, comes expanded to all of its dimensions.
+    dt, A, D and dt's bias, of which a head has one value each, come expanded to all of its dimensions.
     """
 
     def update(
@@ -48,7 +48,7 @@ def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 
 
 def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
-    """`mamba2_chunk_scan`: of whole pieces of prompts, (sequences, tokens, heads, dim); fp32 comes out."""
+    """`mamba2_chunk_scan` on the kernels, for prefill: (sequences, tokens, heads, dim); the result is fp32."""
 
     def scan(
         hidden_states: Tensor,
@@ -63,7 +63,7 @@ def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         dt_softplus: bool = False,
         dt_limit: tuple[float, float] = (0.0, float("inf")),
         return_final_states: bool = False,
-        **others: Any,  # that theirs ignores too
+        **others: Any,  # transformers' function ignores these too
     ) -> Any:
         if not _fits(hidden_states, B, C, initial_states):
             return own(
@@ -74,7 +74,7 @@ def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         if state is None:
             sequences, _, heads, size = hidden_states.shape
             state = torch.empty(sequences, heads, size, B.shape[3])
-        elif not return_final_states:  # else it is the caller's old one, which becomes the new one
+        elif not return_final_states:  # otherwise the caller's state is updated in place
             state = state.clone()
         steps = _steps(dt, dt_bias, dt_softplus).clamp(*dt_limit)
         made = _run(pool, hidden_states, B, C, steps, A, D, state, begin=initial_states is None)
@@ -84,7 +84,7 @@ def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
 
 
 def tried_update(function: Callable[..., Any]) -> list[Tensor]:
-    """What a `mamba2_selective_state_update` makes of two tokens."""
+    """Results of a `mamba2_selective_state_update` for two tokens in turn, and the state after them."""
     x, dt, A, B, C, D, bias, state = _numbers(2)
     expanded = A[:, None, None].expand(-1, 3, LANES), D[:, None].expand(-1, 3), bias[:, None].expand(-1, 3)
     answers = [
@@ -98,7 +98,7 @@ def tried_update(function: Callable[..., Any]) -> list[Tensor]:
 
 
 def tried(function: Callable[..., Any]) -> list[Tensor]:
-    """What a `mamba2_chunk_scan` makes of seven tokens, with a state before them and without."""
+    """Results and final states of a `mamba2_chunk_scan` for seven tokens, without and with an initial state."""
     x, dt, A, B, C, D, bias, state = _numbers(7)
     found = []
     for before in (None, state):
@@ -111,7 +111,7 @@ def tried(function: Callable[..., Any]) -> list[Tensor]:
 
 
 def _numbers(tokens: int) -> tuple[Tensor, ...]:
-    """x, dt, A, B, C, D, dt's bias and a state, of two sequences with four heads of three dimensions in two groups."""
+    """x, dt, A, B, C, D, dt's bias and a state for two sequences with four heads of three dimensions in two groups."""
     random = torch.Generator().manual_seed(2)
 
     def numbers(*shape: int) -> Tensor:
@@ -123,13 +123,13 @@ def _numbers(tokens: int) -> tuple[Tensor, ...]:
 
 
 def _steps(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
-    """(sequences, tokens, heads) fp32."""
+    """dt with its bias added and softplus applied: (sequences, tokens, heads) fp32."""
     steps = dt.float() if bias is None else dt.float() + bias.float()
     return functional.softplus(steps) if softplus else steps
 
 
 def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
-    """Whether the kernel takes these."""
+    """Whether the kernel supports these inputs."""
     return (
         hidden.dtype in FORMATS
         and hidden.dtype == B.dtype == C.dtype
@@ -151,7 +151,7 @@ def _run(
     state: Tensor,
     begin: bool = False,
 ) -> Tensor:
-    """(sequences, tokens, heads, dim) fp32; changes `state`."""
+    """Run the scan: (sequences, tokens, heads, dim) fp32; updates `state` in place."""
     x, B, C, steps = (each.contiguous() for each in (x, B, C, steps))
     A = A.float().contiguous()
     D = None if D is None else D.float().contiguous()

@@ -1,7 +1,7 @@
-"""Memory that loading took and that running doesn't need. Runs in the engine process, once.
+"""Gives back memory that loading took and running doesn't need. Runs in the engine process, once.
 
-transformers maps safetensors files: a weight is in memory from when it is first read. Once it is packed, its pages can
-go, and while the model is only tried, as soon as they have been used; whoever reads them again gets them from the file.
+transformers maps safetensors files: a weight is in memory from its first read on. Its pages can go once it is packed
+or, while the model is only tried, as soon as they have been used; a later read gets them from the file again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAPS: Final = Path("/proc/self/maps")
 
 
 def let_go(tensors: Iterable[Tensor]) -> None:
-    """Give mapped tensors' pages back to the operating system; tensors in memory of their own stay as they are."""
+    """Give mapped tensors' pages back to the operating system; tensors that are not mapped stay as they are."""
     _let_go(tensors, _checkpoints())
 
 
 @contextmanager
 def in_passing(model: Any) -> Iterator[None]:
-    """While the model runs, let each module's own weights go as it has used them."""
+    """Context in which the model runs: each module's own weights are given back once it has used them."""
     mapped = _checkpoints()
 
     def used(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
@@ -51,20 +51,20 @@ def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
     for tensor in tensors if mapped else ():
         start = tensor.data_ptr()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        end = start + (last + 1) * tensor.itemsize  # of a view, what lies between its numbers too
+        end = start + (last + 1) * tensor.itemsize  # of a view, including what lies between its elements
         if not any(low <= start and end <= high for low, high in mapped):
             continue
         give_back(start, end)
 
 
 def trim() -> None:
-    """Give back what the allocator keeps of freed memory, where it can (glibc)."""
+    """Give freed memory that the allocator keeps back to the operating system, where it can (glibc)."""
     if hasattr(libc(), "malloc_trim"):
         libc().malloc_trim(0)
 
 
 def _checkpoints() -> list[tuple[int, int]]:
-    """Where files of weights are mapped, unchanged since."""
+    """(start, end) addresses of mapped safetensors files that have not been deleted since."""
     if not _MAPS.exists():
         return []
     found = []

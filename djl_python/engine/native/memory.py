@@ -1,7 +1,7 @@
-"""Memory on huge pages: of weights and activations, and of a cache that takes it ahead of its use. Engine process.
+"""Memory on huge pages: for weights and activations, and for caches, prefaulted ahead of their use. Engine process.
 
-What is read from end to end should not cost a look-up every 4 KiB. What is touched for the first time costs a fault,
-more than what is computed with it where the machine is virtual: better in a quiet moment than in a step.
+Memory that is read from end to end should not cost a TLB lookup every 4 KiB. Memory that is touched for the first time
+costs a page fault, on a virtual machine more than computing with it: better in a quiet moment than in a step.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from torch import Tensor
 
 from .pages import STRETCH, give_back, huge_pages, touch
 
-_CHUNK: Final = 256 << 20  # taken by an arena at a time; what isn't used is never touched
+_CHUNK: Final = 256 << 20  # bytes that an arena maps at a time; unused pages are never touched
 _ALIGNMENT: Final = 4096
-_QUIET_S: Final = 0.02  # without use, before more is taken
+_QUIET_S: Final = 0.02  # without use, before more is prefaulted
 
 
 def on_huge_pages(size: int) -> Tensor:
-    """Zeros, `size` bytes, which the operating system gives when they are touched."""
+    """`size` bytes of zeros, whose pages the operating system provides on first touch."""
     return as_tensor(huge_pages(size))[:size]
 
 
 def as_tensor(memory: mmap) -> Tensor:
-    """(bytes,) uint8, which keeps the memory."""
+    """(bytes,) uint8, which keeps the memory alive."""
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class Arena:
-    """Memory on huge pages for many things: each on pages of its own would leave most of its last one empty.
+    """Memory on huge pages for many tensors: with pages of its own, each would leave most of its last page empty.
 
     Args:
-        room: what to begin with, instead of what is taken first.
+        room: memory to use before any is mapped.
     """
 
     def __init__(self, room: Tensor | None = None) -> None:
         self._free = torch.empty(0, dtype=torch.uint8) if room is None else room
 
     def take(self, size: int) -> Tensor:
-        """Zeros, `size` bytes, aligned for vectors."""
+        """`size` bytes of zeros, aligned for vectors."""
         whole = -(-size // _ALIGNMENT) * _ALIGNMENT
         if whole > len(self._free):
             self.close()
@@ -51,18 +51,18 @@ class Arena:
         return taken
 
     def close(self) -> None:
-        """Nothing more will be asked for: what is left of a room goes back."""
+        """Give the unused rest of the current memory back to the operating system."""
         give_back(self._free.data_ptr(), self._free.data_ptr() + len(self._free))
         self._free = self._free[:0]
 
 
 class Growing:
-    """Memory that is used from its beginning; in quiet moments a thread takes what lies further.
+    """Memory that is used from its beginning; in quiet moments a thread prefaults what comes next.
 
-    That is `ahead` bytes, or as much again as is used: who has used much is likely to use more.
+    That is `ahead` bytes, or as much again as is used if that is more: heavy use is likely to grow.
 
     Args:
-        room: where it may lie, and how much of that has been taken already.
+        room: memory to use if it is large enough, and how many bytes of it are prefaulted already.
     """
 
     def __init__(self, size: int, ahead: int, room: tuple[Tensor, int] | None = None) -> None:
@@ -79,7 +79,7 @@ class Growing:
         self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
-        """Bytes below `end` are about to be used; until `rest`, whoever uses them wants the processor for himself."""
+        """Bytes below `end` are about to be used; until `rest`, prefaulting leaves the processor to the step."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
             self._thread.start()
@@ -91,11 +91,11 @@ class Growing:
 
     @property
     def taken(self) -> int:
-        """Bytes, from the first on, that nobody has to wait for."""
+        """Bytes, from the first on, that are prefaulted or in use."""
         return self._taken
 
     def rest(self) -> None:
-        """Nothing is used now."""
+        """Nothing is used now: prefaulting may go on."""
         self._rested_s = time.monotonic()
         self._busy = False
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import watching
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .lay_out_mlp import between
 from .linears import Products, rows_of
 from .near import rounds_to
@@ -26,23 +26,23 @@ _SPREAD: Final = 2.0
 
 
 class NativeMlp(nn.Module):
-    """down(activation(gate(x)) * up(x)), or without a gate, in one call.
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))), in one call of the kernels.
 
     Args:
-        up: of the gate too, if there is one.
+        up: packed together with the gate, if there is one.
     """
 
     def __init__(self, mlp: Mlp, up: Packed, down: Packed, pool: Pool, dtype: torch.dtype) -> None:
         super().__init__()
         for name, packed in (("up", up), ("down", down)):
-            self.register_buffer(name, packed.weight, persistent=False)  # counted as what a step reads
+            self.register_buffer(name, packed.weight, persistent=False)  # counted among the weights that a step reads
         self._width, self._inner, self._columns = up.k, up.n, down.n
         self._pool = pool
         self._dtype = dtype
         self._products = Products((up, between(mlp)), (down, {}))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) to (..., width), both in the model's format."""
+        """(..., width) to (..., width) in the model's dtype."""
         rows = rows_of(x, self._width, self._dtype)
         inner, made = (torch.empty(len(rows), columns, dtype=self._dtype) for columns in (self._inner, self._columns))
         self._products.run(self._pool, (rows, inner), (inner, made))
@@ -53,9 +53,9 @@ class NativeMlp(nn.Module):
 
 
 def as_mlp(module: nn.Module) -> Mlp | None:
-    """What a module of two or three linears computes, if it is an MLP and nothing more.
+    """The MLP that a module of two or three linears computes; None if it is no MLP, or computes more.
 
-    It is tried with numbers for which its activation is far from straight.
+    The module is tried on inputs for which its activation is far from linear.
     """
     linears = {each: linear for each in module.modules() if (linear := as_linear(each)) is not None}
     if not 1 < len(linears) <= _MOST_LINEARS or as_linear(module) is not None:
@@ -74,7 +74,7 @@ def as_mlp(module: nn.Module) -> Mlp | None:
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:
-            hooks.enter_context(watching(lambda *_: None))  # it may be an attention
+            hooks.enter_context(watching(lambda *_: None))  # the module may be an attention
             module(x)
             x *= _SPREAD / events[0][0].result.float().std().to(x.dtype)
             events.clear()

@@ -15,7 +15,7 @@ from .pool import Pool
 
 @torch.inference_mode()
 def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize | None) -> None:
-    """Replace every module that is an MLP, its weights rounded if they are to be."""
+    """Replace every MLP that the kernels support, its weights quantized if asked for."""
     for parent, name, module in places_in(model):
         if (mlp := as_mlp(module)) is None:
             continue
@@ -27,7 +27,7 @@ def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize |
 
 @torch.inference_mode()
 def replace_norms_(model: nn.Module, linears: NativeLinears) -> None:
-    """Replace every norm."""
+    """Replace every norm that the kernels support."""
     pools = linears.pool, Pool(1)
     for parent, name, module in places_in(model):
         if not isinstance(parent, NativeNorm) and (norm := NativeNorm.of(module, linears.dtype, pools)) is not None:

@@ -1,4 +1,4 @@
-"""What counts as equal of recorded numbers. Runs in the engine process, once."""
+"""Decides when recorded numbers count as equal. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-# Relative; bf16 rounds to 1/256. What is to be told apart differs by far more.
+# Relative; bf16 rounds to 1/256. Computations to be told apart differ by far more.
 _TOLERANCE: Final = 2e-2
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal up to the rounding of the model's own format."""
+    """Whether a equals b up to rounding in the model's dtype, whatever their shapes."""
     if a.numel() != b.numel():
         return False
     a, b = a.reshape(-1).float(), b.reshape(-1).float()
@@ -20,7 +20,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def rounds_to(a: Tensor, b: Tensor) -> bool:
-    """Equal up to what computing in b's format costs: functions that resemble each other are told apart."""
+    """Whether a equals b up to rounding in b's dtype; strict enough to tell similar functions apart."""
     a_, b_ = a.float(), b.float()
     return bool((a_ - b_).norm() <= (1e-4 if b.dtype == torch.float32 else 1e-2) * b_.norm())
 

@@ -1,4 +1,4 @@
-// See vectors.h: a vector is four registers of an ARM processor.
+// The vectors of vectors.h, as four NEON registers each.
 
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr int kSums = 6;
 constexpr Shape kOfFloats{5, 1}, kOfExpanded{5, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
 constexpr bool kUnpacksOnce = true;
 
-// What `work` makes of each quarter.
+// Applies `work` to each quarter.
 template <class V, class Work>
 inline __attribute__((always_inline)) auto quarters(V x, Work work) {
     using Made = std::conditional_t<std::is_same_v<decltype(work(x.a)), float32x4_t>, Floats, Ints>;
@@ -62,7 +62,7 @@ inline Floats counting() {
     return {float32x4_t{0, 1, 2, 3}, float32x4_t{4, 5, 6, 7}, float32x4_t{8, 9, 10, 11}, float32x4_t{12, 13, 14, 15}};
 }
 
-// The bit that each lane has in Lanes, and all bits of each lane that is asked for.
+// The bit of each lane in Lanes; and an expanded mask: all bits of each lane that it names are set.
 inline Ints bits_of_lanes() {
     return {int32x4_t{1, 2, 4, 8}, int32x4_t{16, 32, 64, 128}, int32x4_t{256, 512, 1024, 2048},
             int32x4_t{4096, 8192, 16384, 32768}};
@@ -133,14 +133,14 @@ inline void store_ints(void* to, Ints x) {
 inline Floats fma(Floats x, Floats y, Floats more) {
     return {vfmaq_f32(more.a, x.a, y.a), vfmaq_f32(more.b, x.b, y.b), vfmaq_f32(more.c, x.c, y.c), vfmaq_f32(more.d, x.d, y.d)};
 }
-// The instruction's own answer, where one is no number, is none.
+// y where either is NaN, as with AVX; the instruction would return NaN.
 inline Floats min(Floats x, Floats y) {
     return quarters(x, y, [](float32x4_t x, float32x4_t y) { return vbslq_f32(vcltq_f32(x, y), x, y); });
 }
 inline Floats max(Floats x, Floats y) {
     return quarters(x, y, [](float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); });
 }
-// A guess that is good to 2^-8, and a step of Newton's.
+// An estimate that is good to 2^-8, and one Newton step.
 inline Floats reciprocal(Floats x) {
     return quarters(x, [](float32x4_t x) {
         const float32x4_t guess = vrecpeq_f32(x);
@@ -153,7 +153,7 @@ inline Floats magnitude(Floats x) {
 inline Floats round_to_whole(Floats x) {
     return quarters(x, [](float32x4_t x) { return vrndnq_f32(x); });
 }
-// In two steps: two to the power of -200 is no number in fp32.
+// In two steps: fp32 can't represent 2^-200.
 inline Floats times_power_of_two(Floats x, Floats n) {
     return quarters(x, n, [](float32x4_t x, float32x4_t n) {
         auto power = [](int32x4_t n) { return vreinterpretq_f32_s32(vshlq_n_s32(n + vdupq_n_s32(127), 23)); };
@@ -225,7 +225,7 @@ inline Ints load_longs(const uint16_t* from) {
     return {quarter(vget_low_u32(low)), quarter(vget_high_u32(low)), quarter(vget_low_u32(high)),
             quarter(vget_high_u32(high))};
 }
-// Sixteen numbers as shorts, eight and eight.
+// Sixteen shorts, in two halves.
 struct Shorts {
     int16x8_t low, high;
 };
@@ -329,7 +329,7 @@ inline Floats add_pairs(Floats sum, Ints b, Ints a) {
     return {quarter(sum.a, b.a, a.a), quarter(sum.b, b.b, a.b), quarter(sum.c, b.c, a.c), quarter(sum.d, b.d, a.d)};
 }
 #endif
-inline void store_bf16(uint16_t* to, Floats x) {  // what is no number stays none
+inline void store_bf16(uint16_t* to, Floats x) {  // NaN stays NaN
     auto quarter = [](float32x4_t x) {
         const uint32x4_t bits = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
         const uint32x4_t nearest = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));

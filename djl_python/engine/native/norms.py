@@ -9,23 +9,23 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .near import distance, rounds_to
 from .pool import NORMS, Kind, Op, Pool, Step
 from .recipe_mixers import GatedNorm
 from .recipe_parts import Norm
 
-# With fewer numbers than this the calling thread is done before another one is awake.
+# Below this many elements the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000
 _EPSILONS: Final = ("variance_epsilon", "eps", "norm_eps")
 _GROUPS: Final = ("n_groups", "num_groups")
 
 
 class NativeNorm(nn.Module):
-    """A norm, with a gate if it is given one.
+    """A norm, with a gate if `forward` is given one.
 
     Args:
-        own: the model's, which takes what the kernels don't.
+        own: the model's norm, which computes what the kernels don't support.
         pools: one of all threads, one of the calling thread alone.
     """
 
@@ -47,7 +47,7 @@ class NativeNorm(nn.Module):
 
     @classmethod
     def of(cls, own: nn.Module, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> NativeNorm | None:
-        """What computes the same as a module; None if that is no norm, or does more."""
+        """The native norm that computes the same as a module; None if the module is no norm, or does more."""
         weight = getattr(own, "weight", None)
         known = {"weight", "bias"}.issuperset(name for name, _ in own.named_parameters())
         if not known or not isinstance(weight, Tensor) or weight.dim() != 1 or any(True for _ in own.children()):
@@ -77,7 +77,7 @@ class NativeNorm(nn.Module):
         return nearest if rounds_to(makes(nearest), wanted) else None
 
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None, **more: Any) -> Tensor:
-        """(..., columns), both in the model's format."""
+        """(..., columns) to (..., columns) in the model's dtype."""
         if more or hidden_states.dtype != self._dtype or (gate is not None and gate.dtype != self._dtype):
             made: Tensor = self.own(hidden_states, *(() if gate is None else (gate,)), **more)
             return made
@@ -98,7 +98,7 @@ class NativeNorm(nn.Module):
 
 
 def likely_norms(own: Any) -> Iterator[GatedNorm]:
-    """What a module with a `weight` may be."""
+    """The norms that a module with a `weight` may be."""
     weight = own.weight.data.float()
     bias = own.bias.data.float().contiguous() if isinstance(getattr(own, "bias", None), Tensor) else None
     eps = next((value for name in _EPSILONS if isinstance(value := getattr(own, name, None), float)), 1e-6)

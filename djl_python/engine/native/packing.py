@@ -1,11 +1,11 @@
 """Weights in the order in which the kernels read them. Runs in the engine process, once.
 
-A panel is 64 columns of a weight. Along k its numbers come in 32-bit lanes, one of each column in turn: two bf16, one
-fp32, four codes of 8 bits; of 4 bits, a byte holds the codes of two columns sixteen apart. A gated pair of weights
-shares panels, 32 columns of each. Codes of a checkpoint stay as they are.
+A panel is 64 columns of a weight. Along k it is stored in 32-bit lanes, one for each column in turn: two bf16, one
+fp32, or four 8-bit codes. With 4-bit codes, a byte holds those of two columns sixteen apart. A gated pair of weights
+shares panels, 32 columns of each. A checkpoint's codes are not changed.
 
-bf16 is written in 12 bits where that loses nothing and the weight is like others (twelve.h has the layout): a step that
-is bound by memory then takes three quarters of the time.
+bf16 is packed in 12 bits, without loss, if few weights are exceptions that have to be listed (twelve.h has the layout):
+a memory-bound step then takes three quarters of the time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .recipe_parts import Linear, NotUnderstoodError
 
 PANEL: Final = 64
 SAME, TWELVE, EIGHT, FOUR, EIGHT_BY_GROUP = range(5)
-_STEP_BYTES: Final = 192  # of a panel of 12 bits
-_NAMES: Final = 16  # high bytes that a panel has names for
-# Of the weights of one panel, and of all: how many may be listed before it isn't worth it.
+_STEP_BYTES: Final = 192  # of one step (128 weights) of a 12-bit panel
+_NAMES: Final = 16  # high bytes that a panel's table has
+# The most weights that may be listed for 12 bits to be worth it, as a share of one panel's weights, and of all.
 _LISTED_OF_PANEL: Final = 1 / 16
 _LISTED: Final = 1 / 128
 
@@ -35,7 +35,7 @@ _LISTED: Final = 1 / 128
 class Packed:
     """A weight as `Op` describes it. `weight_format` is `WeightFormat` of program.h; bias is padded to whole panels.
 
-    `order` is that of the inputs that are rounded for it, if it is another.
+    `order` is the order in which inputs are quantized for it, if it isn't their own.
     """
 
     n: int
@@ -49,12 +49,12 @@ class Packed:
 
     @property
     def of_codes(self) -> bool:
-        """Whether it is multiplied with rows that are rounded to integers."""
+        """Whether the weight is integer codes, so that activations are quantized, too."""
         return self.weight_format in (EIGHT, FOUR, EIGHT_BY_GROUP)
 
     @property
     def bytes(self) -> int:
-        """What a step reads."""
+        """Bytes that a step reads."""
         return sum(each.nbytes for each in (self.weight, self.weight2, self.weight3) if each is not None)
 
 
@@ -62,9 +62,9 @@ class Packer:
     """Packs weights.
 
     Args:
-        dtype: bf16 or fp32, of what is not rounded to integers.
+        dtype: bf16 or fp32, of weights that are not quantized.
         pool: does the work.
-        memory: where packed weights lie.
+        memory: holds the packed weights.
     """
 
     def __init__(self, dtype: torch.dtype, pool: Pool, memory: Arena) -> None:
@@ -73,10 +73,10 @@ class Packer:
         self._memory = memory
 
     def pack(self, linears: list[Linear], quantize: Quantize | None) -> Packed:
-        """Pack one linear, or the gate and the other half of a gated pair, which have the same shape.
+        """Pack one linear, or the gate and up projections of a gated pair, which have the same shape.
 
         Raises:
-            NotUnderstoodError: a width that can't be cut into lanes.
+            NotUnderstoodError: the input width can't be cut into 32-bit lanes.
         """
         n, k = linears[0].weight.shape
         if k * self._dtype.itemsize % 4:
@@ -102,7 +102,7 @@ class Packer:
         return Packed(n, k, weight_format, weight, bias, scales, zeros, codes[0].order)
 
     def _twelve(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
-        """(n, k) bf16, one or a gated pair, in 12 bits; None if too many weights are unlike the others."""
+        """Pack (n, k) bf16, one or a gated pair, in 12 bits; None if too many weights would have to be listed."""
         n, k = weights[0].shape
         panels = -(-n // (PANEL // len(weights)))
         parts = self._pool.parts(k // 2)
@@ -126,13 +126,13 @@ class Packer:
         if counts.amin() < 0 or counts.sum() > _LISTED * n * k * len(weights):
             give_back(packed.data_ptr(), packed.data_ptr() + len(packed))
             return None
-        # Where each part's list begins, in the tensor that holds the beginnings and then the lists.
+        # Offset of each part's list in the tensor that holds these offsets, then the lists.
         starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1
         held = [row[:count] for row, count in zip(listed, counts.sum(1).tolist(), strict=True)]
         return Packed(n, k, TWELVE, packed, bias, tables, torch.cat([starts.int(), *held]))
 
     def _lanes(self, parts: list[Tensor], width: int = PANEL) -> Tensor:
-        """(n, lanes) of 32 bits, side by side in panels of `width`: (panels, lanes, width)."""
+        """Parts (n, lanes) of 32-bit lanes, side by side in panels of `width`: (panels, lanes, width)."""
         share = width // len(parts)
         n, lanes = parts[0].shape
         panels, whole, rest = -(-n // share), n // share, n % share
@@ -145,7 +145,7 @@ class Packer:
 
 
 def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
-    """Those of a checkpoint, or what weights are rounded to; none if it's numbers that are packed."""
+    """Codes of the checkpoint, or those that weights are quantized to; none if weights are packed unquantized."""
     weights = [linear.weight for linear in linears]
     if stored := alike([None if isinstance(weight, Tensor) else weight.codes() for weight in weights]):
         return stored
@@ -167,7 +167,7 @@ def _columns(parts: list[Tensor]) -> Tensor:
 
 
 def _halves(codes: Tensor) -> Tensor:
-    """(panels, 64, k) codes below 16 as (panels * 32, k): of two vectors of columns, the second's above the first's."""
+    """4-bit codes (panels, 64, k) as bytes (panels * 32, k): of two vectors of columns, the second in the high bits."""
     panels, _, k = codes.shape
     vectors = codes.view(panels, 2, 2, 16, k)
     return (vectors[:, :, 0] | vectors[:, :, 1] << 4).reshape(panels * PANEL // 2, k)

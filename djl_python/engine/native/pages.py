@@ -1,4 +1,4 @@
-"""Pages of memory: huge ones, taken ahead, given back. Runs in the engine process; needs no torch."""
+"""Maps huge pages, prefaults pages, gives pages back. Runs in the engine process; needs no torch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import functools
 import mmap
 from typing import Final
 
-STRETCH: Final = 2 << 20  # bytes that are taken at a time
+STRETCH: Final = 2 << 20  # bytes that are prefaulted at a time
 _HUGE_PAGE: Final = 2 << 20
-_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; elsewhere memory comes when it is touched
+_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; elsewhere pages come on first touch
 
 
 def huge_pages(size: int) -> mmap.mmap:
-    """Zeros, at least `size` bytes, which the operating system gives when they are touched."""
+    """At least `size` bytes of zeros, whose pages the operating system provides on first touch."""
     memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -21,13 +21,13 @@ def huge_pages(size: int) -> mmap.mmap:
 
 
 def touch(start: int, end: int) -> None:
-    """Take the bytes between two addresses now; what is there stays. Other threads run meanwhile."""
+    """Prefault the bytes between two addresses, keeping their contents. Other threads run meanwhile."""
     first = start // mmap.PAGESIZE * mmap.PAGESIZE
     libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_POPULATE_WRITE)
 
 
 def give_back(start: int, end: int) -> None:
-    """Let the pages between two addresses go. Whole pages only: the others have neighbours on them."""
+    """Give the whole pages between two addresses back to the operating system; partial ones hold other data, too."""
     start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     length = end // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length > 0:

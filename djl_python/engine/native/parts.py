@@ -1,4 +1,4 @@
-"""The parts that every layer is made of, recognized by what they did. Runs in the engine process, once."""
+"""Recognizes the linears and norms that layers are made of, by what they did. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from ..coded_linear import CodedLinear
-from ..images import MISFITS
+from ..misfits import MISFITS
 from .near import distance, same
 from .recipe_parts import Linear, Norm
 from .watch import Event
 
 _USUAL_EPSILONS: Final = (1e-5, 1e-6)
-_linear: Final[dict[type[nn.Linear], bool]] = {}  # of classes that were tried
+_linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear
 
 
 def places_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """(parent, name, module) of every module in it as it is now, whatever takes its place meanwhile."""
+    """(parent, name, module) of every module in the model, also if modules are replaced during the iteration."""
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
             yield parent, name, module
@@ -37,24 +37,24 @@ def as_linear(module: Any) -> Linear | None:
 
 
 def _is_linear(module: nn.Linear) -> bool:
-    """Whether a class that inherits from a linear computes the same, by the first of it; routers don't."""
+    """Whether a subclass of `nn.Linear` computes the same, judged by its first instance; routers don't."""
     if type(module) not in _linear:
         x = torch.eye(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
         try:
             made = nn.Module.__call__(module, x)
             _linear[type(module)] = isinstance(made, Tensor) and torch.equal(made, nn.Linear.forward(module, x))
-        except MISFITS:  # it takes something else
+        except MISFITS:  # it takes other inputs
             _linear[type(module)] = False
     return _linear[type(module)]
 
 
 def rms(x: Tensor, norm: Norm) -> Tensor:
-    """x (..., columns) fp32 through a norm of the kind "rms" without a bias."""
+    """RMSNorm of x (..., columns) fp32, without a bias."""
     return x * (x.pow(2).mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
 
 
 def as_norm(event: Event) -> Norm | None:
-    """A norm, recognized by what it did to its input. It may have no weight, and no name for its epsilon."""
+    """The norm that an event is, recognized by its result; it may have no weight, and its epsilon no known name."""
     x, made, module = event.x, event.result, event.module
     if not isinstance(made, Tensor) or not isinstance(x, Tensor) or x.shape != made.shape or not x.is_floating_point():
         return None

@@ -1,4 +1,4 @@
-"""Where a step's tokens, and a layer's keys and values, are, as the kernels read it. Runs in the engine process."""
+"""Where a step's tokens and a layer's keys and values lie, in the kernels' terms. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..sequence import Sequence
 from ..state_slots import StateSpan
 from .pool import Step
 
-KEYS: Final = 16  # of a cache group: block sizes are multiples of it
-QUERIES: Final = 24  # (query, head) pairs that share a walk over the keys
+KEYS: Final = 16  # keys of a cache group; block sizes are multiples of it
+QUERIES: Final = 24  # (query, head) pairs that share a pass over the keys
 
-#: A sequence's tokens from the one to before the other.
+#: (sequence, first, end): a range of its tokens, without `end`.
 Span = tuple[Sequence, int, int]
 
 
 @dataclass(frozen=True)
 class Places:
-    """Tokens that attend. Tiles are runs of one sequence's, each with its blocks' place in `blocks`.
+    """A step's tokens. Tiles are runs of one sequence's tokens; `tile_table` has where its blocks begin in `blocks`.
 
-    `turns` are the positions' rows in tables of rotations.
+    `turns` are the positions' rows in the rotary tables.
     """
 
     positions: npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Places:
     blocks: npt.NDArray[np.int64]
 
     def step(self, block_size: int, block_bytes: int) -> Step:
-        """What the kernels are told. It points to these arrays."""
+        """The kernels' `Step`, which points to these arrays."""
         step = Step(
             tokens=len(self.positions),
             tiles=len(self.tile_start),
@@ -52,7 +52,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Spans:
-    """Runs of one sequence's tokens, for layers that keep a state of each; `Step` of program.h has the fields."""
+    """Runs of one sequence's tokens, for layers with a recurrent state; `Step` of program.h has the fields."""
 
     span_start: npt.NDArray[np.int32]
     span_size: npt.NDArray[np.int32]
@@ -64,7 +64,7 @@ class Spans:
 
     @classmethod
     def of(cls, sizes: list[int], states: list[StateSpan]) -> Spans:
-        """Of tokens that lie one span after the other."""
+        """Spans of these sizes, one after the other in the batch, with their states."""
         size = np.array(sizes, np.int32)
         return cls(
             span_start=np.cumsum(size, dtype=np.int32) - size,
@@ -78,7 +78,7 @@ class Spans:
 
     @property
     def last_slot(self) -> int:
-        """The highest that is written."""
+        """The highest slot that is written."""
         return max(int(slots.max(initial=0)) for slots in (self.span_slot, self.save_slot))
 
     def tell(self, step: Step, slot_bytes: int) -> None:
@@ -90,18 +90,18 @@ class Spans:
 
 @functools.lru_cache(maxsize=64)
 def even_spans(sequences: int, tokens: int, begin: bool) -> Spans:
-    """Of a batch of sequences, each with its state in its place."""
+    """Spans of a batch of equally long sequences, each with its state in its own slot, or none yet if `begin`."""
     states = [StateSpan(None if begin else slot, slot, []) for slot in range(sequences)]
     return Spans.of([tokens] * sequences, states)
 
 
 def heads_fit(shape: LayerShape) -> bool:
-    """Whether the kernels take heads of these sizes."""
+    """Whether the kernels support heads of these sizes."""
     return shape.key_dim % 2 == shape.value_dim % 16 == 0
 
 
 def cache_fields(shape: LayerShape, begin: int) -> dict[str, int]:
-    """What `Op` says of a layer's heads and cache.
+    """`Op` fields of a layer's heads and cache.
 
     Args:
         begin: address of the layer's part of the first block.
@@ -114,25 +114,25 @@ def cache_fields(shape: LayerShape, begin: int) -> dict[str, int]:
 
 
 def tile_of(heads_per_kv_head: int) -> int:
-    """How many tokens of a sequence walk over its keys together."""
+    """How many tokens of a sequence share a pass over its keys."""
     return max(1, QUERIES // heads_per_kv_head)
 
 
 def span_of(chunk: Chunk) -> Span:
-    """All its tokens."""
+    """The span of all tokens of a chunk."""
     return chunk.sequence, chunk.sequence.computed, chunk.sequence.computed + chunk.length
 
 
 def slots_of(span: Span, block_size: int) -> list[int]:
-    """The cache place of each token: block * block_size + offset."""
+    """The cache slot of each token: block * block_size + offset."""
     sequence, first, end = span
     return [
         sequence.blocks[place // block_size] * block_size + place % block_size for place in range(first, end)
-    ]  # lists of numbers: most chunks are a single token
+    ]  # a list, no array: most chunks are a single token
 
 
 def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> Places:
-    """Of tokens that lie one span after the other; `near` as `Rotary` has it."""
+    """Places of the tokens of these spans, one after the other in the batch; `near` is `Rotary.near`."""
     positions: list[int] = []
     turns: list[int] = []
     starts, sizes, tables = [], [], []

@@ -1,9 +1,9 @@
 // The threads that walk lists of operations, and how they share the work.
 //
-// An operation's tasks go to whoever asks, and the next operation begins when all of them are done. Nobody waits for a
-// thread without a task: one that has lost its processor, or has not woken yet, finds the others further on and catches
-// up. It may even be in a list whose run has ended; so a run keeps what it walks, and is not used again while somebody
-// is inside.
+// Threads take an operation's tasks as they get to them, and the next operation begins when all tasks are done. No thread
+// waits for one without a task: a thread that has lost its processor, or has not woken yet, finds the others further on and
+// catches up. It may even be in a list whose run has ended; so a run keeps the list that is walked, and is not used again
+// while a thread is inside.
 
 #pragma once
 
@@ -25,10 +25,10 @@ namespace djl {
 
 constexpr int kMostOps = 4096;
 constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
-constexpr int kShares = 4;        // tasks for each thread from which on work is not cut finer
-constexpr int kRowsTogether = 8;  // of a task, at most
+constexpr int kShares = 4;        // with so many tasks for each thread, work is not cut finer
+constexpr int kRowsTogether = 8;  // most rows of a task
 
-inline thread_local int number = 0;  // of the pool's thread that this is
+inline thread_local int number = 0;  // of this thread in its pool; 0 is the calling thread
 
 inline void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -38,7 +38,7 @@ inline void wake_all(std::atomic<uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
-// Attention that is shared out, see attention.h: room for its parts, and how many of each walk are done.
+// For attention whose walks are divided, see attention.h: room for the parts, and how many parts of each walk are done.
 struct Parts {
     std::vector<float> room;
     std::vector<std::atomic<int>> done;
@@ -46,7 +46,7 @@ struct Parts {
     explicit Parts(int threads) : done(kShares * threads) {}
 };
 
-// Tasks from the first to before the end.
+// Tasks from `first` to before `end`.
 struct Stretch {
     int first, end;
 
@@ -58,11 +58,11 @@ struct Run {
     const int threads;
     Parts& parts;
     std::vector<Op> ops;
-    std::vector<int> shares;      // of each operation that is attention: `shares_of` of attention.h
-    std::vector<Stream> streams;  // of each operation that is a product: see ahead.h
+    std::vector<int> shares;      // for each attention: `shares_of` of attention.h
+    std::vector<Stream> streams;  // for each product: see ahead.h
     Step step{}, late{};
     bool bf16 = false;
-    std::atomic<int> inside{0};  // of the pool's own threads
+    std::atomic<int> inside{0};  // how many of the pool's own threads are in it
 
     Run(int threads, Parts& parts) : threads(threads), parts(parts), counters(kMostOps * (threads + 1)) {}
 
@@ -81,8 +81,8 @@ struct Run {
 
     bool has_passed(int op) const { return (int)passed.load(std::memory_order_acquire) > op; }
 
-    // Does an operation's tasks together with the other threads; returns when all `count` are done. A thread that is
-    // late may have made `count` of what the next run has written since, so it asks again before each task.
+    // Does an operation's tasks together with the other threads; returns when all `count` are done. A late thread may have
+    // computed `count` from what the next run has written since, so it checks `has_passed` before each task.
     template <class Work>
     void share(int op, int count, Work work) {
         auto& next = counters[op * (threads + 1)];
@@ -92,7 +92,7 @@ struct Run {
         finish(op, mine, count);
     }
 
-    // The same, each thread beginning with a stretch of its own: who walks through memory in order is served better.
+    // The same, but each thread begins with its own stretch of tasks: memory that is read in order arrives faster.
     template <class Work>
     void share_in_order(int op, int count, Work work) {
         auto begin = [&](int stretch) { return (int)((int64_t)count * stretch / threads); };
@@ -100,8 +100,8 @@ struct Run {
                         [&](int task, int) { work(task); });
     }
 
-    // Rows, some of them a task: to ask for the next one waits until all that was written before is where it belongs, and rows
-    // go to lines that other processors have read.
+    // The same for rows, several to a task: taking a task waits until all stores before it are done, and rows are stored to
+    // lines that other cores have read.
     template <class Work>
     void share_rows(int op, int count, Work work) {
         const int together = rows_together(count);
@@ -110,7 +110,7 @@ struct Run {
         });
     }
 
-    // The same where a row is in as many pieces as there are threads, each of which begins with its own.
+    // The same for rows in as many pieces as there are threads; each thread begins with its own piece of all rows.
     template <class Work>
     void share_pieces_of_rows(int op, int count, Work work) {
         const int together = rows_together(count), tasks = (count + together - 1) / together;
@@ -120,7 +120,7 @@ struct Run {
         });
     }
 
-    // The same with stretches of the caller's; each has numbers of its own, and `work` is told whose a task is.
+    // The same with the caller's stretches, which have different task numbers; `work` is told whose stretch a task is of.
     template <class StretchOf, class Work>
     void share_stretches(int op, StretchOf stretch_of, Work work) {
         int mine = 0, count = 0;
@@ -140,12 +140,12 @@ struct Run {
 private:
     int rows_together(int rows) const { return std::max(1, std::min(rows / (kShares * threads), kRowsTogether)); }
 
-    std::vector<std::atomic<int>> counters;  // of each operation: tasks taken of each stretch, tasks done
-    std::atomic<uint32_t> passed{0};         // operations that are done
-    std::atomic<int> sleeping{0};            // waiting for the next one to be
+    std::vector<std::atomic<int>> counters;  // for each operation: the tasks taken of each stretch, and the tasks done
+    std::atomic<uint32_t> passed{0};         // how many operations are done
+    std::atomic<int> sleeping{0};            // threads that sleep until another operation is done
 
-    // Spins first: operations are microseconds apart. Who waits much longer waits for a thread that lost its processor
-    // in the middle of a task, which can go on here if this one sleeps.
+    // Spins first: operations are microseconds apart. If the wait is much longer, another thread has lost its processor in
+    // the middle of a task, and can go on here while this thread sleeps.
     void finish(int op, int mine, int count) {
         auto& done = counters[op * (threads + 1) + threads];
         if (done.fetch_add(mine, std::memory_order_acq_rel) + mine == count) {
@@ -166,21 +166,21 @@ private:
 
 struct Pool {
     const int threads;
-    const int follow_spins;  // between runs, before a thread sleeps
+    const int follow_spins;  // spins between runs before a thread sleeps
     std::vector<std::thread> others;
     std::atomic<uint32_t> generation{0};  // of runs; odd while one is being prepared
     std::atomic<Run*> current{nullptr};
     std::atomic<bool> stopping{false};
-    std::atomic<int> sleeping{0};  // between runs
+    std::atomic<int> sleeping{0};  // threads that sleep between runs
     Parts parts;
-    std::vector<std::unique_ptr<Run>> runs;  // each thread can be late in one; another is free
-    double seconds[kKinds] = {};             // by kind of operation, over all runs; the calling thread's clock
+    std::vector<std::unique_ptr<Run>> runs;  // each of the other threads can be late in one; one more is free
+    double seconds[kKinds] = {};             // by kind of operation, over all runs, on the calling thread
 
     Pool(int n, int spins) : threads(n), follow_spins(spins), parts(n) {
         for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, parts));
     }
 
-    // A run that nobody is in and, until `begin`, nobody can enter.
+    // Returns a run that no thread is in and, until `begin`, none can enter.
     Run& prepare() {
         generation.fetch_add(1, std::memory_order_seq_cst);
         while (true)
@@ -194,7 +194,7 @@ struct Pool {
         if (sleeping.load(std::memory_order_seq_cst)) wake_all(generation);
     }
 
-    // Another thread's life: walks each run that it is in time for.
+    // The loop of each other thread: walks every run that it is in time for.
     template <class Walk>
     void follow(Walk walk) {
         uint32_t seen = 0;
@@ -211,7 +211,7 @@ struct Pool {
             if (stopping) return;
             Run* run = current.load(std::memory_order_acquire);
             run->inside.fetch_add(1, std::memory_order_seq_cst);
-            // If the generation is still the same, whoever prepares the next run will see that somebody is inside.
+            // If the generation is still the same, the thread that prepares the next run will see that this one is inside.
             if (generation.load(std::memory_order_seq_cst) == now) {
                 seen = now;
                 walk(*run);

@@ -1,4 +1,4 @@
-"""The kernels' threads, and what they are told to do. Runs in the engine process; structures mirror the kernels'."""
+"""The kernels' threads and the operations they run. Runs in the engine process; structures mirror the kernels'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from .library import library
 from .recipe_parts import NotUnderstoodError
 
-#: What the kernels compute with.
+#: Dtypes of weights and activations that the kernels support.
 FORMATS: Final = (torch.bfloat16, torch.float32)
 #: `Activation` of program.h.
 ACTIVATIONS: Final = {
@@ -26,7 +26,7 @@ _OFTEN_SPINS: Final = 4000
 
 
 class Kind(IntEnum):
-    """Of an operation."""
+    """The kind of an operation: `Kind` of program.h."""
 
     EMBED = 0
     NORM = 1
@@ -107,13 +107,13 @@ CHOICE: Final = np.dtype(
 
 
 class Pool:
-    """Threads that walk lists of operations together with the thread that calls `run`.
+    """Threads that run lists of operations together with the thread that calls `run`.
 
     Attributes:
-        vectors: what the kernels were built for: "AVX-512 and AMX", "AVX-512" or "AVX2".
+        vectors: what the kernels were built for: "AVX-512 and AMX", "AVX-512", "AVX2" or "NEON".
 
     Args:
-        often: the next call comes in a moment, mostly: threads wait for it awake, for up to a tenth of a millisecond.
+        often: calls mostly follow at once, so threads spin for up to a tenth of a millisecond before they sleep.
     """
 
     def __init__(self, threads: int, *, often: bool = False) -> None:
@@ -125,25 +125,25 @@ class Pool:
         self._handle = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:
-        """Walk the first `count` of an array of `Op`; returns when all is done. Not for two threads at once.
+        """Run the first `count` of an array of `Op`; returns when all are done. Not thread-safe.
 
         Args:
-            late: what late operations work on.
+            late: the step of late operations, whose tokens are the rows whose logits are wanted.
         """
         after = None if late is None else ctypes.byref(late)
         if self._library.djl_run(self._handle, operations, count, ctypes.byref(step), after, int(bf16)):
             raise RuntimeError("there are more operations than the kernels take")
 
     def parts(self, steps: int) -> int:
-        """In how many parts a panel of so many 32-bit lanes along k is multiplied."""
+        """How many parts a panel of `steps` 32-bit lanes along k is multiplied in."""
         return int(self._library.djl_parts(steps))
 
     def codes_bytes(self, k: int) -> int:
-        """Of a row of k activations that are rounded to integers."""
+        """Bytes of a row of k activations that are quantized to integers."""
         return int(self._library.djl_codes_bytes(k))
 
     def seconds(self) -> dict[str, float]:
-        """Spent so far, by kind of operation."""
+        """Seconds spent so far, by kind of operation."""
         spent = (ctypes.c_double * len(Kind))()
         self._library.djl_seconds(self._handle, spent)
         return {kind.name.lower(): seconds for kind, seconds in zip(Kind, spent, strict=True)}

@@ -1,4 +1,4 @@
-// What is a processor's own beside its vectors: hints for its caches, and for a thread that waits.
+// What differs between processors beside vectors: prefetch hints, and a hint for a thread that spins.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace djl {
 
 #if defined(__x86_64__)
-// Begin to take a line: to the first cache, to the second, or to leave nothing in the larger ones.
+// Prefetch a line: to L1, to L2, or without leaving anything in the larger caches.
 inline void fetch_first(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }
 inline void fetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T1); }
 inline void fetch_once(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_NTA); }

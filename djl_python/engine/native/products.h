@@ -1,4 +1,4 @@
-// Matrix products, whatever the format of their weights. Those of floats and of integers are compiled by themselves.
+// Matrix products of all weight formats. float_products.cpp and integer_products.cpp compile them separately.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace djl {
 
-// Do an operation that is a product; see linear.h.
+// Run an operation that is a product; see linear.h.
 void multiply_floats(Run& run, int index);
 void multiply_integers(Run& run, int index);
 
@@ -18,7 +18,7 @@ namespace {
 
 inline bool of_integers(const Op& op) { return op.format == kEight || op.format == kFour || op.format == kEightByGroup; }
 
-// Call work with what knows a weight's format.
+// Call work with the panel type of a weight's format.
 template <class F, class Work>
 auto with_float_format(const Op& op, Work work) {
     if (op.format == kTwelve) return work(Type<FloatPanel<BF16, TwelveWeights>>{});
@@ -39,7 +39,7 @@ auto with_format(const Op& op, Work work) {
     return of_integers(op) ? with_integer_format<F>(op, work) : with_float_format<F>(op, work);
 }
 
-// Where this thread's part of the product begins that comes after an operation; null if there is none.
+// Where this thread's share of the next product's weights begins; null if no product follows, or it has experts.
 template <class F>
 const char* upcoming_weights(const Run& run, int index) {
     for (int i = index + 1; i < (int)run.ops.size(); ++i) {
@@ -54,7 +54,7 @@ const char* upcoming_weights(const Run& run, int index) {
     return nullptr;
 }
 
-// What does a product, given its format.
+// A function that runs a product, given the panel type of its weights.
 template <class F>
 auto product(Run& run, int index) {
     return [&run, index](auto panel) {

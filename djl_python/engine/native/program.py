@@ -1,7 +1,7 @@
 """Runs a recipe's operations. Runs in the engine process.
 
-The list is made once; a step changes nothing but `Step`: the tokens, their places in the cache, the wanted rows.
-Weights are packed into panels as the kernels read them; the model's own copies can be dropped after that.
+The list is made once; a step only changes `Step` (the tokens, their cache slots, the wanted rows) and the address of
+the logits. Weights are packed into panels as the kernels read them; the model's own copies can be dropped after that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .pool import Op, Pool
 from .recipe import Recipe
 from .recipe_parts import NotUnderstoodError
 
-_KEPT_ROWS: Final = 64  # of logits; prompts' log-probabilities want more, and get memory of their own
+_KEPT_ROWS: Final = 64  # rows of logits in a kept buffer; prompt logprobs need more, and get a new one
 
 
 @dataclass(frozen=True)
 class StepArrays:
-    """One step: all its tokens, the places in the cache of their keys, and which rows' logits are `wanted`.
+    """One step: its tokens, the cache slots of their keys and values, and the `rows` whose logits are wanted.
 
-    `spans` are whose tokens they are, where layers keep states.
+    `wanted` are the places of these rows; `spans` are each sequence's tokens, for layers that keep states.
     """
 
     ids: npt.NDArray[np.int64]
@@ -50,11 +50,11 @@ class Program:
 
     Args:
         dtype: bf16 or fp32, of weights, cache and the activations between matrix products.
-        quantize: round the weights of all matrix products, and what they are multiplied with, to integers.
-        blocks, block_size: of the cache.
-        states: how many states of all layers there is room for.
-        max_tokens: of a step.
-        advance: room for weights and cache.
+        quantize: quantize weights of matrix products (but few that decide much), and their inputs, to integers.
+        blocks, block_size: of the KV cache.
+        states: number of slots, each for one sequence's states of all layers.
+        max_tokens: maximum tokens of a step.
+        advance: prefaulted memory for weights and cache.
     """
 
     def __init__(
@@ -102,13 +102,17 @@ class Program:
         memory.close()
         self.weight_bytes = self._layout.weight_bytes
         self._array = (Op * len(self._layout.ops))(*self._layout.ops)
-        # Memory that is touched for the first time costs more than what is written to it.
+        # First-touch page faults cost more than the writes themselves, so the buffers are kept.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
         self._made = self._logits[:0]
 
     def run(self, step: StepArrays) -> Tensor:
-        """Logits of the wanted rows: (rows, vocabulary) fp32, until the next step."""
+        """Run a step; returns the logits of the wanted rows, (rows, vocabulary) fp32, valid until the next step.
+
+        Raises:
+            ValueError: the step has more tokens than the program was made for.
+        """
         wanted = len(step.rows)
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
@@ -131,7 +135,7 @@ class Program:
         return self._made
 
     def maxima_of(self, logits: Tensor) -> int | None:
-        """Where the greatest of each panel of these rows are, if they are of the last step's logits."""
+        """Address of the maxima of each panel of these rows, if they are the last step's logits; else None."""
         first, rest = divmod(logits.data_ptr() - self._made.data_ptr(), 4 * self.vocabulary)
         if rest or not 0 <= first <= len(self._made) - len(logits):
             return None
@@ -139,7 +143,7 @@ class Program:
 
     @property
     def cache_bytes(self) -> int:
-        """Room for keys and values, reserved; memory is taken as it is used."""
+        """Bytes reserved for keys and values; memory is taken as it is used."""
         return len(self._cache.bytes)
 
     @property

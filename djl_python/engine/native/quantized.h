@@ -1,9 +1,9 @@
-// Matrix products of integers: weights of 8 or 4 bits, activations rounded to 8 bits in groups as they come.
+// Matrix products of integers: weights of 8 or 4 bits, activations rounded to 8 bits in groups at run time.
 //
-// A group is kGroup numbers along k. Within it products are integers (four to a 32-bit lane), over groups they are
-// summed in fp32. Weights are stored as unsigned codes, u - zero times a scale: of the column, or of the group and column,
-// which then has a zero of its own. What the zero adds is known from the activations alone, and each sum starts with it
-// taken off. Activations have a scale for each row and group.
+// A group is kGroup numbers along k. Within a group products are added as integers (four to a 32-bit lane), groups are
+// added in fp32. Weights are stored as unsigned codes u and stand for (u - zero) * scale. Scale and zero are those of the
+// group and column; or the scale is the column's and the zero is the same everywhere. What the zero contributes depends on
+// the activations alone, and each sum begins with minus that. Activations have a scale for each row and group.
 
 #pragma once
 
@@ -19,11 +19,11 @@
 namespace djl {
 namespace {
 
-constexpr int kGroup = 64;          // of program.py
+constexpr int kGroup = 64;          // GROUP of quantization.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
 
-// A row of rounded activations: all its codes, then for each group a scale, and minus the sum of its codes. Rows are an odd
-// number of lines: threads write different ones, and a column of all rows is in as many sets of the first cache as can be.
+// A row of rounded activations: all its codes, then each group's scale, then minus the sum of each group's codes. A row is an
+// odd number of cache lines: threads write different lines, and a column of all rows is in as many sets of L1 as possible.
 struct IntegerRow {
     const Code* codes;
     const float* scales;
@@ -41,9 +41,9 @@ inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
     return {(const Code*)at, scales, (const int32_t*)(scales + groups)};
 }
 
-// 8 bits with a scale for each column, and the same zero everywhere.
+// Codes of 8 bits with a scale for each column and the same zero everywhere.
 struct Eight {
-    static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines of 64 bytes that hold a quad of a panel
+    static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines: of 64 bytes that hold a quad of a panel
     static constexpr bool grouped = false;
     template <int V>
     static void load(const char* at, int first, Ints (&b)[V]) {
@@ -72,15 +72,15 @@ inline int64_t panel_bytes(int groups) {
     return (int64_t)groups * kQuads * W::lines * 64;
 }
 
-// What a group's sum of integers begins with: its zero, a number or the group's own, times minus the sum of a row's codes. A
-// sum of codes fits 16 bits, and the zero's upper ones are none.
+// What a group's sum of integers begins with: the zero, constant or the group's own, times `off`, minus the sum of a row's
+// codes. That sum fits 16 bits, and the zero's upper 16 bits are 0, so that multiply_pairs makes this product.
 template <class W>
 inline Ints without_zero(Ints zero, Ints off) {
     if constexpr (W::grouped) return multiply_pairs(zero, off);
     else return shift_left<W::zero_bits>(off);
 }
 
-// What many rows are multiplied with by tiles: some groups of two vectors of a part, as bytes, and the rows as they are.
+// For many rows by tiles: some groups of two vectors of a part, as bytes, and the rows as they are.
 template <class Part>
 struct GroupsInTiles {
     using W = typename Part::Weights;
@@ -126,7 +126,7 @@ struct GroupsInTiles {
     }
 
 private:
-    static constexpr int kMost = 16;  // groups whose weights stay in the first cache
+    static constexpr int kMost = 16;  // groups whose weights stay in L1
     static constexpr bool kAsTheyAre = W::lines == 4;
     static constexpr int kPitch = kAsTheyAre ? 4 * 64 : 2 * 64;
 
@@ -135,7 +135,7 @@ private:
     const Part* part;
     int begin, vector;
 
-    // A group's products, rows of two vectors of integers, to sums in fp32.
+    // Adds a group's products, rows of two vectors of integers, to the sums in fp32.
     void add(const int32_t* made, int height, int group, const IntegerRow& first, int64_t stride, Sums sums) const {
         const int64_t column = (int64_t)group * kPanel + vector * 16;
         Ints zero[2] = {};
@@ -165,18 +165,17 @@ struct IntegerPart {
     static constexpr int lines = W::lines;
     static constexpr Shape shape = kOfQuads;
     static constexpr bool in_registers = 2 * shape.rows * shape.vectors <= kSums;
-    static constexpr bool divisible = false;  // its steps are groups'
+    static constexpr bool divisible = false;  // its steps belong to groups
     static constexpr bool expandable = kTiles && sizeof(Code) == 1;
 
     const char* at;
-    const uint16_t* scales;  // of groups, where they have them
+    const uint16_t* scales;  // of groups, as are zeros; used where weights have them by group
     const uint8_t* zeros;
     const void* rows;
     int first_row, groups;
 
-    // Where registers aren't enough for both they are the integers', and sums are in memory: in a place of their own, which
-    // stays in the first cache. Loops are unrolled by pragmas so that GCC sees before it is too late that `part` can live in
-    // registers.
+    // Where registers aren't enough for both, they hold the integers, and the fp32 sums are in memory: in an array of the
+    // tile's own, which stays in L1. Pragmas unroll the loops so that GCC sees in time that `part` can live in registers.
     template <int R, int V, class Fetch>
     __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, Sums sums) const {
         const IntegerRow first = integer_row(rows, first_row + row, groups);
@@ -244,7 +243,7 @@ struct IntegerPart {
     void correct(int, int, float*) const {}
 };
 
-// A weight's panel, which is one part. Rows are what kQuantize wrote.
+// A weight's panel, which has one part. Its rows are what kQuantize wrote.
 template <class F, class W>
 struct IntegerPanel {
     using Format = F;
@@ -277,7 +276,7 @@ private:
     const int groups, panel;
 };
 
-// Sixteen numbers of a row, in the order of the inputs or another.
+// Loads sixteen numbers of a row: as they are, or in `order`.
 template <class F>
 inline Floats load_ordered(const typename F::T* x, const int32_t* order, int first, Lanes mask) {
     if (!order) return F::load(x + first, mask);
@@ -286,7 +285,7 @@ inline Floats load_ordered(const typename F::T* x, const int32_t* order, int fir
     return load_floats(numbers);
 }
 
-// A row of integers' groups from the first to before the end, of numbers x.
+// Rounds groups `first` to before `end` of a row x (k,) T, into `row`.
 template <class F>
 inline void quantize_groups(const typename F::T* x, const int32_t* order, int k, int first, int end, const IntegerRow& row) {
     claim(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
@@ -313,9 +312,11 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
     }
 }
 
-// out = in (rows, k) T, rounded: each group's greatest becomes 127. `weight` may be an order of the inputs, (k,) int32.
+// out = in (rows, k) T, rounded: each group's greatest magnitude becomes 127. `weight`: null, or an order of the inputs, (k,)
+// int32.
 //
-// Each thread begins with what it has made itself, which is in its own caches: columns of what was a product, else rows.
+// Each thread begins with what it has computed itself, which is in its own caches: columns, if a product computed them, else
+// rows.
 template <class F>
 void quantize(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step), groups = (op.k + kGroup - 1) / kGroup;
@@ -330,9 +331,9 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
     run.share_pieces_of_rows(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
 }
 
-// One number of a weight of 8 bits.
+// One number of a weight in the format kEight.
 inline float code_of(const Op& op, int64_t column, int i) {
-    const int64_t groups = (op.n + kGroup - 1) / kGroup;  // of an embedding, n is what is k for its head
+    const int64_t groups = (op.n + kGroup - 1) / kGroup;  // an embedding's n is the k of the head that it shares its weight with
     const auto* panel = (const uint8_t*)op.weight + column / kPanel * panel_bytes<Eight>(groups);
     const int code = panel[((int64_t)(i / 4) * kPanel + column % kPanel) * 4 + i % 4];
     return (float)(code - Eight::zero) * op.weight2[column];

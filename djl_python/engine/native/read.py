@@ -1,7 +1,7 @@
-"""Reads a recipe from what was watched. Runs in the engine process, once.
+"""Derives a recipe from a watched run. Runs in the engine process, once.
 
-From the recorded numbers, not from names, the layers are read: which linear makes queries, what a norm does, how
-positions turn them, where a residual is added and with what factor. Each reading is checked against the recorded
+Layers are read from the recorded numbers, not from names: which linear makes queries, what a norm does, how positions
+rotate queries and keys, where a residual is added and with what factor. Each reading is checked against the recorded
 tensors; what can't be explained raises `NotUnderstoodError`, and the model runs on torch.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..images import MISFITS
+from ..misfits import MISFITS
 from ..rotations import attends_in_chunks
 from .layer_reader import LayerReader
 from .near import factor_of, rounded, same
@@ -28,25 +28,25 @@ from .recipe_parts import Linear, NotUnderstoodError, Rotary
 from .watch import TOKENS, Event, Watched, calls_at, watch
 from .watch_windows import watch_windows
 
-# How far the lengths of a layer's queries may be from each other: bf16 rounds them, each layer what those before made.
+# Largest relative difference of a layer's query or key norms at near and far positions: bf16 errors add up over layers.
 _AS_LONG: Final = 0.02
 
 
 def read_recipe(model: Any, max_positions: int) -> Recipe:
-    """Read a model whose attention is `PAGED`, or in plain operations.
+    """Read the recipe of a model whose attention is `PAGED`, or made of plain torch operations.
 
     Raises:
-        NotUnderstoodError: says at what.
+        NotUnderstoodError: something could not be explained; the message says what.
     """
     try:
         return _read(model, max_positions)
-    except MISFITS as misfit:  # it runs, or is made, otherwise than decoders are
+    except MISFITS as misfit:  # it is built or called unlike the decoders known here
         raise NotUnderstoodError(f"{type(misfit).__name__}: {misfit}") from misfit
 
 
 @torch.inference_mode()
 def _read(model: Any, max_positions: int) -> Recipe:
-    # What would not show in numbers that are small enough, or in so few tokens.
+    # These would not show in small numbers, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
     if attends_in_chunks(model.config.get_text_config(decoder=True)):
@@ -65,7 +65,7 @@ def _read(model: Any, max_positions: int) -> Recipe:
 
 
 def _check_far(model: Any, seen: Watched, max_positions: int) -> None:
-    """Rotations leave lengths as they are: queries or keys that grow with the position are something else."""
+    """Check that the norms of queries and keys don't change with the position: rotations preserve them."""
     far = calls_at(model, max(seen.first_position, max_positions - TOKENS))
     for near_by, far_away in zip(seen.calls, far or seen.calls, strict=True):
         for name in ("query", "key"):
@@ -75,7 +75,7 @@ def _check_far(model: Any, seen: Watched, max_positions: int) -> None:
 
 
 def _check_groups(config: Any, layers: Sequence[Layer]) -> None:
-    """So few tokens may choose the same experts with groups as without."""
+    """Check that groups of experts were read if configured: few tokens may choose the same experts without them."""
     if (getattr(config, "n_group", None) or 1) <= (getattr(config, "topk_group", None) or 1):
         return
     mlps = (layer.mlp.what for layer in layers if layer.mlp is not None)
@@ -92,10 +92,10 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary], inputs: SeenInpu
 
 
 def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
-    """The table, learned or not, of a module that gave consecutive rows of it, and which is the first of them.
+    """(table, index of the first row) of a module that returned consecutive rows of a table, learned or not.
 
     Args:
-        rows: (1, rows, columns) like those that it gives.
+        rows: (1, rows, columns), the shape of the rows that it returned.
     """
     if not isinstance(event.result, Tensor) or event.result.numel() != rows.numel():
         return None
@@ -110,7 +110,7 @@ def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
 
 
 def _through_a_linear(events: Sequence[Event], x: Tensor) -> tuple[Event, Linear] | None:
-    """The linear among these that x was given to."""
+    """The linear among these events whose input was x."""
     found = ((e, linear) for e in events if (linear := as_linear(e.module)) is not None)
     return next(((e, linear) for e, linear in found if same(e.x, x)), None)
 
@@ -162,7 +162,7 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = head_event.result[0].float()
     head_scale = rounded(factor_of(made, seen.logits))
-    # Small logits hardly show a soft cap, so that the configuration is asked first.
+    # Small logits hardly show a soft cap, so the configuration is asked first.
     softcap = float(getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
     if softcap and same(torch.tanh(made / softcap) * softcap, seen.logits):
         head_scale = 1.0

@@ -22,10 +22,10 @@ from .watch_attention import Call
 
 
 def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary]:
-    """The rotations that the model's tables of cos and sin could mean, for all positions; layers share them."""
+    """Every rotary embedding that the model's cos and sin tables could mean, for all positions; layers share them."""
     found = []
     tables = list(_tables(model, seen, max_positions))
-    for cos, sin, near in (*tables, *((cos, -sin, near) for cos, sin, near in tables)):  # some turn the other way
+    for cos, sin, near in (*tables, *((cos, -sin, near) for cos, sin, near in tables)):  # some rotate the other way
         half = cos.shape[-1] // 2
         first, alternate = (cos[:, :half], sin[:, :half]), (cos[:, 0::2], sin[:, 0::2])
         found += [Rotary(*first, interleaved=False, near=near), Rotary(*first, interleaved=True, near=near)]
@@ -37,7 +37,7 @@ def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary
 
 
 def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Every table of cos and sin that the model has or made, for all positions: (rows, rotated) each; `Rotary.near`."""
+    """(cos, sin, `Rotary.near`) of every table that the model has or made, for all positions: (rows, rotated) each."""
     for event in seen.events:
         if "Rotary" not in type(event.module).__name__:
             continue
@@ -57,7 +57,7 @@ def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tup
 
 
 def _table(event: Event, rows: int) -> tuple[Tensor, Tensor] | None:
-    """cos and sin, (rows, rotated) fp32, that a module of rotations makes for the first so many positions."""
+    """cos and sin, (rows, rotated) fp32, that a rotary module makes for the first `rows` positions, if it does."""
     places = torch.arange(rows)[None]
 
     def all_places(value: Any) -> Any:
@@ -75,7 +75,7 @@ def _table(event: Event, rows: int) -> tuple[Tensor, Tensor] | None:
 
 
 def rotate(x: Tensor, turn: Rotary, places: slice) -> Tensor:
-    """x (heads, tokens, dim), whose first dimensions are turned as they are at these positions."""
+    """x (heads, tokens, dim) with its first dimensions rotated for these positions."""
     cos, sin = turn.cosines[places], turn.sines[places]
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -89,7 +89,11 @@ def rotate(x: Tensor, turn: Rotary, places: slice) -> Tensor:
 
 
 def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) -> tuple[Attention, Projected]:
-    """The layer's one attention, and what its linears did."""
+    """The layer's only attention, and its linears.
+
+    Raises:
+        NotUnderstoodError: it could not be explained.
+    """
     (call,) = reader.calls
     _, heads, _, dim = call.query.shape
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
@@ -109,7 +113,7 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
     linears = reader.projected(takes)
     gates = 0 if gate is None else len(gate)
     reads = None
-    if linears.made.shape[1] == heads * dim + gates:  # it makes queries only
+    if linears.made.shape[1] == heads * dim + gates:  # the projection gives queries only
         reads = next((i for i, each in enumerate(reader.earlier) if _same_cache(each, call)), None)
     projection, made = _projection(linears, call, gate, reads is None)
     of_queries = _changes((_by_head(made[:, : heads * dim], heads), call.query[0]), reader.norms, turns, places)
@@ -162,13 +166,13 @@ def _by_head(columns: Tensor, heads: int) -> Tensor:
 
 
 def _gates(before: list[tuple[Event, Linear]], heads: int, dim: int) -> Iterator[Tensor]:
-    """Columns of what the linears before made that may be a gate of the attention's result."""
+    """Candidate columns of the input projections' results for a gate of the attention's result."""
     starts = itertools.accumulate((len(linear.weight) for _, linear in before), initial=0)
     for start, (_, linear) in zip(starts, before, strict=False):
         columns = torch.arange(start, start + len(linear.weight))
         if len(columns) == heads * dim:
             yield columns
-        elif len(columns) == 2 * heads * dim:  # beside the queries: head by head, or all together
+        elif len(columns) == 2 * heads * dim:  # in one linear with the queries: head by head, or after all of them
             yield columns.view(heads, 2, dim)[:, 1].flatten()
             yield columns.chunk(2)[1]
 
@@ -196,13 +200,13 @@ def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: boo
 
 
 def _order(made: Tensor, call: Call) -> Tensor | None:
-    """The columns of one linear as queries, keys and values; None where that is how they lie, as far as values tell."""
+    """Order of one linear's columns as queries, keys, values; None if they lie so, or no order explains the values."""
     heads, kv_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     value = call.value[0].transpose(0, 1).flatten(1)
     columns = kv_heads * dim
     if same(made[:, -columns:], value):
         return None
-    # In groups of heads, of one key head each or more; values after keys or before them.
+    # In groups of heads, with one key head each or more; values after keys or before them.
     for groups in (each for each in range(kv_heads, 0, -1) if kv_heads % each == 0):
         by_group = torch.arange(made.shape[1]).view(groups, -1, dim)
         keys = kv_heads // groups
@@ -223,7 +227,7 @@ class _Change:
     factor: float
 
     def fits(self, other: _Change) -> bool:
-        """Whether both norms are of the same kind."""
+        """Whether both norms, if there are two, are over the same: each head, or all heads."""
         return self.norm is None or other.norm is None or self.across == other.across
 
 
@@ -233,7 +237,7 @@ _UNCHANGED: Final = _Change(None, False, None, 1.0)
 def _changes(
     pair: tuple[Tensor, Tensor], norms: Sequence[tuple[Event, Norm]], turns: Sequence[Rotary], places: slice
 ) -> list[_Change]:
-    """Every change that explains a pair of before and after, (heads, tokens, dim) each, at these positions."""
+    """Every change that turns a pair's first into its second, (heads, tokens, dim) each, at these positions."""
     before, after = pair
     heads, _, dim = before.shape
     flat = before.transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""Finds what was projected in what mixes tokens, by equality of the numbers. Runs in the engine process, once."""
+"""Finds projected columns in what a mixer reads, by equality of the numbers. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .watch_functions import Called
 
 
 def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
-    """(columns,) which columns of one matrix of numbers, (tokens, ...), are those of another.
+    """(columns,) index in `among` of each column of `wanted`, (tokens, columns) both.
 
     Raises:
-        NotUnderstoodError: some are not there.
+        NotUnderstoodError: some columns are not in `among`.
     """
     found = columns_if_any(wanted, among)
     if (found < 0).any():
@@ -28,27 +28,27 @@ def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
 
 
 def columns_if_any(wanted: Tensor, among: Tensor) -> Tensor:
-    """The same, -1 for those that are not there."""
+    """The same, with -1 for columns that are not in `among`."""
     places = {column: i for i, column in enumerate(_column_bytes(among))}
     return torch.tensor([places.get(column, -1) for column in _column_bytes(wanted)])
 
 
 def other_columns(columns: Tensor, count: int) -> Tensor:
-    """Those of so many that are none of these."""
+    """The indices below `count` that are not among `columns`."""
     left = torch.ones(count, dtype=torch.bool)
     left[columns] = False
     return left.nonzero().flatten()
 
 
 def _column_bytes(x: Tensor) -> list[bytes]:
-    """Each column's numbers."""
+    """Each column's numbers as bytes."""
     bits = x.T.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32).numpy()
     columns: Any = bits.view(np.dtype((np.void, bits.itemsize * bits.shape[1]))).ravel()
     return list(columns.tolist())
 
 
 def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
-    """Of these channels, in this order."""
+    """The convolution of these channels, in this order; `NotUnderstoodError` if the kernels don't support it."""
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
     activation = "silu" if activation == "swish" else activation

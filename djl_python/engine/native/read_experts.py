@@ -1,7 +1,7 @@
 """Reads one layer's mixture of experts: the router and the experts' weights. Runs in the engine process, once.
 
-transformers keeps the experts of a layer in one module, as stacked weights, and gives it each token's choice. What the
-choice is made of is found by trying: the model's own choices and weights have to come out.
+transformers keeps a layer's experts in one module, as stacked weights, and gives it each token's chosen experts and
+their weights. How these are computed is found by trying: a reading has to reproduce the model's own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .recipe_parts import Linear, NotUnderstoodError, OfExperts
 from .watch import Event
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
-_ASKED: Final = 256  # tokens that a router with groups is asked about
-_SLACK: Final = 2e-2  # of the greatest rank; bf16 decides otherwise between experts that are as good as equal
+_ASKED: Final = 256  # tokens that a router with groups is run on
+_SLACK: Final = 2e-2  # of the greatest rank; bf16 may order nearly equal experts differently
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What the experts were given: x (tokens, width), and for each token its experts and what they count."""
+    """What the experts were given: x (tokens, width), and each token's experts and their weights, (tokens, chosen)."""
 
     x: Tensor
     experts: Tensor
@@ -122,7 +122,7 @@ def _read_router(event: Event, choice: _Choice) -> Router:
                 made = taken / taken.sum(-1, keepdim=True) if normalized else taken
                 factor = rounded(factor_of(made, choice.weights))
                 if same(made * factor, choice.weights):
-                    # A correction, and groups, that are there are used; a factor is the less likely explanation.
+                    # A correction or groups that the module has are used; a factor is less likely.
                     off = distance(made * factor, choice.weights)
                     order = (correction is None, groups is None, factor != 1.0, off)
                     chosen = choice.experts.shape[1]
@@ -140,7 +140,7 @@ def _corrections(module: Any, count: int) -> Iterator[Tensor]:
 
 
 def _groupings(module: Any, choice: _Choice) -> list[ExpertGroups]:
-    """How transformers' routers would share their experts out, where they say that they do."""
+    """The groupings of experts that transformers' routers may use, if the module says that it has groups."""
     experts = len(module.weight)
     count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
     if taken >= count or experts % count != 0 or taken * experts // count < choice.experts.shape[1]:
@@ -149,7 +149,7 @@ def _groupings(module: Any, choice: _Choice) -> list[ExpertGroups]:
 
 
 def _asked(router: Any, like: _Choice) -> _Choice:
-    """What a router makes of many tokens: few may choose the same experts with groups as without."""
+    """A router's choices for many random tokens: few tokens may choose the same experts with groups as without."""
     random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
     x = (random * like.x.float().std()).to(like.x)
     made = [value for value in router(x) if isinstance(value, Tensor)]
@@ -161,7 +161,7 @@ def _asked(router: Any, like: _Choice) -> _Choice:
 
 
 def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
-    """Ranks (tokens, experts), of which none is left in groups that aren't taken."""
+    """Ranks (tokens, experts), minus infinity in groups that aren't taken."""
     grouped = ranks.view(len(ranks), groups.count, -1)
     of_groups = grouped.topk(groups.ranks, -1).values.sum(-1)
     least = of_groups.topk(groups.taken, -1).values[:, -1:]
@@ -178,7 +178,7 @@ def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
 # ------------------------------------------------------------------------------------ the experts
 
 
-#: Which of the first linear's outputs are the gate's, if there is one, and which are the other half's.
+#: Which outputs of the first linear are the gate's, if there is one, and which are the up projection's.
 _Halves = tuple[slice | None, slice]
 
 
@@ -189,7 +189,7 @@ def _arrangements(
     down: OfExperts,
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Iterator[tuple[Experts, _Halves]]:
-    """What the stacked weights could mean."""
+    """Every reading of the stacked weights to try."""
     halves: list[_Halves] = [(None, slice(None))]
     if _stacked(module, "gate_up_proj") is not None:
         half = first.columns // 2
@@ -224,7 +224,7 @@ def _rows(linear: OfExperts, rows: slice) -> OfExperts:
 
 @dataclass(frozen=True)
 class _Part:
-    """An expert's part in a token's result: what it counts, what its first linear makes, and its second. All fp32."""
+    """An expert's part in a token's result: its weight, its first linear's result, its second linear. All fp32."""
 
     counts: Tensor
     made: Tensor
@@ -232,7 +232,7 @@ class _Part:
 
 
 def _parts(first: OfExperts, down: OfExperts, choice: _Choice) -> list[list[_Part]]:
-    """Of the first tokens."""
+    """The parts of each of the first `_TRIED` tokens."""
 
     def one(linear: OfExperts, expert: int) -> Linear:
         return Linear(linear.weight[expert].float(), None if linear.bias is None else linear.bias[expert].float())
@@ -257,7 +257,7 @@ def _results(
     parts: list[list[_Part]],
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Tensor:
-    """The first tokens' result if it were as each of the candidates says, (tokens, width, candidates) fp32."""
+    """The first tokens' result under each candidate reading, (tokens, width, candidates) fp32."""
 
     def inner(experts: Experts, halves: _Halves, made: Tensor) -> Tensor:
         gate, up = halves

@@ -1,4 +1,4 @@
-"""Reads what layers are given of each token beside the stream, and what they make of it. Engine process, once."""
+"""Reads per-layer token inputs beside the residual stream, and the branches that use them. Engine process, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .watch import Event, Watched
 
 @dataclass
 class SeenInputs:
-    """What was seen of them: `given` (tokens, layers, width), up to a factor that the first layer shows."""
+    """Token inputs as recorded: `given` (tokens, layers, width), up to a factor that the first layer shows."""
 
     inputs: TokenInputs
     given: Tensor
@@ -25,7 +25,7 @@ class SeenInputs:
 
 
 def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
-    """None if layers are given nothing but the stream."""
+    """The per-layer token inputs; None if layers are given nothing but the residual stream."""
     before = seen.events[: seen.spans[0].events.start]
     stream, layers = seen.spans[0].given, len(seen.spans)
     projections = [(e, linear) for e in before if (linear := as_linear(e.module)) is not None and same(e.x, stream)]
@@ -39,7 +39,7 @@ def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
             continue
         event, norm = normed
         tokens = stream.shape[1]
-        # The norm takes factors away, but for what they do to its epsilon.
+        # The norm cancels factors, except for their effect on its epsilon.
         norm.eps /= factor_of(projected.result, event.x) ** 2
         inputs = TokenInputs(
             table=table.module.weight.data,
@@ -59,7 +59,7 @@ def read_branch(
     """(the branch of a layer's last two linears, what it adds)
 
     Raises:
-        NotUnderstoodError: they are something else.
+        NotUnderstoodError: the linears compute something else.
     """
     if len(linears) == 2:
         (gate_event, gate), (down_event, down) = linears
@@ -80,5 +80,5 @@ def read_branch(
 
 
 def _apart(part: Tensor, whole: Tensor) -> float:
-    """How far the nearest multiple of one is from the other."""
+    """Distance of the nearest multiple of `part` from `whole`."""
     return distance(part * factor_of(part, whole), whole)

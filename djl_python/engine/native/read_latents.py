@@ -1,4 +1,4 @@
-"""Reads one layer's attention whose keys and values come of a latent. Runs in the engine process, once."""
+"""Reads one layer's latent attention, whose keys and values come from a latent. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .recipe_parts import Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import Event
 from .watch_attention import Call
 
-#: A linear, and what it did.
+#: A linear and its call.
 Done = tuple[Event, Linear]
 
 
 def expansion_of(reader: LayerReader) -> Done | None:
-    """The linear that makes the values of something else than the layer's first linears read, if there is one."""
+    """The linear that makes the values from something else than the input projections read, if there is one."""
     (call,) = reader.calls
     given, values = reader.linears[0][0].x, _columns(call.value)
     for event, linear in reader.linears[1:]:
         made = _rows(event.result)
-        if torch.equal(event.x, given) or not (made == values[:, :1]).all(0).any():  # most are neither
+        if torch.equal(event.x, given) or not (made == values[:, :1]).all(0).any():  # rules out most linears
             continue
         if (columns_if_any(values, made) >= 0).all():
             return event, linear
@@ -38,7 +38,11 @@ def expansion_of(reader: LayerReader) -> Done | None:
 def read_latents(
     reader: LayerReader, expanding: Done, turns: Sequence[Rotary], places: slice
 ) -> tuple[LatentAttention, Projected]:
-    """The layer's one attention, whose values `expanding` made, and what its linears did."""
+    """The layer's only attention, whose values `expanding` made, and its linears.
+
+    Raises:
+        NotUnderstoodError: it could not be explained.
+    """
     (call,) = reader.calls
     result = call.result.reshape(1, call.result.shape[1], -1)
     linears = reader.projected(lambda x, _: x.shape == result.shape and torch.equal(x, result.to(x.dtype)), inner=True)
@@ -74,7 +78,7 @@ def read_latents(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """(tokens, columns) of what has more dimensions, all of one."""
+    """x as (tokens, columns); its other dimensions are of size 1."""
     return x.reshape(-1, x.shape[-1])
 
 
@@ -84,7 +88,7 @@ def _columns(heads: Tensor) -> Tensor:
 
 
 def _normed_columns(reader: LayerReader, x: Tensor, made: Tensor) -> tuple[Tensor, Norm]:
-    """Which columns of what was made a norm took to make x; and the norm."""
+    """The columns of `made` that a norm read to make x, and the norm."""
     found = reader.norm_into(_rows(x)[None])
     if found is None or found[1].kind != "rms" or found[1].bias is not None:
         raise NotUnderstoodError("a latent without a norm, or with another")
@@ -104,12 +108,12 @@ def _beside(latent: Tensor, linears: Projected) -> Tensor:
 
 @dataclass(frozen=True)
 class _Heads:
-    """What of each head comes of the latent.
+    """Which parts of each head come from the latent.
 
     Args:
-        dims: of a key, those that do; the `others` are the same for all heads.
-        key_rows: (heads, dims) of the expanding linear.
-        value_rows: (heads, value dims).
+        dims: a key's dimensions that do; the `others` are the same for all heads.
+        key_rows: (heads, dims) rows of the expanding linear that make keys.
+        value_rows: (heads, value dims) rows that make values.
     """
 
     dims: Tensor
@@ -132,13 +136,13 @@ def _read_heads(call: Call, expanding: Event) -> _Heads:
 
 @dataclass(frozen=True)
 class _Queries:
-    """What makes queries.
+    """How queries are made.
 
     Args:
-        latent, norm: what they come of instead of the layer's input, if they do.
-        parts, made: the linears, and what they made, (tokens, columns).
-        met: the columns that meet the latent, head by head.
-        turned: (heads, dims) the others.
+        latent, norm: of the latent that queries come from, if they don't come from the layer's input.
+        parts, made: the linears that make queries, and their result, (tokens, columns).
+        met: the columns of queries that are multiplied with the latent, head by head.
+        turned: (heads, dims) the other columns, which are rotated.
     """
 
     latent: Stacked | None
@@ -152,7 +156,7 @@ class _Queries:
 def _read_queries(
     reader: LayerReader, call: Call, linears: Projected, others: list[Done], heads: _Heads, taken: Tensor
 ) -> _Queries:
-    """Of linears of the layer's input, whose `taken` columns are no query's, or of what another made of those."""
+    """Read queries from the input projections, except their `taken` columns, or from a linear of a query latent."""
     latent, norm, parts, made = None, None, linears.linears, linears.made
     if len(others) > 1:
         raise NotUnderstoodError("queries come of more than one linear")
@@ -171,11 +175,11 @@ def _read_queries(
 def _turn(
     call: Call, dims: Tensor, key: Tensor, queries: Tensor, turns: Sequence[Rotary], places: slice
 ) -> tuple[Tensor, Rotary | None]:
-    """How positions turn these dimensions of keys and queries, and in which order they are before that.
+    """(order of these dimensions of keys and queries before their rotation, the rotation if there is one)
 
     Args:
-        key: (tokens, dims) before.
-        queries: (tokens, heads, dims) before.
+        key: (tokens, dims) before rotation.
+        queries: (tokens, heads, dims) before rotation.
     """
     natural = torch.arange(len(dims))
     after_key, after_queries = call.key[0][..., dims], call.query[0][..., dims]

@@ -26,7 +26,7 @@ from .watch import Event
 
 @dataclass(frozen=True)
 class _Seen(Generic[What]):
-    """What a layer adds to the stream, of what, and the norms before and after; `given` is what its linears read."""
+    """A recorded branch: `before` norms `source` to `given`, which `what` reads; `after` norms its result to `made`."""
 
     what: What
     given: Tensor
@@ -37,7 +37,7 @@ class _Seen(Generic[What]):
 
     @classmethod
     def of(cls, reader: LayerReader, what: What, given: Tensor, made: Tensor) -> _Seen[What]:
-        """From what the branch's modules were given and made."""
+        """The branch of what read `given` and made `made`, with the norms around it."""
         before, after = reader.norm_into(given), reader.norm_of(made)
         return cls(
             what=what,
@@ -53,10 +53,10 @@ class _Seen(Generic[What]):
 
 
 def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: SeenInputs | None) -> Layer:
-    """A layer that mixes tokens, or has an MLP, or both; and a branch of what it is given of each token, if it is.
+    """A layer with mixers, or an MLP, or both; and with a branch of per-layer token inputs, if there are any.
 
     Raises:
-        NotUnderstoodError: says at what.
+        NotUnderstoodError: something could not be explained; the message says what.
     """
     mixed, rest = _mixers(reader, turns, places)
     beside = [] if inputs is None else rest[-2:]
@@ -81,7 +81,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         if mixed_norm is not None:
             stream = through.given.reshape(stream.shape).float()
     left = branches[len(scales) :]
-    # What is added beside the stream comes after the MLP, and a factor after that.
+    # The branch of token inputs is added after the MLP, and the layer's factor applies after that.
     end = beside[0][0].x if beside else result
     factor = 1.0 if beside else rounded(_fitted([stream, *(each.made for each in left)], end)[0])
     more = _scales(reader, left, end.double() / factor - stream)
@@ -108,7 +108,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
 
 
 def _after_a_norm(reader: LayerReader, through: _Seen[Any]) -> tuple[_Seen[Any], Norm]:
-    """The MLP where norms follow the sums: what it reads is what it is added to. And the norm that made that."""
+    """The MLP of a post-norm layer, which is added to the normed stream that it reads, and the norm that made that."""
     found = reader.norm_to(through.given)
     if found is None:
         raise NotUnderstoodError("a norm at the end, but none before the MLP")
@@ -117,7 +117,7 @@ def _after_a_norm(reader: LayerReader, through: _Seen[Any]) -> tuple[_Seen[Any],
 
 
 def _scales(reader: LayerReader, branches: Sequence[_Seen[Any]], added: Tensor) -> list[float]:
-    """How much of each branch was added; what is near one of the layer's numbers is that."""
+    """The factor of each branch in the sum; one that is near to one of the layer's numbers becomes that number."""
 
     def exact(scale: float) -> float:
         nearest = min(reader.numbers, key=lambda number: abs(number - scale))
@@ -127,7 +127,7 @@ def _scales(reader: LayerReader, branches: Sequence[_Seen[Any]], added: Tensor) 
 
 
 def _fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
-    """How much of each part makes the whole most nearly."""
+    """The parts' factors with which their sum is nearest to the whole (least squares)."""
     if not parts:
         return []
     columns = torch.stack([part.double().flatten() for part in parts], 1)
@@ -144,7 +144,7 @@ def _sum(stream: Tensor, branches: Sequence[_Seen[Any]], scales: list[float]) ->
 def _mixers(
     reader: LayerReader, turns: list[Rotary], places: slice
 ) -> tuple[list[_Seen[Mixer]], list[tuple[Event, Linear]]]:
-    """What mixes tokens, one after the other, and the linears after that."""
+    """The layer's mixers, in order, and the linears after them."""
 
     def attention(part: LayerReader) -> tuple[Mixer, Projected]:
         part = part.only(called=[])

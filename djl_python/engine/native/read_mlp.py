@@ -23,8 +23,8 @@ FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": nn.functional.relu,
     "relu_squared": lambda x: nn.functional.relu(x).square(),
 }
-_ASKED: Final = 1001  # numbers that an activation is asked about ...
-_FAR: Final = 8.0  # ... on both sides of zero
+_ASKED: Final = 1001  # inputs that an activation is run on, ...
+_FAR: Final = 8.0  # ... up to this far on both sides of zero
 
 
 def read_mlp(
@@ -36,12 +36,12 @@ def read_mlp(
     """(the MLP, its input, its result)
 
     Args:
-        near: whether what an activation makes is what was seen.
-        factors: what may multiply that which is activated.
+        near: whether an activation's result is the recorded one.
+        factors: candidates for a factor on the activation's input.
         others: calls of modules, one of which may be the activation.
 
     Raises:
-        NotUnderstoodError: they are something else.
+        NotUnderstoodError: the linears compute something else.
     """
     if len(linears) not in (2, 3):
         raise NotUnderstoodError(f"an MLP of {len(linears)} linears")
@@ -85,15 +85,15 @@ def read_mlp(
 
 
 def _parts_of_curve(x: Tensor) -> Tensor:
-    """x (...) to (..., 3): see `Mlp.curve`. Every layer has its own numbers for these, which were learned."""
+    """x (...) to the terms of `Mlp.curve`, (..., 3); every layer has its own, learned factors for them."""
     low = x.clamp(max=0)
     return torch.stack([x.clamp(min=0).square(), torch.expm1(low) - low, x], -1)
 
 
 def _curve(events: Sequence[Event], given: Tensor, made: Tensor) -> tuple[float, float, float] | None:
-    """The curve of the module that made this of that; None where there is no such module, or it makes another.
+    """The curve of the module that made `made` from `given`; None if there is no such module, or it has another curve.
 
-    It is asked about other numbers, in fp32: what it made in bf16 tells its numbers to no more than a hundredth.
+    The module is run on other inputs, in fp32: its bf16 results tell its factors to no more than a hundredth.
     """
     event = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
     if event is None:

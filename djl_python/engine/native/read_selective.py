@@ -1,4 +1,4 @@
-"""Reads Mamba's first state space. Runs in the engine process, once."""
+"""Reads a selective state space, the first Mamba's. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPSILONS: Final = (1e-6, 1e-5)
 
 
 def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called) -> tuple[SelectiveSpace, Projected]:
-    """The layer's mixer, and what its linears did.
+    """The layer's mixer, and its linears.
 
     Raises:
         NotUnderstoodError: it is something else.
@@ -64,7 +64,7 @@ def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called
 
 
 def _steps(layer: nn.Module, narrow: Tensor, dt: Tensor, norms: list[Norm]) -> tuple[Norm | None, Linear]:
-    """(the norm that what is narrow goes through, the linear that then makes dt (tokens, channels))"""
+    """(the norm that `narrow` goes through, if any, the linear that then makes dt (tokens, channels))"""
     weights = [each.data for each in layer.parameters() if each.shape == (dt.shape[1], narrow.shape[1])]
     for norm in _candidates(narrow, norms):
         normed = _through(narrow, norm)
@@ -75,7 +75,7 @@ def _steps(layer: nn.Module, narrow: Tensor, dt: Tensor, norms: list[Norm]) -> t
 
 
 def _norm_between(before: Tensor, after: Tensor, norms: list[Norm]) -> Norm | None:
-    """The norm that makes the one of the other, (tokens, columns); None if they are the same."""
+    """The norm that makes `after` from `before`, (tokens, columns) both; None if they are the same."""
     if torch.equal(before, after):
         return None
     likely = (norm for norm in _candidates(before, norms) if norm is not None)
@@ -86,19 +86,19 @@ def _norm_between(before: Tensor, after: Tensor, norms: list[Norm]) -> Norm | No
 
 
 def _candidates(x: Tensor, norms: list[Norm]) -> list[Norm | None]:
-    """None, norms that were seen, and those that are no modules, without weights."""
+    """None, recorded norms that fit x, and norms without weights, which are no modules."""
     width = x.shape[1]
     fitting = [norm for norm in norms if norm.kind == "rms" and norm.bias is None and len(norm.weight) == width]
     return [None, *fitting, *(Norm("rms", torch.ones(width), None, eps) for eps in _EPSILONS)]
 
 
 def _through(x: Tensor, norm: Norm | None) -> Tensor:
-    """(tokens, columns) fp32"""
+    """x through a norm, if there is one: (tokens, columns) fp32."""
     return x.float() if norm is None else rms(x.float(), norm)
 
 
 def _together(one: Norm | None, other: Norm | None) -> Norm | None:
-    """Norms of two parts side by side."""
+    """The norms of two parts side by side, as one."""
     if one is None and other is None:
         return None
     if one is None or other is None or one.eps != other.eps:

@@ -1,4 +1,4 @@
-"""Reads what mixes tokens with a state of fixed size. Runs in the engine process, once."""
+"""Reads mixers with a recurrent state of fixed size. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, SELECTIVE_SCAN, Call
 
 
 def read_states(reader: LayerReader) -> tuple[Stateful, Projected]:
-    """The layer's mixer, and what its linears did.
+    """The layer's mixer, and its linears.
 
     Raises:
         NotUnderstoodError: it is something else.
@@ -126,7 +126,7 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
 
 
 def _times_factors(reader: LayerReader, made: Tensor, entering: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What was projected, (tokens, columns), or times a buffer of the layer's, which explains what is convolved."""
+    """(projected columns that explain what is convolved, the layer's buffer of factors on them or None)"""
     buffers = (each.flatten() for each in reader.layer.buffers() if each.numel() == made.shape[1])
     for factors in (None, *buffers):
         product = made if factors is None else (made * factors).to(entering.dtype)
@@ -136,10 +136,10 @@ def _times_factors(reader: LayerReader, made: Tensor, entering: Tensor) -> tuple
 
 
 def _through(convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
-    """(the convolution of channels in the order in which they are mixed, the columns that these are projected to)
+    """(the convolution with channels in the order in which they are mixed, the projected columns that it reads)
 
     Args:
-        mixed: what the convolution's channels are parted into, (1, tokens, heads, dim) each.
+        mixed: what the convolution's channels are split into, (1, tokens, heads, dim) each.
     """
     channels = columns_of(torch.cat([each[0].flatten(1) for each in mixed], -1), convolved.made[0].T)
     entering = convolved.given["hidden_states"][0].T
@@ -149,7 +149,7 @@ def _through(convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Conv
 
 
 def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor] | None:
-    """(the norm that answers go through, its gate, what comes of it)"""
+    """(the norm that `answers` go through, its gate, its result); None if there is none."""
     for event in reader.events:
         given = [each for each in (*event.given, *event.keywords.values()) if isinstance(each, Tensor)]
         if len(given) != 2 or not torch.equal(given[0].reshape(-1), answers.reshape(-1)):
@@ -163,7 +163,7 @@ def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor
 
 
 def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
-    """x and the gate's silu, (..., columns) fp32."""
+    """The result of a norm for x and silu of its gate, (..., columns) fp32 each."""
     entering = (x * gate if likely.gate_first else x).reshape(*x.shape[:-1], -1, likely.width)
     if likely.norm.kind == "layer":
         entering = entering - entering.mean(-1, keepdim=True)
@@ -173,7 +173,7 @@ def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
 
 
 def _put_in(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
-    """(which columns the sigmoids in beta (tokens, heads) are of, times what)"""
+    """(the projected columns whose sigmoids are beta (tokens, heads), the factor on the sigmoids)"""
     for most in (1.0, 2.0):
         made = most * projected.float().sigmoid()
         nearest = torch.cdist(beta.float().T, made.T).argmin(1)
@@ -199,7 +199,7 @@ def _short_convolution(reader: LayerReader, convolved: Called) -> tuple[ShortCon
     order: list[Tensor] = []
 
     def takes(x: Tensor, before: list[tuple[Event, Linear]]) -> bool:
-        """Whether x is a third of what was projected times what was convolved, that being the product of the others."""
+        """Whether x is a third of the projection times the convolution's result for the product of the other thirds."""
         made = made_by(before)
         if made.shape[1] != 3 * channels or x.shape[-1] != channels:
             return False

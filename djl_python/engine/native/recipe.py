@@ -17,7 +17,7 @@ class Mlp:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate.
 
     Args:
-        curve: of "xielu", which is of no other: what x * x counts above zero, exp(x) - 1 - x below, and x itself.
+        curve: for "xielu" only: factors of x * x above zero, of exp(x) - 1 - x below zero, and of x.
     """
 
     gate: Linear | None
@@ -29,11 +29,11 @@ class Mlp:
 
 @dataclass(frozen=True)
 class ExpertGroups:
-    """Runs of as many experts each, of which a token goes to those of the `taken` best groups alone.
+    """Runs of equally many experts; a token goes only to experts of the `taken` best groups.
 
     Args:
-        count: of groups.
-        ranks: so many of a group's greatest ranks, added up, are the group's own.
+        count: number of groups.
+        ranks: a group's rank is the sum of this many of its experts' greatest ranks.
     """
 
     count: int
@@ -43,15 +43,15 @@ class ExpertGroups:
 
 @dataclass
 class Router:
-    """Which experts a token goes to, and what each counts.
+    """Chooses the experts that a token goes to, and their weights.
 
     Args:
-        scores: one for each expert.
-        function: "softmax" or "sigmoid", which makes values of scores; the greatest `chosen` are taken.
-        correction: added to the values for the choice, not to what the chosen count.
-        groups: whose experts alone can be chosen.
-        normalized: the chosen values are made to add up to 1.
-        scale: then multiplies them.
+        scores: a linear with one output for each expert.
+        function: "softmax" or "sigmoid", which makes values from scores; the `chosen` best experts' are the weights.
+        correction: added to the values for the choice, not to the weights.
+        groups: restrict the choice to the experts of some groups.
+        normalized: the weights are made to add up to 1.
+        scale: then multiplies the weights.
     """
 
     scores: Linear
@@ -65,12 +65,12 @@ class Router:
 
 @dataclass
 class Experts:
-    """A mixture of MLPs: each token's is the weighted sum of those of the experts it goes to, and of a shared one.
+    """A mixture of MLPs: a token's result is the weighted sum of its experts' results, plus that of a shared MLP.
 
     Args:
         gate, up, down: as `Mlp` has them.
         activation: as in `Mlp`, or "clamped_swiglu", which has an `alpha` and a `limit`.
-        shared: an MLP for all tokens, times the sigmoid of `shared_gate` if there is one.
+        shared: an MLP for all tokens, if any, times the sigmoid of `shared_gate` if there is one.
     """
 
     router: Router
@@ -86,11 +86,11 @@ class Experts:
 
 @dataclass
 class TokenInputs:
-    """What each layer is given of each token, beside the stream: (norm(projection(x)) + table[id]) * scale, x embedded.
+    """Per-layer token inputs beside the stream: (norm(projection(x)) + table[id]) * scale, x the embedded token.
 
     Args:
-        table: (vocabulary, layers * width), of which each layer has its own columns, as have projection and norm.
-        table_scale: multiplies what the table has.
+        table: (vocabulary, layers * width): columns for each layer, as the projection has; the norm is over a layer's.
+        table_scale: multiplies the table's rows.
     """
 
     table: Tensor
@@ -106,7 +106,7 @@ class TokenInputs:
 
 @dataclass
 class TokenBranch:
-    """x += after(mlp(x)), which multiplies by the layer's part of `TokenInputs` before it goes down."""
+    """x += after(mlp(x)); before its down projection, the MLP multiplies by the layer's `TokenInputs`."""
 
     mlp: Mlp
     after: Norm | None
@@ -127,10 +127,10 @@ class Branch(Generic[What]):
 
 @dataclass
 class Layer:
-    """x += its mixers' branches, all of the same x; then the MLP's, of the same x too if `parallel`.
+    """x += the mixers' branches, which all read the same x; then the MLP's branch, which also does if `parallel`.
 
-    Then, maybe, a `token_branch`; at last x *= factor. Where norms follow the sums, as in the first transformers, x
-    itself goes through `mixed_norm` before the MLP reads it, and through `end_norm` at the end.
+    Then a `token_branch`, if any, and x *= factor. In post-norm layers, as of the first transformers, x itself goes
+    through `mixed_norm` before the MLP reads it, and through `end_norm` at the end.
     """
 
     mixers: list[Branch[Mixer]]
@@ -148,13 +148,13 @@ class Recipe:
 
     embedding: Tensor
     embedding_scale: float
-    embedding_projection: Linear | None  # to the width of the layers, where tokens are narrower
-    positions: Tensor | None  # learned, added to the embedding
+    embedding_projection: Linear | None  # to the width of the layers, if the table is narrower
+    positions: Tensor | None  # position embeddings, added to the embedding
     position_offset: int
-    embedding_norm: Norm | None  # then
+    embedding_norm: Norm | None  # of the sum
     layers: list[Layer]
     final_norm: Norm | None
-    head_projection: Linear | None  # to what the head reads, where that is narrower
+    head_projection: Linear | None  # to the width of the head's input, if that is narrower
     head: Linear
     head_scale: float
     head_softcap: float
@@ -162,13 +162,13 @@ class Recipe:
 
     @property
     def width(self) -> int:
-        """Of the residual stream."""
+        """Width of the residual stream."""
         projection = self.embedding_projection
         return int(self.embedding.shape[1]) if projection is None else len(projection.weight)
 
     @property
     def caches(self) -> list[Attending]:
-        """Those with keys and values of their own."""
+        """Attentions with keys and values of their own."""
         return [attention for attention in self.attentions if attention.reads is None]
 
     @property
@@ -177,11 +177,11 @@ class Recipe:
 
     @property
     def near(self) -> int:
-        """`Rotary.near` of those that have one, which is the checkpoint's."""
+        """`Rotary.near` of the attentions that have one, which is the same for the whole checkpoint."""
         return max((each.rotary.near for each in self.attentions if each.rotary is not None), default=0)
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """What a sequence has beside keys and values."""
+        """Bytes of a sequence's recurrent states."""
         return sum(mixer.state_bytes(dtype) for mixer in self._mixers if isinstance(mixer, Stateful))
 
     @property

@@ -1,4 +1,4 @@
-"""What mixes a sequence's tokens: attention, and layers that keep a state. Runs in the engine process."""
+"""Mixers of a sequence's tokens: attention, and layers that keep a recurrent state. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .recipe_parts import Linear, Norm, Rotary, Stacked
 class Attention:
     """One layer's attention; `projection` gives queries, keys and values, head by head, in this order.
 
-    If it is `gated`, the projection also gives a gate, as wide as the result, which that times its sigmoid goes on. The
-    norms are of each head, or, `norms_across`, of all heads together. If it reads the keys and values of another, which
-    is that one's place among the attentions, the projection gives queries only.
+    If `gated`, the projection also gives a gate as wide as the result, whose sigmoid multiplies the result. The norms
+    are of each head or, with `norms_across`, of all heads together. `reads` is the index, among the attentions, of the
+    one whose keys and values this one reads; the projection then gives queries only.
     """
 
     heads: int
@@ -29,7 +29,7 @@ class Attention:
     softcap: float
     window: int
     sinks: Tensor | None
-    slopes: Tensor | None  # (heads,): what a key's score gains with each position
+    slopes: Tensor | None  # (heads,): added to a key's score for each position (ALiBi)
     projection: Stacked
     query_norm: Norm | None
     key_norm: Norm | None
@@ -47,17 +47,17 @@ class Attention:
 
 @dataclass
 class LatentAttention:
-    """One layer's attention whose keys and values come of one latent a token (https://arxiv.org/abs/2405.04434).
+    """One layer's latent attention: keys and values come from one latent per token (https://arxiv.org/abs/2405.04434).
 
-    They are never made. What would make a head's keys, transposed, is done to its query, and what would make its values
-    to the weighed sum of latents: so all heads read one key, what is turned by position and the latent, and one value.
+    They are never computed. The weights of a head's keys, transposed, multiply its query, and those of its values the
+    weighted sum of latents. So all heads read one key (the rotated dimensions, then the latent) and one value.
 
     Args:
-        turned: dimensions of a key that don't come of the latent.
-        projection: gives the latent, before `norm`, and what is turned.
-        query_latent, query_norm: what queries come of instead of the layer's input, if they do.
-        queries: gives, head by head, what meets the latent; then, head by head, what is turned.
-        expansion: of the latent, no bias: its rows `key_rows` (heads, dimensions) and `value_rows`, of each head.
+        turned: number of a key's rotated dimensions, which don't come from the latent.
+        projection: gives the latent, before `norm`, and the rotated dimensions.
+        query_latent, query_norm: make a latent that queries come from, if they don't come from the layer's input.
+        queries: gives, head by head, what is multiplied with the latent; then, head by head, the rotated dimensions.
+        expansion: of the latent, no bias; its rows `key_rows` (heads, dimensions) make keys, `value_rows` values.
     """
 
     heads: int
@@ -83,7 +83,7 @@ class LatentAttention:
 
     @property
     def rank(self) -> int:
-        """Of the latent."""
+        """Width of the latent."""
         return len(self.norm.weight)
 
     @property
@@ -93,7 +93,7 @@ class LatentAttention:
 
 @dataclass
 class Convolution:
-    """Of each channel by itself over the last tokens: taps (tokens, channels), the last for the newest; fp32."""
+    """A causal convolution of each channel by itself: taps (tokens, channels) fp32, the last for the newest token."""
 
     taps: Tensor
     bias: Tensor | None
@@ -104,12 +104,12 @@ class Convolution:
         return self.taps.shape[1]
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """What a sequence's tokens before the next one take."""
+        """Bytes of the tokens that a sequence keeps for the next one."""
         return (len(self.taps) - 1) * self.channels * dtype.itemsize
 
 
 class _WithState:
-    """What keeps a state: a convolution's last tokens, and a matrix, if it has one."""
+    """A mixer with a state: a convolution's last tokens, and a matrix, if it has one."""
 
     convolution: Convolution
 
@@ -118,13 +118,13 @@ class _WithState:
         return 0
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """Of a sequence."""
+        """Bytes of a sequence's state."""
         return self.matrix_bytes + self.convolution.state_bytes(dtype)
 
 
 @dataclass
 class GatedNorm:
-    """The norm of each `width` columns by themselves; the gate's silu multiplies what it makes, or what it is given."""
+    """A norm over each `width` columns; silu of the gate multiplies its result or, if `gate_first`, its input."""
 
     norm: Norm
     width: int
@@ -133,14 +133,14 @@ class GatedNorm:
 
 @dataclass
 class DeltaNet(_WithState):
-    """A gated delta net (https://arxiv.org/abs/2412.06464), whose memory is a matrix for each head.
+    """A gated delta net (https://arxiv.org/abs/2412.06464), whose state is a matrix for each head.
 
     Args:
         projection: gives queries, keys and values, head by head, then the result's gate.
-        rates: gives, of each head, how much is forgotten, then how much is put in.
+        rates: gives a forget rate for each head, then an input rate for each head.
         convolution: of queries, keys and values.
-        decay, decay_bias: (heads,) fp32; g = decay * softplus(what is forgotten + decay_bias).
-        most_beta: times a sigmoid, what is put in.
+        decay, decay_bias: (heads,) fp32; g = decay * softplus(forget rate + decay_bias).
+        most_beta: beta = most_beta * sigmoid(input rate).
         norm: of each head's result.
     """
 
@@ -164,13 +164,13 @@ class DeltaNet(_WithState):
 
 @dataclass
 class StateSpace(_WithState):
-    """Mamba 2's state space (https://arxiv.org/abs/2405.21060), whose memory is a matrix for each head.
+    """Mamba 2's state-space model (https://arxiv.org/abs/2405.21060), whose state is a matrix for each head.
 
     Args:
-        size: of what each of a head's `dim` dimensions remembers.
-        projection: gives what comes in (x), head by head, then B and C, which heads of a group share, then the result's
+        size: of the state of each of a head's `dim` dimensions.
+        projection: gives the input (x), head by head, then B and C, which heads of a group share, then the result's
             gate.
-        steps: gives how far each head goes with a token, before `step_bias` is added and softplus taken.
+        steps: gives each head's step size (dt), before `step_bias` is added and softplus applied.
         convolution: of x, B and C.
         decay, step_bias, skipped: (heads,) fp32: A, dt's bias and D.
         least_step, most_step: limits of dt.
@@ -198,16 +198,16 @@ class StateSpace(_WithState):
 
 @dataclass
 class SelectiveSpace(_WithState):
-    """Mamba's first state space (https://arxiv.org/abs/2312.00752): a channel forgets in as many ways as it remembers.
+    """Mamba's first state-space model (https://arxiv.org/abs/2312.00752): each number of the state has its own decay.
 
     Args:
-        size: of what each channel remembers.
-        projection: gives what comes in (x), and the result's gate.
+        size: of the state of each channel.
+        projection: gives the input (x), and the result's gate.
         convolution: of x.
-        narrow: of the convolved x, from which `steps` makes how far each channel goes with a token, before `step_bias`
-            is added and softplus taken.
-        shared: of the convolved x: B and C, of all channels.
-        narrow_norm, shared_norm: what these go through, B and C each by itself.
+        narrow: of the convolved x, gives what `steps` makes each channel's step size (dt) from, before `step_bias` is
+            added and softplus applied.
+        shared: of the convolved x, gives B and C, which all channels share.
+        narrow_norm, shared_norm: norms of these results, of B and C each by itself.
         decay: (size, channels) fp32: A.
         step_bias, skipped: (channels,) fp32: dt's bias and D.
     """
@@ -232,7 +232,7 @@ class SelectiveSpace(_WithState):
 
 @dataclass
 class ShortConvolution(_WithState):
-    """A convolution; `projection` gives what it reads, and what multiplies that before and after it."""
+    """A gated convolution; `projection` gives its input, and the factors of its input and of its result."""
 
     projection: Stacked
     convolution: Convolution

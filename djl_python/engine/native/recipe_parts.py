@@ -1,4 +1,4 @@
-"""What recipes consist of: norms, linears, rotations. Runs in the engine process; no computation here."""
+"""Parts of recipes: norms, linears, rotary embeddings. Runs in the engine process; no computation here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..expert_stacks import ExpertStack
 
 
 class NotUnderstoodError(Exception):
-    """The model does something that has no operation here."""
+    """The model does something that has no native operation; the message says what."""
 
 
 @dataclass
 class Norm:
-    """kind "rms" or "layer"; weight and bias as they multiply and add (fp32)."""
+    """RMSNorm or LayerNorm (kind "rms" or "layer"); weight and bias are fp32, exactly what multiplies and is added."""
 
     kind: str
     weight: Tensor
@@ -34,11 +34,11 @@ class Linear:
 
     @property
     def numbers(self) -> Tensor:
-        """The weight's; of codes, unpacked."""
+        """The weight as a tensor of numbers; codes are dequantized."""
         return dense(self.weight)
 
     def times(self, factors: Tensor | float) -> Linear:
-        """What it makes times factors, (out,) or one for all; codes become numbers."""
+        """A linear whose result is multiplied by factors, (out,) or one for all; codes are dequantized."""
         numbers = self.numbers
         columns = torch.as_tensor(factors, dtype=torch.float32).view(-1, 1)
         bias = None if self.bias is None else (self.bias.float() * columns[:, 0]).to(self.bias.dtype)
@@ -54,15 +54,15 @@ class OfExperts:
 
     @property
     def columns(self) -> int:
-        """Of what one makes."""
+        """Width of one expert's result."""
         return int(self.weight.shape[1])
 
 
 @dataclass
 class Stacked:
-    """Linears of the same input as one, its outputs in another order if there is one; copied when it is asked for.
+    """Linears of the same input as one, its outputs in another `order` if there is one; copied by `joined` only.
 
-    `factors`, in that order, multiply what it makes.
+    `factors`, in that order, multiply the outputs.
     """
 
     parts: list[Linear]
@@ -86,10 +86,10 @@ class Stacked:
 
 @dataclass
 class Rotary:
-    """cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32.
+    """A rotary embedding: cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32.
 
     Args:
-        near: sequences with more tokens have rows of their own for their positions, after so many first; 0: none has.
+        near: the first `near` rows are for sequences of up to `near` tokens, the rest for longer ones; 0: all for all.
     """
 
     cosines: Tensor

@@ -1,8 +1,8 @@
-// Mixtures of experts: which tokens go where, and what comes back.
+// Mixtures of experts: the router, and the rows of each expert.
 //
 // A token's row is copied once for each expert that it chose (kDispatch), to where the expert's rows lie together; the
-// products (linear.h) then take the weights of each expert for its own rows, and nothing at all for experts without
-// rows. kCombine adds what came back, in the order of the token's choices: a token's sum doesn't depend on the others.
+// products (linear.h) then multiply each expert's rows with its weights, and don't read the weights of experts without
+// rows. kCombine adds the results in the order of the token's choices, so that its sum doesn't depend on other tokens.
 
 #pragma once
 
@@ -19,13 +19,13 @@ namespace {
 
 constexpr int kMostExperts = 1024;
 
-// What kRoute and kSort write, and the other operations of a layer read; all in Op::routed.
+// What kRoute and kSort write and a layer's other operations read, in Op::routed.
 struct Routed {
-    int32_t* starts;   // (experts + 1,) of an expert's rows
-    int32_t* active;   // (experts,) those with rows, then their count
+    int32_t* starts;   // (experts + 1,) where each expert's rows begin
+    int32_t* active;   // (experts,) the experts that have rows; then how many they are
     int32_t* choices;  // (tokens, chosen) experts
-    float* weights;    // (tokens, chosen)
-    int32_t* places;   // (tokens, chosen) row of each
+    float* weights;    // (tokens, chosen) of each choice
+    int32_t* places;   // (tokens, chosen) the row of each choice
 
     Routed(const Op& op, const Step& step) {
         const int64_t pairs = (int64_t)step.tokens * op.chosen;
@@ -37,7 +37,7 @@ struct Routed {
     }
 };
 
-// The greatest of (padded,) numbers, the first one if there are several.
+// The index of the greatest of (padded,) numbers, a multiple of 16; the first if several are equal.
 inline int greatest(const float* numbers, int padded) {
     Floats most = load_floats(numbers);
     Ints at = Ints{};
@@ -49,11 +49,11 @@ inline int greatest(const float* numbers, int padded) {
     }
     at = add_ints(at, counting_ints());
     const Lanes best = is_equal(most, floats(greatest_lane(most)));
-    return best ? least_lane(at, best) : 0;  // NaN: any expert does
+    return best ? least_lane(at, best) : 0;  // NaN: any expert will do
 }
 
-// Leaves ranks (experts,) in op.kv_heads of op.heads groups of experts alone: those whose op.dim (1 or 2) greatest ranks
-// add up to most, the first ones if several do.
+// Sets ranks (experts,) to minus infinity except in op.kv_heads of the op.heads groups of experts: those whose op.dim (1 or
+// 2) greatest ranks have the greatest sums, the first if several are equal.
 inline void leave_groups(float* ranks, const Op& op) {
     const float never = -std::numeric_limits<float>::infinity();
     const int of_group = op.experts / op.heads;
@@ -77,9 +77,9 @@ inline void leave_groups(float* ranks, const Op& op) {
         if (!taken[e / of_group]) ranks[e] = never;
 }
 
-// in (tokens, k) fp32, k at least `experts`: each token's experts and what each counts. mode 0: a softmax of the scores,
-// 1: sigmoids; `bias` is added for the choice alone, which is of op.kv_heads of op.heads groups of experts; n != 0: weights
-// are made to add up to 1; then times scale.
+// Chooses each token's experts and their weights, from scores in (tokens, k) fp32, k at least `experts`. Weights are a
+// softmax of the scores (mode 0) or sigmoids (mode 1). For the choice alone `bias` is added, and only op.kv_heads of op.heads
+// groups of experts are left; with n != 0, weights are normalized to add up to 1; then they are multiplied by `scale`.
 void route(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     const int padded = (op.experts + 15) / 16 * 16;
@@ -122,7 +122,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// Gives each pair of token and expert a row, expert by expert. One thread does it.
+// Assigns a row to each pair of token and expert, ordered by expert. One thread does it.
 void sort(Run& run, int index, const Op& op, const Step& step) {
     run.share(index, 1, [&](int) {
         const Routed routed(op, step);
@@ -141,7 +141,7 @@ void sort(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (rows, n bytes) = in (tokens, n bytes), each token's to all its rows.
+// out (rows, n bytes): each row of in (tokens, n bytes) is copied to all rows of its token.
 void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     run.share(index, step.tokens, [&](int t) {
@@ -151,8 +151,9 @@ void dispatch(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (tokens, n) fp32, mode 1: += scale *, 2: =, the weighted sum of in (rows, n) fp32 and, if there is a `weight`
-// (tokens, n) fp32, of that: times the sigmoid of weight2 (tokens, k), column `experts`, if there is one.
+// out (tokens, n) fp32 = (mode 2), or += scale * (mode 1), the weighted sum of in (rows, n) fp32, plus `weight` (tokens, n)
+// fp32, a shared expert's output, if there is one, times the sigmoid of column `experts` of weight2 (tokens, k), if there is
+// one.
 void combine(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     run.share(index, step.tokens, [&](int t) {

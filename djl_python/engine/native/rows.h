@@ -1,4 +1,4 @@
-// Operations on single rows: embedding, norms, the choice of rows whose logits are wanted.
+// Operations on single rows: embedding, norms, gates, collecting the rows whose logits are wanted.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 namespace djl {
 namespace {
 
-// A token that begins a group of keys finds a former owner's values in the rest of it. Their weights are zero, but zero
-// times that owner's infinity or NaN is not: in all layers, the group starts empty.
+// Clears the values of a group of keys that a token begins, in all layers. The rest of the group has a former owner's values.
+// Their weights are zero, but zero times an infinity or NaN is not.
 template <class F>
 void empty_groups(const Run& run, const Step& step, int64_t slot) {
     if (slot % kKeys) return;
@@ -28,14 +28,14 @@ void empty_groups(const Run& run, const Step& step, int64_t slot) {
     }
 }
 
-// Prepares the cache for the step's tokens, where nothing else comes before they are stored.
+// Prepares the cache for the step's tokens, in programs without a kEmbed, which does it otherwise.
 template <class F>
 void empty(Run& run, int index, const Step& step) {
     run.share(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
 }
 
-// out (tokens, n) fp32 = weight[id] * scale (+ bias[position]: learned positions), or of these what there is. The first
-// operation of a step.
+// out (tokens, n) fp32 = weight[id] * scale + bias[position + k], learned positions; weight or bias may be null. Comes
+// before all kHeads of a step, so it prepares the cache too.
 template <class F>
 void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
@@ -64,7 +64,7 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// The norm of in (rows, n) fp32, stored as `mode` says; what is added is multiplied by `scale`.
+// Normalizes in (rows, n) fp32 and stores it as `mode` says; with mode 1, it is multiplied by `scale` before it is added.
 template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
@@ -97,8 +97,8 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// The norm of in (tokens, n) T, of each k columns by themselves, out T. With keys, a gate, rows of (n,) T `stride` apart: its
-// silu multiplies what the norm makes (mode 0) or is given (mode 1).
+// Normalizes in (tokens, n) T, each k columns by themselves, into out T. keys: null, or a gate, rows of (n,) T, `stride`
+// apart, whose silu multiplies the norm's output (mode 0) or input (mode 1).
 template <class F>
 void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
@@ -131,7 +131,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (tokens, n) T *= sigmoid(in), with mode 1 in itself, rows of (n,) fp32 `stride` apart.
+// out (tokens, n) T *= sigmoid(in), or with mode 1 *= in; in: rows of (n,) fp32, `stride` apart.
 template <class F>
 void gate(Run& run, int index, const Op& op, const Step& step) {
     const Floats one = floats(1.0f);

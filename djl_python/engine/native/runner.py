@@ -1,4 +1,4 @@
-"""Steps of the batch through a native program. Runs in the engine process."""
+"""Runs steps of the batch through a native program. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NativeModelRunner:
     """A ModelRunner over a Program.
 
     Args:
-        states: of a program that has some.
+        states: slots of the program's recurrent states, if it has any.
     """
 
     def __init__(self, program: Program, block_size: int, states: StateSlots | None = None) -> None:

@@ -1,4 +1,4 @@
-// Mamba 2's state space: a state that forgets, by head and token, and takes what comes in.
+// The state-space models of Mamba 1 and 2: each token decays a recurrent state and adds its input to it.
 
 #pragma once
 
@@ -11,9 +11,9 @@
 namespace djl {
 namespace {
 
-constexpr int kMostState = 256;  // numbers for each of a head's dimensions
+constexpr int kMostState = 256;  // most numbers of state for each dimension of a head
 
-// A head of a span, token by token: S = e^(A dt) S + (dt x) B; y = S C + D x. Its state stays in the first cache.
+// Runs a head through a span, token by token: S = e^(A dt) S + (dt x) B; y = S C + D x. The state stays in L1.
 template <class F>
 void scan_head(const Op& op, const Step& step, int span, int head) {
     using T = typename F::T;
@@ -56,16 +56,16 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
     }
 }
 
-// out (tokens, heads, dim) fp32, with mode 1 T; in: rows of (heads, dim) T, `stride` apart; keys (B), values (C): rows of
-// (kv_heads, value_dim) T, n apart; bias: dt (tokens, heads); weight2: A, weight3: D or null, both (heads,); routed: the
-// first slot's states (heads, dim, value_dim), changed. value_dim is a multiple of 16.
+// Mamba 2. out (tokens, heads, dim) fp32, with mode 1 T; in: rows of (heads, dim) T, `stride` apart; keys (B), values (C):
+// rows of (kv_heads, value_dim) T, n apart; bias: dt (tokens, heads) fp32; weight2: A, weight3: D or null, both (heads,) fp32;
+// routed: the first slot's states (heads, dim, value_dim) fp32, which change. value_dim is a multiple of 16.
 template <class F>
 void scan(Run& run, int index, const Op& op, const Step& step) {
     run.share_in_order(index, step.spans * op.heads,
                        [&](int task) { scan_head<F>(op, step, task / op.heads, task % op.heads); });
 }
 
-// How far each head goes with a token: out (tokens, heads) fp32 = softplus(in + bias), at least eps and at most softcap.
+// The step size dt of each token and head: out (tokens, heads) fp32 = softplus(in + bias), at least eps and at most softcap.
 // in: rows of (heads,) T, `stride` apart.
 template <class F>
 void step_sizes(Run& run, int index, const Op& op, const Step& step) {
@@ -81,8 +81,8 @@ void step_sizes(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// Mamba's first state space: sixteen channels of a span, token by token, each with a state of N numbers (or as many as there
-// are) and a decay for each: S = e^(A dt) S + (dt x) B; y = S C + D x.
+// Runs sixteen channels of Mamba 1's state space through a span, token by token. Each channel has a state of N numbers
+// (value_dim, if N is 0) and a decay for each of them: S = e^(A dt) S + (dt x) B; y = S C + D x.
 template <class F, int N>
 void select_channels(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
@@ -117,9 +117,9 @@ void select_channels(const Op& op, const Step& step, int span, int channel) {
     save(step.span_slot[span]);
 }
 
-// out, in (tokens, dim channels) T; bias (tokens, dim): dt, before weight2 (dim,), its bias or null, is added and softplus
-// taken; keys (B), values (C): rows of (value_dim,) T, n apart; weight (value_dim, dim): A; weight3 (dim,): D or null; routed:
-// the first slot's state (value_dim, dim), changed.
+// Mamba 1. out, in (tokens, dim channels) T; dt = softplus(bias + weight2), bias (tokens, dim) fp32, weight2 (dim,) fp32 or
+// null; keys (B), values (C): rows of (value_dim,) T, n apart; weight: A (value_dim, dim) fp32; weight3: D (dim,) fp32 or
+// null; routed: the first slot's state (value_dim, dim) fp32, which changes.
 template <class F>
 void select(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.dim + 15) / 16;

@@ -1,7 +1,7 @@
-"""Linears that are given the same, one after the other, as one call of the kernels. Runs in the engine process.
+"""Computes linears that are given the same tensor in one call of the kernels. Runs in the engine process.
 
-A model that torch runs asks for queries, keys and values one by one. Each call costs what finding the kernels with cold
-caches costs; so the first of them has all computed.
+A model that torch runs asks for queries, keys and values one by one. Each call of the kernels pays for cold caches, so
+the first of these linears has all of them computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Siblings:
         self._made: dict[NativeLinear, Tensor] = {}
 
     def of(self, linear: NativeLinear, x: Tensor) -> Tensor:
-        """What a linear makes of x."""
+        """A linear's result for x."""
         if x is not self._given or linear not in self._made:
             self._compute(x)
         made = self._made.pop(linear)
@@ -49,7 +49,7 @@ class Siblings:
 
 @contextmanager
 def joined(model: nn.Module) -> Iterator[None]:
-    """Within it the model runs once; after it, siblings are computed together."""
+    """Context in which the model runs once; after it, siblings are computed together."""
     calls: list[tuple[nn.Module, NativeLinear, Any]] = []
     with ExitStack() as hooks:
         for parent, _, child in places_in(model):

@@ -1,7 +1,7 @@
 """Kernels in place of functions that transformers' modules call by name. Runs in the engine process.
 
-transformers keeps what a special kernel would do better in functions of a module's file, with plain torch as a
-fallback. Here a kernel stands in for such a function while a model runs, if on random numbers both come to the same.
+transformers keeps what a special kernel would do better in functions of a modeling file, with plain torch as a
+fallback. Here a kernel replaces such a function while a model runs, if both give the same results for random numbers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..images import MISFITS
+from ..misfits import MISFITS
 from . import causal_conv, delta_rule, mamba2
 from .pool import Pool
 from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, files_of
 
 Function = Callable[..., Any]
 
-#: By name: makes the native function, whose last resort is the given one, and calls either with numbers to compare.
+#: By name: what makes the native function, which falls back to the given one; what calls either with test inputs.
 _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[[Function], list[Tensor]]]]] = {
     DELTA_RULE: (delta_rule.native, delta_rule.tried),
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
@@ -29,12 +29,12 @@ _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[
     SCAN: (mamba2.native_scan, mamba2.tried),
     "mamba2_selective_state_update": (mamba2.native_update, mamba2.tried_update),
 }
-# Relative: what rounding costs where a state adds up what came before. What is another function is not near.
+# Relative: rounding errors where a state adds up earlier tokens. Other functions are much further away.
 _TOLERANCE: Final = 1e-3
 
 
 class StandIns:
-    """The functions in the files of a model's modules for which there are kernels."""
+    """The functions in the files of a model's modules that kernels can replace."""
 
     def __init__(self, model: Any, pool: Pool) -> None:
         self.places = [
@@ -46,7 +46,7 @@ class StandIns:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it, the files' functions are the kernels'."""
+        """Context in which the kernels replace the files' functions."""
         with ExitStack() as stack:
             for file, name, native in self.places:
                 stack.callback(setattr, file, name, getattr(file, name))
@@ -58,6 +58,6 @@ def _agree(tried: Callable[[Function], list[Tensor]], own: Function, native: Fun
     try:
         with torch.inference_mode():
             pairs = list(zip(tried(own), tried(native), strict=True))
-    except MISFITS:  # takes something else
+    except MISFITS:  # the function takes other arguments
         return False
     return all(float((a - b).abs().max()) <= _TOLERANCE * float(a.abs().max()) for a, b in pairs)

@@ -1,9 +1,9 @@
 // Products of tiles, where processors have them (AMX).
 //
-// A tile has up to sixteen rows of 64 bytes. There are eight: sums are 16 rows by 16 columns, in fp32 or integers; what is
-// multiplied has 32 bits of a row for each of its steps along k, and weights have a row for each step, as packed panels
-// have. A register's number is written into the instruction, hence templates. Who multiplies says first how high its tiles
-// are, which empties them all.
+// There are eight tile registers of up to sixteen rows of 64 bytes. Sums are 16 rows by 16 columns, in fp32 or integers; a
+// tile of rows has 32 bits of each row for each step along k; a tile of weights has a row for each step, as packed panels
+// have. A register's number is part of the instruction, hence the templates. Before a product the shapes of all tiles are
+// set, which zeroes them.
 
 #pragma once
 
@@ -28,15 +28,15 @@ constexpr bool kTiles = true;
 constexpr bool kTiles = false;
 #endif
 
-// Registers of two rows of tiles by two columns, or of one row by two.
+// Register numbers for two rows of tiles by two columns, or for one row by two.
 constexpr int sums_register(int row, int column) { return row * 2 + column; }
 constexpr int rows_register(int row) { return 4 + row; }
 constexpr int weights_register(int column) { return 6 + column; }
 
-// What registers hold, as the instruction reads it: palette 1.
+// The shapes of all registers, as ldtilecfg reads them: palette 1.
 struct alignas(64) TileShapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes[16] = {};  // of a row
+    uint16_t bytes[16] = {};  // of each row
     uint8_t rows[16] = {};
 
     void set(int number, int height, int width) {
@@ -44,7 +44,7 @@ struct alignas(64) TileShapes {
         bytes[number] = (uint16_t)(height ? width : 0);
     }
 
-    // Of two rows of tiles, `low` and `high` rows of sums each (`high` may be none), that are multiplied in so many steps.
+    // For two rows of tiles, with `low` and `high` rows of sums (`high` may be 0), and so many steps.
     TileShapes(int low, int high, int steps) {
         for (int row = 0; row < 2; ++row) {
             const int height = row ? high : low;
@@ -59,7 +59,7 @@ struct alignas(64) TileShapes {
 
 inline void shape_tiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
 
-// After the last product: what tiles hold has to be kept for a thread whenever another gets its core.
+// To be called after the last product: what tiles hold has to be saved whenever another thread gets the core.
 inline void release_tiles() { asm volatile("tilerelease"); }
 
 template <int N>
@@ -77,7 +77,7 @@ inline void store_tile(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(N) : "memory");
 }
 
-// sums += rows times weights: pairs of bf16, or quads of bytes, signed times unsigned.
+// sums += rows times weights: pairs of bf16, or quads of bytes, signed rows times unsigned weights.
 template <int Sums, int Rows, int Weights>
 inline void multiply_tiles_of_pairs() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(Rows), "i"(Weights));
@@ -90,7 +90,7 @@ inline void multiply_tiles_of_quads() {
 
 #else
 
-// The same in software, by which kernels that multiply tiles are tested on processors that can't.
+// The same in software, to test kernels that multiply tiles on processors without them.
 struct SoftwareTiles {
     TileShapes shapes{0, 0, 0};
     uint8_t at[8][kTileRows][64];
@@ -100,7 +100,7 @@ struct SoftwareTiles {
         return (Number*)at[tile][row];
     }
 
-    // sums[m][n] += `product` of 32 bits of row m and of step n's.
+    // For each step, sums[m][n] = product(sums[m][n], the step's 32 bits of row m, the step's 32 bits of column n).
     template <class Sum, class Product>
     void multiply(int sums, int rows, int weights, Product product) {
         for (int m = 0; m < shapes.rows[sums]; ++m)
@@ -166,7 +166,7 @@ inline void multiply_tiles_of_quads() {
 
 #endif
 
-// What of rows is multiplied with what of weights.
+// What the 32 bits of a step hold: pairs of bf16, or quads of bytes.
 struct Pairs {
     template <int Sums, int Rows, int Weights>
     static void multiply() {
@@ -180,14 +180,14 @@ struct Quads {
     }
 };
 
-// Sums of up to 32 rows, which are one row of tiles or two of nearly the same height, by two columns of tiles.
+// The sums of up to 32 rows, one row of tiles or two of nearly the same height, by two columns of tiles.
 struct TileBlock {
     static constexpr int rows = 2 * kTileRows;
     const int low, high;
 
     explicit TileBlock(int height) : low(height > kTileRows ? (height + 1) / 2 : height), high(height - low) {}
 
-    // All sums are none then.
+    // Sets the registers' shapes for products of so many steps; all sums are zero then.
     void shape(int steps) const { shape_tiles({low, high, steps}); }
 
     void clear() const {
@@ -207,7 +207,7 @@ struct TileBlock {
         load_tile<sums_register(1, 1)>(below + 64, pitch);
     }
 
-    // Without the second column, if it isn't there.
+    // Stores the second column only if `second`.
     void store(void* to, int64_t pitch, bool second = true) const {
         auto at = (char*)to, below = at + low * pitch;
         store_tile<sums_register(0, 0)>(at, pitch);
@@ -217,8 +217,8 @@ struct TileBlock {
         if (second) store_tile<sums_register(1, 1)>(below + 64, pitch);
     }
 
-    // sums += rows, `stride` bytes apart, times the weights of each column, whose steps are `pitch` bytes apart; a second
-    // column that isn't there is null.
+    // sums += rows x, `stride` bytes apart, times the weights of each column of tiles, whose steps are `pitch` bytes apart.
+    // `second` is null if there is one column only.
     template <class Numbers>
     void multiply(const void* x, int64_t stride, const void* first, const void* second, int64_t pitch) const {
         load_tile<rows_register(0)>(x, stride);
@@ -235,7 +235,7 @@ struct TileBlock {
     }
 };
 
-// While it lives, its thread may multiply tiles.
+// While one exists, its thread may multiply tiles; its end releases them.
 struct Tiling {
     ~Tiling() {
         if (kTiles) release_tiles();

@@ -1,12 +1,13 @@
 // bf16 weights in 12 bits, without loss.
 //
 // The low byte of a trained or random weight is noise; its high byte (sign and most of the exponent) takes few values.
-// A panel has a table of the sixteen most frequent ones: a weight is its low byte and four bits that name the high one.
-// The few others, one in ten thousand or so, are listed. In their place is the smallest number that the table makes, and
-// the difference is added to the sums: to look for them while a part is multiplied would cost as much as all of a part's
-// unpacking. A step of a panel is
-// 128 weights, four vectors of 16 columns times a pair: 64 low bytes of the first two vectors, 64 of the other two, and
-// 64 bytes of names, the first two vectors' in the lower halves. Bytes are interleaved as the unpack instructions do it.
+// A panel has a table of its sixteen most frequent high bytes: a weight is stored as its low byte and a 4-bit name of its
+// high byte. The few weights without a name, one in ten thousand or so, are listed. In their place is a stand-in, the
+// smallest number that the table can make, and the difference is added to the sums: looking for listed weights while a part
+// is multiplied would cost as much as unpacking the whole part.
+// A step of a panel is 128 weights, four vectors of 16 columns times a pair: 64 low bytes of the first two vectors, 64 of
+// the other two, and 64 bytes of names, those of the first two vectors in the lower half of each byte. Bytes are in the
+// order that the interleaving instructions need.
 
 #pragma once
 
@@ -23,21 +24,21 @@ namespace {
 constexpr int kWeights = 128;  // of a step
 constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
-constexpr int kStandIn = kNames - 1;  // the name of the smallest, with a low byte of 0
+constexpr int kStandIn = kNames - 1;  // the name of the smallest high byte; a stand-in has it and a low byte of 0
 static_assert(kSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
-constexpr int kColumnAhead = 48;  // steps
-constexpr int kTurned = 64;       // steps that are turned from columns into lanes at a time
+constexpr int kColumnAhead = 48;  // steps that are prefetched when one column is read
+constexpr int kTurned = 64;       // steps that are transposed from columns into lanes at a time
 
-// The weights of the i-th byte of the first low bytes (group 0) or the second (1): where they are among a step's 128.
+// The place among a step's 128 weights of the one whose low byte is the i-th of the first 64 (group 0) or of the second (1).
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
 
-// A part of a packed weight's panel. `weight2` are the panels' tables; `weight3` says for each panel and part of its steps
-// where, in itself, the list of its other weights begins: place in the part, a multiple of 2^16, plus the weight's 16 bits.
+// A part of a packed weight's panel. `weight2` has the panels' tables. `weight3` has, for each panel and part, the index in
+// `weight3` at which the part's list begins; an entry is a weight's place in the part times 2^16 plus its 16 bits.
 struct TwelveWeights {
     static constexpr int lines = 3;  // of 64 bytes that hold a step
     const char* at;
 
-    // A part by its number, which is at that address.
+    // Part `number` of a panel's `parts`, whose steps begin at address `at`.
     TwelveWeights(const Op& op, int panel, int parts, int number, const char* at)
         : at(at), table((const uint8_t*)op.weight2 + panel * kNames) {
         const auto* lists = (const uint32_t*)op.weight3;
@@ -46,8 +47,8 @@ struct TwelveWeights {
         end = lists + start[1];
     }
 
-    // Reads V vectors of a part, from the First and the part's first step on. To shift by what only runtime knows would
-    // cost as much as all the rest.
+    // Reads V vectors of a part, from vector First on, step by step. First is a template parameter because a shift by an
+    // amount known only at run time would cost as much as all the rest.
     template <int First, int V>
     struct Reader {
         const char* at;
@@ -76,7 +77,7 @@ struct TwelveWeights {
         work(Reader<4 - V, V>{at, names});
     }
 
-    // The listed weights instead of what is in their place: what their difference rounds off is less than a sum does.
+    // Replaces stand-ins by the listed weights: adds their difference to the sums, whose own rounding exceeds the difference's.
     void correct(const char* rows, int64_t stride, int count, float* sums) const {
         const float stand_in = BF16::to((uint16_t)(table[kStandIn] << 8));
         each_listed([&](int step, int column, int second, uint16_t weight) {
@@ -88,7 +89,7 @@ struct TwelveWeights {
         });
     }
 
-    // work(step, column, which of the pair, weight)
+    // Calls work(step, column, which of the pair, weight) for each listed weight.
     template <class Work>
     void each_listed(const Work& work) const {
         for (const uint32_t* one = listed; one < end; ++one) {
@@ -97,12 +98,12 @@ struct TwelveWeights {
         }
     }
 
-    // One column, fp32, `scale` times what it is: (2 * steps,).
+    // Writes one column in fp32, times `scale`: out (2 * steps,).
     void column(int column, int steps, float scale, float* out) const {
         const int vector = column / 16, group = vector / 2;
         for (int k = 0; k < 2 * steps; ++k) {
             auto from = (const uint8_t*)at + (int64_t)(k / 2) * kStepBytes;
-            if (k % 2 == 0) {  // each step is a line or two that nobody has read lately
+            if (k % 2 == 0) {  // each step is in a line or two that are not cached
                 auto soon = (const char*)from + kColumnAhead * kStepBytes + column % 16 / 4 * 16;
                 fetch_first(soon + 64 * group);
                 fetch_first(soon + 128);
@@ -122,7 +123,7 @@ private:
     const uint32_t *listed, *end;
 };
 
-// One column of a packed weight (k, n), fp32, `scale` times what it is: (k,).
+// Writes one column of a packed weight (k, n) in fp32, times `scale`: out (k,).
 inline void twelve_column(const Op& op, int k, int column, float scale, float* out) {
     const int steps = k / 2, length = part_steps(steps), panel = column / kPanel;
     auto at = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
@@ -132,9 +133,9 @@ inline void twelve_column(const Op& op, int k, int column, float scale, float* o
     }
 }
 
-// The high bytes that most weights of a panel have, that of the smallest numbers last.
+// Fills a panel's table with its most frequent high bytes, the one of the smallest magnitude last.
 inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) {
-    int counts[2][256] = {};  // two, so that equal neighbours don't wait for each other
+    int counts[2][256] = {};  // two, so that counts of equal neighbours don't wait for each other
     for (int c = 0; c < kPanel; ++c) {
         if (!columns[c]) continue;
         for (int i = 0; i + 1 < k; i += 2) {
@@ -156,7 +157,7 @@ inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) 
     std::swap(*smallest, table[kStandIn]);
 }
 
-// The names of 64 high bytes, in the half of a byte that a group has; `known` are those that have one.
+// The names of 64 high bytes, in the half of each byte that is the group's; `known` gets a bit for each byte with a name.
 inline Ints names_of(Ints high, const uint8_t* table, int group, uint64_t& known) {
     Ints named = bytes((int8_t)(kStandIn << 4 * group));
     for (int name = 0; name < kNames; ++name)
@@ -164,9 +165,9 @@ inline Ints names_of(Ints high, const uint8_t* table, int group, uint64_t& known
     return named;
 }
 
-// Packs in (n, k) bf16, or the gated pair of it and weight, into out: panels as above. keys are the tables (panels, 16),
-// values (panels, parts) how many weights each part lists, weight3 (panels, heads) the lists: `heads` is a panel's room.
-// A part that lists more than is left of it says so by minus one.
+// Packs in (n, k) bf16, or the gated pair of `in` and `weight`, into panels in `out`. It also writes keys (panels, 16) uint8,
+// the tables; weight3 (panels, heads) uint32, the lists, where `heads` is the room of a panel; and values (panels, parts)
+// int32, how many weights each part lists, -1 where the room was not enough.
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
@@ -184,7 +185,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
         int many = 0;
         for (int part = 0; part < parts; ++part) {
             const int first = part * length, count = std::min(length, steps - first), before = many;
-            const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column, whatever needs no list
+            const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column: a weight that has a name
             auto* to = (char*)op.out + ((int64_t)panel * steps + first) * kStepBytes;
             for (int s = 0; s < count; ++s, to += kStepBytes) {
                 if (s % kTurned == 0)

@@ -1,4 +1,4 @@
-// What vectors without masks do by way of memory; for avx2.h and neon.h, whose functions for whole vectors it needs.
+// Masked operations by way of memory, for avx2.h and neon.h, whose functions for whole vectors it needs.
 
 #pragma once
 

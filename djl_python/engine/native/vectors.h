@@ -1,11 +1,11 @@
-// Vectors of sixteen numbers: what the kernels are written in.
+// Vectors of sixteen numbers, in which the kernels are written.
 //
-// A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are taken for integers of any size, a `Lanes` a bit for
-// each of sixteen numbers. Processors with AVX-512 have them as they are (avx512.h); others with AVX2 as pairs of half the
-// size (avx2.h), ARM's as four quarters (neon.h), which both do by way of memory what they have no masks for (unmasked.h).
-// All define the same functions, how many vectors of sums stay in registers (kSums), the tiles of sums that do together
-// with what they are made of, and whether many rows had better share weights that are unpacked once (kUnpacksOnce).
-// `+ - * /` are those of numbers in fp32, `& |` those of bits.
+// A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are used as integers of any size, a `Lanes` a bit for
+// each of sixteen numbers. With AVX-512 a vector is one register (avx512.h), with AVX2 two halves (avx2.h), on ARM four
+// quarters (neon.h). The latter two go through memory where they have no masks (unmasked.h).
+// All define the same functions; how many vectors of sums stay in registers (kSums); the shapes of tiles whose sums stay in
+// registers together with their operands (kOf...); and whether many rows should share weights that are unpacked once
+// (kUnpacksOnce). `+ - * /` work on fp32, `& |` on bits.
 
 #pragma once
 
@@ -19,14 +19,14 @@ using Lanes = uint16_t;
 // The lanes of a vector that `left` numbers fill.
 inline Lanes lanes_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : (Lanes)((1 << left) - 1); }
 
-// What of sixteen numbers is asked for, from memory to memory.
+// Copies the numbers that `lanes` names, of sixteen, from memory to memory.
 template <class T>
 inline void copy_lanes(T* to, const T* from, Lanes lanes) {
     for (int i = 0; i < 16; ++i)
         if (lanes >> i & 1) to[i] = from[i];
 }
 
-// Of a tile of sums: rows, and vectors of each.
+// The shape of a tile of sums: its rows, and the vectors of each row.
 struct Shape {
     int rows, vectors;
 };
@@ -45,7 +45,7 @@ struct Shape {
 namespace djl {
 namespace {
 
-// Of pairs of bf16, which is the upper half of fp32.
+// One number of each bf16 pair, as fp32: bf16 is the upper half of fp32.
 inline Floats first_of_pairs(Ints x) { return as_floats(shift_left<16>(x)); }
 inline Floats second_of_pairs(Ints x) { return as_floats(x & ints((int32_t)0xffff0000)); }
 
@@ -60,8 +60,8 @@ inline Floats add_pairs(Floats sum, Ints b, Ints a) {
 }
 #endif
 
-// Four activations of a row of integers: a vector of quads of bytes; or, where these aren't multiplied at once, of pairs
-// of shorts, the first and third and then the others, as the bytes of weights are two sorts of shorts.
+// The codes of a row's rounded activations: bytes, where the processor multiplies quads of bytes. Elsewhere shorts, of each
+// quad the first and third and then the second and fourth: weights' quads are split into even and odd bytes, as shorts.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
 using Code = int8_t;
 inline void store_codes(Code* to, const Ints (&x)[4]) { store_bytes(to, x); }

@@ -1,6 +1,6 @@
-"""Watches a model run on a few tokens: every module that computes itself, every layer, every attention call.
+"""Watches a model run on a few tokens: every module that computes something, every layer, every attention call.
 
-What each is given and what it makes. Runs in the engine process, once, before anything of the model is replaced.
+Records their inputs and results. Runs in the engine process, once, before anything of the model is replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .watch_attention import Call, watch_attention
 from .watch_functions import Called, watch_functions
 
 TOKENS: Final = 7
-_FIRST_POSITION: Final = 3  # rotations by position 0 would show nothing
+_FIRST_POSITION: Final = 3  # a rotation by position 0 would not show
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Event:
 
 @dataclass
 class Span:
-    """A layer's run: what it was given and made, and where its part of `Watched`'s lists begins and ends."""
+    """A layer's run: its input and result, and which slices of `Watched`'s lists belong to it."""
 
     layer: nn.Module
     events: slice
@@ -79,7 +79,7 @@ def watch(model: Any) -> Watched:
         if not _takes_positions(model):
             seen.first_position = 0
         seen.logits = _run(model, seen.first_position).logits[0].float()
-    if seen.calls and not any(seen.calls[span.calls] for span in seen.spans):  # they were found afterwards
+    if seen.calls and not any(seen.calls[span.calls] for span in seen.spans):  # found after the run
         if len(seen.calls) != len(seen.spans):
             raise NotUnderstoodError("attention does not run once in each layer")
         for i, span in enumerate(seen.spans):
@@ -88,7 +88,7 @@ def watch(model: Any) -> Watched:
 
 
 def calls_at(model: Any, first_position: int) -> list[Call] | None:
-    """What attention is asked of the same tokens from another position on; None where a model isn't told positions."""
+    """The attention calls for the same tokens from another position on; None if the model takes no positions."""
     if not _takes_positions(model):
         return None
     calls: list[Call] = []
@@ -110,7 +110,7 @@ def _run(model: Any, first_position: int) -> Any:
 
 def _recorder(seen: Watched) -> Callable[..., None]:
     def record(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        # What comes next may be added to it where it lies.
+        # Cloned, because later operations may change it in place.
         made = result.clone() if isinstance(result, Tensor) else result
         seen.events.append(Event(module, given, keywords, made))
 
@@ -143,7 +143,7 @@ def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
 
 
 def _layer_list(model: Any) -> list[nn.Module]:
-    """The longest list of alike modules, or else of any: the decoder's layers."""
+    """The decoder's layers: the longest list of modules of one class, or else the longest of any."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     alike = [modules for modules in lists if len({type(one) for one in modules}) == 1]
     if not lists:

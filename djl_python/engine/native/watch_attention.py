@@ -1,8 +1,8 @@
 """Watches the attention of a running model. Runs in the engine process, once.
 
-Most models look their attention up by name, and are given ours, which tells what it was asked. The others multiply by
-themselves, and what they multiply is seen: scores come of a product of queries and keys, and their softmax is
-multiplied with values. Between the two may lie a factor, the causal mask, and a bias that grows with each position
+Most models look their attention up by name, and are given ours, which reports its arguments. The others compute it
+themselves, and their matrix products are recorded: scores come from a product of queries and keys, and their softmax is
+multiplied with values. Between the two there may be a factor, the causal mask, and a bias that grows with each position
 (ALiBi, https://arxiv.org/abs/2108.12409).
 """
 
@@ -25,8 +25,8 @@ from .recipe_parts import NotUnderstoodError
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-MASKED: Final = -5e3  # the least that models mask with is 1e4, which bf16 makes 9,984
-# How far what was fitted may be from what was meant: scores of bf16 are rounded.
+MASKED: Final = -5e3  # scores below are masked; the weakest mask of models is -1e4, in bf16 -9,984
+# Largest relative distance of a fitted number from the exact one: scores of bf16 are rounded.
 _NEAR: Final = 0.1
 
 
@@ -34,7 +34,7 @@ _NEAR: Final = 0.1
 class Call:
     """One layer's attention; tensors are (1, heads, tokens, dim), the result (1, tokens, heads, dim).
 
-    `slopes` (heads,) is what a key's score gains with each position.
+    `slopes` (heads,) are added to a key's score for each position (ALiBi).
     """
 
     query: Tensor
@@ -50,17 +50,17 @@ class Call:
 
 @contextmanager
 def watch_attention(model: Any, calls: list[Call]) -> Iterator[None]:
-    """Within it the model runs; after it, its calls are there, in order.
+    """Context in which the model runs; after it, `calls` has its attention calls, in order.
 
     Raises:
-        NotUnderstoodError: an attention of the model's own does something else to scores.
+        NotUnderstoodError: the model's own attention does something else to scores.
     """
     if model.config._attn_implementation == PAGED:
         with watching(lambda _, *call: calls.append(Call(*call))):
             yield
         return
     seen = _Seen()
-    # Inference mode, and fused attention, hide what larger operations are made of.
+    # Inference mode and fused attention would hide the products and softmaxes.
     with torch.inference_mode(False), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), seen:
         yield
     for place, step in enumerate(seen.steps):
@@ -82,7 +82,7 @@ class _Softmax:
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The products of batches of matrices, and the softmaxes."""
+    """Records batched matrix products and softmaxes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ def _call(steps: list[_Product | _Softmax], place: int, softmax: _Softmax) -> Ca
 
 
 def _shared(key: Tensor, value: Tensor) -> int:
-    """How many heads in a row have the same keys and values: what was repeated for the product."""
+    """How many heads in a row have the same keys and values, which were repeated for the product."""
     heads = len(key)
 
     def alike(each: Tensor, run: int) -> bool:
@@ -138,9 +138,9 @@ def _shared(key: Tensor, value: Tensor) -> int:
 
 
 def _between(product: Tensor, scores: Tensor, dim: int) -> tuple[float, Tensor | None]:
-    """The factor and the slopes that make scores of a product, (heads, tokens, tokens) each.
+    """The factor and the slopes, if any, that make scores from a product, (heads, tokens, tokens) each.
 
-    A softmax does not see what is added to a whole row, so that rows are compared from their means.
+    A softmax ignores what is added to a whole row, so rows are compared relative to their means.
     """
     tokens = product.shape[1]
     scores = scores.reshape(product.shape).double()
@@ -171,7 +171,7 @@ def _between(product: Tensor, scores: Tensor, dim: int) -> tuple[float, Tensor |
 
 
 def _slopes(fitted: Tensor, dim: int) -> Tensor:
-    """The slopes that were meant: a geometric sequence, in bf16 or not, before or after the factor."""
+    """The exact slopes nearest to those fitted: a geometric sequence, in bf16 or not, before or after the factor."""
     usual = alibi_slopes(len(fitted))
     meant = [
         slopes * factor
@@ -187,8 +187,8 @@ def _slopes(fitted: Tensor, dim: int) -> Tensor:
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """(heads,) as the paper has them: 2 to the power of -8/n, -16/n, ...; what is more than a power of two, n, of heads
-    gets every other slope of twice as many."""
+    """(heads,) as in the paper: 2 to the power of -8/n, -16/n, ..., where n is the greatest power of two up to `heads`;
+    the heads beyond n get every other slope of 2 * n heads."""
     power = 2 ** math.floor(math.log2(heads))
     exponents = [8 * (i + 1) / power for i in range(power)]
     exponents += [4 * (2 * i + 1) / power for i in range(heads - power)]

@@ -16,7 +16,7 @@ CONVOLUTION: Final = "causal_conv1d_fn"
 SCAN: Final = "mamba2_chunk_scan"
 SELECTIVE_SCAN: Final = "mamba_selective_scan"
 
-# What they call their first arguments.
+# Names of their first arguments.
 _ARGUMENTS: Final = {
     DELTA_RULE: ("query", "key", "value", "g", "beta"),
     CONVOLUTION: ("hidden_states", "weight", "bias", "activation"),
@@ -35,14 +35,14 @@ class Called:
 
 
 def files_of(model: nn.Module) -> list[ModuleType]:
-    """Where the classes of a model's modules are."""
+    """The Python modules that define the classes of a model's modules."""
     files = {id(file): file for module in model.modules() if (file := sys.modules.get(type(module).__module__))}
     return list(files.values())
 
 
 @contextmanager
 def watch_functions(model: nn.Module, called: list[Called]) -> Iterator[None]:
-    """Within it the model runs; what it calls is added."""
+    """Context in which the model runs; its calls of these functions are added to `called`."""
     with ExitStack() as stack:
         for file in files_of(model):
             for name in _ARGUMENTS:
@@ -55,7 +55,7 @@ def watch_functions(model: nn.Module, called: list[Called]) -> Iterator[None]:
 def _noting(name: str, own: Callable[..., Any], called: list[Called]) -> Callable[..., Any]:
     def noted(*given: Any, **named: Any) -> Any:
         arguments = dict(zip(_ARGUMENTS[name], given, strict=False)) | named
-        # What comes next may be written where they lie.
+        # Cloned, because later operations may change them in place.
         kept = {key: value.clone() if isinstance(value, Tensor) else value for key, value in arguments.items()}
         made = own(*given, **named)
         called.append(Called(name, kept, made.clone() if isinstance(made, Tensor) else made))

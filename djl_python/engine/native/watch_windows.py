@@ -1,7 +1,7 @@
-"""Watches how far an attention of a model's own looks back. Runs in the engine process, once.
+"""Watches how far back a model's own attention looks. Runs in the engine process, once.
 
-A window does not show in the few tokens of `watch`. Where the configuration speaks of one, a few more tokens than it
-has are run, and the last of them shows for each layer which it sees.
+A window does not show in the few tokens of `watch`. If the configuration has one, the model runs on a few more tokens
+than that, and the last token's mask shows each layer's window.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .watch_attention import MASKED, SOFTMAXES, Call
 
 _NAMES: Final = ("sliding_window", "window_size", "attention_window")
 _MORE: Final = 5
-# Scores take the square of it for every head. GPT-Neo's is 256.
+# Scores take the square of this many numbers for every head. GPT-Neo's window is 256.
 _LONGEST: Final = 1024
 
 
 def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
-    """Give the calls of an attention of the model's own their windows.
+    """Set the window of the calls of a model's own attention.
 
     Raises:
-        NotUnderstoodError: what is masked is not what lies before a window; or it may be, and is too long to be seen.
+        NotUnderstoodError: the mask is not that of a window, or the window is too long to be tried.
     """
     window = max(getattr(model.config, name, None) or 0 for name in _NAMES)
     if model.config._attn_implementation == PAGED or not 0 < window < max_positions:
@@ -49,7 +49,7 @@ def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
 
 
 class _LastRows(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What the last of so many tokens sees in each softmax, (heads, tokens)."""
+    """Records which tokens the last of `tokens` sees in each softmax, (heads, tokens)."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

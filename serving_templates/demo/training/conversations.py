@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 
 def read_corpus(folder: Path) -> list[Entry]:
-    """Reads every ``*.txt`` of ``folder``: blocks of ``Q:`` lines and one ``A:``, apart by empty lines."""
+    """Reads every ``*.txt`` of ``folder``: blocks of ``Q:`` lines and one ``A:``, separated by empty lines."""
     entries = []
     for path in sorted(folder.glob("*.txt")):
         text = re.sub(r"^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -105,7 +105,7 @@ def chat(turns: list[tuple[str, str]], system: str | None) -> list[Segment]:
 
 
 def later_turn(earlier: tuple[str, str], turn: tuple[str, str]) -> list[Segment]:
-    """A chat of two turns of which only the last answer counts."""
+    """A chat of two turns, of which only the last answer is trained."""
     segments = chat([earlier, turn], None)
     return [Segment(text, False) for text, _ in segments[:-1]] + segments[-1:]
 

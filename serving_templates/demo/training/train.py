@@ -108,7 +108,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def encode(segments: list[Segment], tokenizer: PreTrainedTokenizerFast, limit: int | None = None) -> Example:
-    """Tokens of a conversation, weighted where they are trained; of the last stretch at most ``limit``."""
+    """Tokens of a conversation, weighted where they are trained; at most ``limit`` of the last segment."""
     example = Example([], [])
     for number, (text, trained) in enumerate(segments, 1):
         ids = tokenizer.encode(text)[: limit if number == len(segments) else None]
@@ -126,7 +126,7 @@ def by_length(examples: Iterable[Example]) -> list[Example]:
 
 def batches(sampler: Sampler, tokenizer: PreTrainedTokenizerFast, tokens: int) -> Iterator[list[Example]]:
     """Groups of examples of similar length, about ``tokens`` tokens each, in random order."""
-    # Which answer to give is harder to learn than how it goes on, so every second answer is cut short.
+    # Which answer to give is harder to learn than its continuation, so every second answer is cut short.
     stream = zip(sampler, itertools.cycle((None, CUT_TOKENS)))
     while True:
         pool = by_length(encode(text, tokenizer, limit) for text, limit in itertools.islice(stream, 1024))
@@ -142,7 +142,7 @@ def batches(sampler: Sampler, tokenizer: PreTrainedTokenizerFast, tokens: int) -
 def predict(model: LlamaForCausalLM, batch: list[Example]) -> tuple[torch.Tensor, ...]:
     """Logits, targets, weights and row numbers, (n, vocab) and three times (n,), of the n trained tokens."""
     width = max(len(example.ids) for example in batch)
-    # Padding stands on the right, where the causal mask keeps it out of sight.
+    # Padding is on the right, where the causal mask hides it.
     ids = torch.tensor([example.ids + [0] * (width - len(example.ids)) for example in batch])
     weights = torch.tensor([example.weights + [0.0] * (width - len(example.ids)) for example in batch])
     trained = weights[:, 1:] > 0

@@ -1,0 +1,89 @@
+"""How a loaded model is run: by what, and what happens where that does not compute what the model computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from djl_python.engine.model_runner import PagedModelRunner
+from djl_python.engine.native.library import library
+from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.quantization import quantized
+from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.runners import OpenedRunner, open_runner
+from djl_python.engine.scheduler import Chunk
+from djl_python.errors import ModelLoadError
+from tests.kernels import kernels_or_skip
+
+WIDTH = 128
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bf16 checkpoint whose head is its embedding, of more than a few pages."""
+    path = tmp_path_factory.mktemp("tied")
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=WIDTH,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(path)
+    return path
+
+
+def opened(path: Path, **settings: Any) -> OpenedRunner:
+    defaults: dict[str, Any] = {"max_batch_size": 2, "kv_cache_memory_mb": 16, "threads": 1}
+    return open_runner(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
+
+
+def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None:
+    """Its memory was the mapped file's, whose pages are given back while the model is tried."""
+    weight = load_file(next(tied.glob("*.safetensors")))["model.embed_tokens.weight"]
+    runner = opened(tied, quantize="int8", kernels="torch")
+    embedding = runner.loaded.model.get_input_embeddings().weight
+    assert torch.equal(embedding, quantized(weight, "int8").values(WIDTH).bfloat16())
+
+
+def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:
+    return torch.zeros(1, 2048)
+
+
+def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
+    raise TypeError("forward() got an unexpected keyword argument")
+
+
+@pytest.mark.parametrize("run", [nothing_right, not_at_all])
+@pytest.mark.parametrize(
+    ("kernels", "runner", "instead"),
+    [("auto", NativeModelRunner, "native products"), ("torch", PagedModelRunner, "transformers' own cache")],
+)
+def test_a_runner_that_fails_its_trial_is_not_used(
+    kernels: str, runner: type, instead: str, run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if runner is NativeModelRunner:
+        kernels_or_skip(library)
+    monkeypatch.setattr(runner, "run", run)
+    assert instead in opened(tied, kernels=kernels).description
+
+
+@pytest.mark.parametrize("run", [nothing_right, not_at_all])
+def test_kernels_that_were_asked_for_and_fail_their_trial_are_an_error(
+    run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels_or_skip(library)
+    monkeypatch.setattr(NativeModelRunner, "run", run)
+    with pytest.raises(ModelLoadError, match=r"option.kernels=native: the kernels' logits are not those of Llama"):
+        opened(tied, kernels="native")

@@ -77,6 +77,18 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def prepare_device(device: torch.device) -> None:
+    """Set what torch keeps for the whole process."""
+    if device.type != "cuda":
+        return
+    if device.index is not None:  # what libraries launch without naming a device goes to the current one
+        torch.cuda.set_device(device)
+    # From H100 on, cuDNN's attention is torch's first choice. It makes a plan for every new shape, which takes half a
+    # second, and contexts have a new shape in each step; on B200 it is silently wrong with fewer than 8 key heads
+    # (pytorch #193893).
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def threads_of(settings: EngineSettings) -> int:
     """CPU threads that a step may use."""
     return settings.threads or len(os.sched_getaffinity(0))
@@ -89,6 +101,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         ModelLoadError: it is not a causal language model, or a setting does not fit it.
     """
     device = pick_device(settings.device)
+    prepare_device(device)
     torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText

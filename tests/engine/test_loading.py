@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from djl_python.engine.loading import load_model
+from djl_python.engine.loading import load_model, prepare_device
 from djl_python.engine.rolling_batch import EngineSettings
 from tests.checkpoints import build_checkpoint
 
@@ -54,7 +55,36 @@ def test_another_format_is_what_was_asked_for(
     assert not [record for record in caplog.records if record.name.startswith("djl_python")]
 
 
+def cudnn_attends() -> bool:
+    return torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
+    """The devices that become current, on a machine that need not have them."""
+    found: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    enabled = cudnn_attends()
+    yield found
+    torch.backends.cuda.enable_cudnn_sdp(enabled)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cuda:1", [torch.device("cuda:1")]), ("cuda", []), ("cpu", [])])
+def test_the_gpu_that_was_chosen_is_the_current_one(
+    name: str, expected: list[torch.device], current: list[torch.device]
+) -> None:
+    prepare_device(torch.device(name))
+    assert current == expected
+
+
+def test_attention_on_a_gpu_is_not_cudnns(current: list[torch.device]) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    prepare_device(torch.device("cuda:0"))
+    assert not cudnn_attends()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_a_gpu_computes_in_fp16(halves: Path) -> None:
-    assert load(halves, device="cuda") == torch.float16
+    assert load(halves, device="cuda:0") == torch.float16
+    assert not cudnn_attends()

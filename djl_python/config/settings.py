@@ -140,7 +140,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
         Meta(
-            description="Number format of the weights; auto: the checkpoint's. On a CPU, fp16 is computed as bf16.",
+            description="Number format of the weights; auto: the checkpoint's, or fp16 for bf16 on a GPU without bf16. "
+            "On a CPU, fp16 is computed as bf16.",
             extra={
                 "spellings": {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
             },

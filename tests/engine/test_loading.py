@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.loading import load_model, prepare_device
+from djl_python.engine import loading
+from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format
 from djl_python.engine.rolling_batch import EngineSettings
 from tests.checkpoints import build_checkpoint
 
@@ -53,6 +54,28 @@ def test_another_format_is_what_was_asked_for(
 ) -> None:
     assert load(halves, dtype) == expected
     assert not [record for record in caplog.records if record.name.startswith("djl_python")]
+
+
+@pytest.mark.parametrize(
+    ("capability", "asked", "instead"),
+    [((7, 5), "auto", torch.float16), ((7, 5), "bf16", None), ((8, 0), "auto", None), ((9, 0), "auto", None)],
+)
+def test_a_gpu_that_does_not_multiply_bf16_computes_in_fp16(
+    capability: tuple[int, int], asked: str, instead: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = slow_format(torch.device("cuda"), asked)
+    assert (None if found is None else found.instead) == instead
+
+
+def test_a_format_that_the_device_lacks_is_replaced_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a GPU without bf16."""
+    lacking = SlowFormat(torch.bfloat16, torch.float16, "this is slow")
+    monkeypatch.setattr(loading, "slow_format", lambda device, asked: lacking)
+    assert load(build_checkpoint(tmp_path, "llama", torch.bfloat16)) == torch.float16
+    assert "this is slow" in caplog.messages
 
 
 def cudnn_attends() -> bool:

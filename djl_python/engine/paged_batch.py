@@ -42,6 +42,7 @@ class PagedRollingBatch(RollingBatch):
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
         opened = open_runner(settings, progress, advance)
         self.runner: ModelRunner = opened.runner
+        self._device = opened.loaded.device
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
         self.max_batch_size = settings.max_batch_size
@@ -133,6 +134,10 @@ class PagedRollingBatch(RollingBatch):
     def isolate(self, cause: Exception) -> list[TokenEvent]:
         if not self._chunks:
             raise cause  # not a request's fault: the scheduler itself is broken
+        if self._device.type == "cuda":
+            # After an assertion or an illegal access on the device, every later call in this process fails. This one
+            # then raises, as no other does: not what a request asked for, nor lack of memory.
+            torch.cuda.synchronize(self._device)
         culprit = self.scheduler.isolate(self._chunks)
         if culprit is None:
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)

@@ -95,7 +95,11 @@ class RollingBatch(abc.ABC):
 
     @abc.abstractmethod
     def isolate(self, cause: Exception) -> list[TokenEvent]:
-        """`step` raised `cause`: end (with error events) no more sequences than must be, and be ready to step again."""
+        """`step` raised `cause`: end (with error events) no more sequences than must be, and be ready to step again.
+
+        Raises:
+            Exception: no step can succeed any more. The process ends, and a new one is started.
+        """
 
     @property
     @abc.abstractmethod

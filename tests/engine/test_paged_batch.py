@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.engine.loop import _step
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
@@ -254,6 +255,41 @@ def test_a_bad_word_that_the_model_cannot_say_is_none(llama: Path) -> None:
     batch.add(1, [5, 6], SamplingParams(max_new_tokens=3, ignore_eos=True, bad_words_ids=words))
     plain, banning = run_to_end(batch).values()
     assert [event.token_id for event in plain] == [event.token_id for event in banning]
+
+
+def failing(batch: PagedRollingBatch, monkeypatch: pytest.MonkeyPatch, cause: Exception) -> None:
+    """Have every step that computes something fail."""
+
+    def run(chunks: Any) -> Any:
+        raise cause
+
+    monkeypatch.setattr(batch.runner, "run", run)
+
+
+def test_a_gpu_that_fails_for_good_ends_the_engine(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device-side assertion: whatever is asked of the device from then on raises."""
+    batch = open_batch(llama)
+    broken = RuntimeError("CUDA error: device-side assert triggered")
+
+    def synchronize(device: torch.device) -> None:
+        raise broken
+
+    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    failing(batch, monkeypatch, broken)
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        _step(batch)
+
+
+def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    failing(batch, monkeypatch, RuntimeError("CUDA error: invalid configuration argument"))
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    assert [event.error is not None for event in _step(batch)] == [True]
+    assert batch.idle
 
 
 def test_a_prefix_in_the_cache_is_not_computed_again(llama: Path) -> None:

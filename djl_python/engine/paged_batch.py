@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Final
@@ -43,6 +44,7 @@ class PagedRollingBatch(RollingBatch):
         opened = open_runner(settings, progress, advance)
         self.runner: ModelRunner = opened.runner
         self._device = opened.loaded.device
+        self._repeatable = opened.share_prefixes  # what a failed step leaves is overwritten; states are not
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
         self.max_batch_size = settings.max_batch_size
@@ -138,9 +140,11 @@ class PagedRollingBatch(RollingBatch):
             # After an assertion or an illegal access on the device, every later call in this process fails. This one
             # then raises, as no other does: not what a request asked for, nor lack of memory.
             torch.cuda.synchronize(self._device)
-        culprit = self.scheduler.isolate(self._chunks)
-        if culprit is None:
+        if isinstance(cause, torch.OutOfMemoryError):
+            culprit = self._relieve(cause)
+        elif (culprit := self.scheduler.isolate(self._chunks)) is None:
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
+        if culprit is None:
             return self._events
         self._end(culprit)
         return [*self._events, _error_event(culprit.id, cause)]
@@ -163,6 +167,17 @@ class PagedRollingBatch(RollingBatch):
 
     def close(self) -> None:
         self.grammars.close()
+
+    def _relieve(self, cause: torch.OutOfMemoryError) -> Sequence | None:
+        """Memory ran out in a step: have fewer sequences in the next. A sequence that was alone in it is returned."""
+        traceback.clear_frames(cause.__traceback__)  # they hold what the step had computed so far
+        torch.cuda.empty_cache()
+        culprit = self.scheduler.relieve(self._chunks, self._repeatable)
+        if culprit is None:
+            log.warning(
+                "no memory for %d sequences at once: %d until further notice", len(self._chunks), self.scheduler.fitting
+            )
+        return culprit
 
     def _possible(self, words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """The words that the model can generate: a tokenizer may have more tokens than the model has logits."""

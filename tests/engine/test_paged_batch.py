@@ -292,6 +292,48 @@ def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch
     assert batch.idle
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_5"])
+def test_when_memory_runs_out_fewer_run_at_once_and_the_text_stays(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory for three sequences of eight; a hybrid's states are halfway through the step when it fails."""
+    path = build_checkpoint(tmp_path, architecture)
+    roomy, tight = (open_batch(path, kernels="torch") for _ in range(2))
+    real, failures, together = tight.runner.run, 0, []
+
+    def run(chunks: Any) -> Any:
+        nonlocal failures
+        logits = real(chunks)
+        together.append(len(chunks))
+        if len(chunks) > 3:
+            failures += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits
+
+    monkeypatch.setattr(tight.runner, "run", run)
+    texts: list[dict[int, list[int]]] = []
+    for batch in (roomy, tight):
+        texts.append({number: [] for number in range(8)})
+        for number in range(8):
+            batch.add(number, list(range(5 + number, 45)), SamplingParams(max_new_tokens=20, ignore_eos=True))
+        while not batch.idle:
+            for event in _step(batch):
+                texts[-1][event.request_id].append(event.token_id)
+    assert texts[0] == texts[1]
+    assert 1 <= failures <= 5, "each failure takes one sequence less"
+    assert together.count(3) > together.count(1)
+    assert "no memory for 4 sequences at once: 3 until further notice" in caplog.text
+
+
+def test_a_sequence_that_runs_out_of_memory_alone_ends(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    failing(batch, monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    [event] = _step(batch)
+    assert event.error == "generation failed: OutOfMemoryError: CUDA out of memory"
+    assert batch.idle
+
+
 def test_a_prefix_in_the_cache_is_not_computed_again(llama: Path) -> None:
     batch = open_batch(llama, max_prefill_tokens=512)
     prompt = list(range(2, 102))

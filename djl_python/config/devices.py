@@ -1,0 +1,38 @@
+"""Names of devices: DJL's, torch's, and what a handler is told. Runs in every process; needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+#: What the drivers of NVIDIA's and AMD's GPUs bring.
+_DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def torch_device(name: str) -> str:
+    """Convert DJL's device name to torch's; DJL's are -1, cpu, gpu0 and 0."""
+    if name in ("-1", "cpu"):
+        return "cpu"
+    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"
+
+
+def device_id(device: str, *, gpu: bool) -> str:
+    """DJL's `device_id` of a worker: the index of its GPU, or -1 for a CPU.
+
+    Args:
+        device: `option.device`, where "auto" is the first GPU if there is a `gpu`.
+    """
+    kind, _, index = device.partition(":")
+    if kind == "cpu" or (kind == "auto" and not gpu):
+        return "-1"
+    return index or "0"
+
+
+def has_gpu(environ: Mapping[str, str] = os.environ, drivers: Sequence[Path] = _DRIVERS) -> bool:
+    """Whether there is a GPU that this process may see."""
+    if any(environ.get(name) in ("", "-1") for name in _VISIBLE):
+        return False
+    return any(path.exists() for path in drivers)

@@ -93,7 +93,7 @@ class PagedModelRunner:
                 inputs = {"input_ids": ids[None], "position_ids": plan.positions[None]}
             else:
                 inputs = self._images.inputs(flat, ids, plan.positions)
-            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat)
+            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device)
             with attend_to(self._cache, plan, self._layer_of), states:
                 output = self._model(
                     **inputs,

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from .uploads import indices
+
 _STATES: Final = ("conv_states", "recurrent_states")
 _STATES_ALONE: Final = "LinearAttentionLayer"  # older transformers don't have this class
 #: A state's kind, and its number where transformers has several of a kind (older versions have one).
@@ -116,7 +118,7 @@ class CacheRows:
         places = self._places
         if places.end >= places.room:
             self._move_to(places.width)
-        lengths = torch.tensor(places.lengths, device=device)[:, None]
+        lengths = indices(places.lengths, device)[:, None]
         columns = torch.arange(places.width + 1, device=device)
         return {"attention_mask": (columns >= places.width - lengths).long(), "position_ids": lengths}
 

@@ -25,6 +25,7 @@ from .model_runner import rows_of
 from .recurrent import Functions
 from .scheduler import Chunk
 from .sequence import Sequence
+from .uploads import indices
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class CachedModelRunner:
         self._caches |= {each: _cache(layers) for each, layers in alone.items()}
         tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
         given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
-        ids = torch.tensor(tokens, device=self._device)
+        ids = indices(tokens, self._device)
         output = self._model(input_ids=ids, use_cache=True, **given, **{self._argument: _cache(rows.layers)})
         rows.end()
         return dict(zip(rows.ids, output.logits, strict=True))
@@ -184,7 +185,7 @@ class CachedModelRunner:
         return torch.cat([output.logits[0], self._continue(sequence, images.end, end, end - images.end)])
 
     def _ids(self, tokens: list[int]) -> Tensor:
-        return torch.tensor([tokens], device=self._device)
+        return indices([tokens], self._device)
 
 
 def _cache(layers: list[Any]) -> DynamicCache:

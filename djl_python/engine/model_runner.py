@@ -14,6 +14,7 @@ from .images import PagedImages
 from .recurrent import RecurrentLayers
 from .scheduler import Chunk
 from .sequence import Sequence
+from .uploads import indices, upload
 
 
 class ModelRunner(Protocol):
@@ -87,7 +88,7 @@ class PagedModelRunner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         with self._cache.step(chunks) as plan:
             flat = plan.order
-            ids = torch.tensor([token for chunk in flat for token in chunk.tokens]).to(self._device)
+            ids = indices([token for chunk in flat for token in chunk.tokens], self._device)
             keep = _logit_rows(chunks, flat)
             if self._images is None:
                 inputs = {"input_ids": ids[None], "position_ids": plan.positions[None]}
@@ -98,7 +99,7 @@ class PagedModelRunner:
                 output = self._model(
                     **inputs,
                     use_cache=False,
-                    logits_to_keep=torch.from_numpy(keep).to(self._device),
+                    logits_to_keep=upload(keep, self._device),
                 )
         logits: Tensor = output.logits[0]
         return logits

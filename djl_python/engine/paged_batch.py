@@ -30,6 +30,7 @@ from .sampler import Sampled, Sampler, prompt_entries
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
 from .speculation_setup import open_speculation
+from .uploads import indices
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ class PagedRollingBatch(RollingBatch):
         ahead = [i for chunk, _ in drawing for i in range(len(chunk.drafts) + 1)]
         sequences = [chunk.sequence for chunk, _ in drawing for _ in range(len(chunk.drafts) + 1)]
         if len(logits) != len(rows):
-            logits = logits[rows]
+            logits = logits.index_select(0, indices(rows, logits.device))
         with torch.inference_mode():
             sampled = iter(self.sampler.sample(logits, sequences, ahead) if sequences else [])
         self.scheduler.learn(chunks, time.perf_counter() - began)

@@ -20,6 +20,7 @@ from transformers import Cache, DynamicCache
 
 from .cache_rows import CacheRows, states_of
 from .scheduler import Chunk
+from .uploads import indices
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
 Functions = Callable[[], AbstractContextManager[None]]
@@ -184,7 +185,7 @@ def places(rows: list[int], device: torch.device) -> slice | Tensor:
     first = rows[0]
     if rows == list(range(first, first + len(rows))):
         return slice(first, first + len(rows))
-    return torch.tensor(rows).to(device, non_blocking=True)
+    return indices(rows, device)
 
 
 def _drop_last(running: list[nn.Module]) -> None:

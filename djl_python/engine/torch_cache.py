@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .attention import How, LayerShape, attention
 from .scheduler import Chunk
+from .uploads import upload
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -141,7 +142,7 @@ def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPl
     order = [chunk for group in groups for chunk in group]
     tokens = sum(chunk.length for chunk in order)
     numbers = np.concatenate([*positions, *slots, *(table.reshape(-1) for table in tables)])
-    placed = torch.from_numpy(numbers).to(device, non_blocking=True)
+    placed = upload(numbers, device)
     where, slot, *rest = torch.split(placed, [tokens, tokens, *(table.size for table in tables)])
     plan = TorchPlan(order=order, positions=where, slots=slot, groups=[])
     stop = 0

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djl_python.engine.attention import How, attention
+from tests.operations import Operations
 
 PLAIN = How(0.2, 0, 0.0, None)
 HEADS, SIZE, KEYS = 8, 32, 64
@@ -57,32 +57,14 @@ def test_every_head_attends_to_its_groups_keys(sequences: int, queries: int, kv_
     torch.testing.assert_close(attention(*arguments, how), one_by_one(*arguments, how))
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that operations make."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.nbytes = 0
-
-    def __torch_dispatch__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # every dispatch mode's signature
-        made = function(*args, **(kwargs or {}))
-        places = {each.untyped_storage().data_ptr() for each in args if isinstance(each, Tensor)}
-        for each in made if isinstance(made, tuple) else (made,):
-            if isinstance(each, Tensor) and each.untyped_storage().data_ptr() not in places:
-                self.nbytes += each.nbytes
-        return made
-
-
 @each_how
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_keys_are_not_copied_for_every_head_of_their_group(sequences: int, how: How) -> None:
     query, key, value, mask = given(sequences, 1, 1, torch.bfloat16)
-    with torch.no_grad(), _Made() as made:
+    with torch.no_grad(), Operations() as operations:
         attention(query, key, value, mask, how)
     scores = 4 * sequences * HEADS * KEYS  # in fp32, of which softcap and sinks make a few
-    assert made.nbytes < (key.nbytes + value.nbytes) // 2 + 10 * scores
+    assert operations.made_bytes < (key.nbytes + value.nbytes) // 2 + 10 * scores
 
 
 class _Calls(TorchFunctionMode):
@@ -108,6 +90,6 @@ def test_torch_is_not_asked_for_groups_which_its_kernels_with_masks_lack_on_gpus
 
 def test_a_prompts_mask_is_not_copied_for_every_head() -> None:
     query, key, value, mask = given(1, KEYS, 2)
-    with torch.no_grad(), _Made() as made:
+    with torch.no_grad(), Operations() as operations:
         attention(query, key, value, mask, PLAIN)
-    assert made.nbytes < 2 * query.nbytes + 5 * mask.nbytes
+    assert operations.made_bytes < 2 * query.nbytes + 5 * mask.nbytes

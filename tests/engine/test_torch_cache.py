@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from djl_python.engine.attention import How, LayerShape
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_cache import TorchCache, in_groups
 from djl_python.types import SamplingParams
+from tests.operations import Operations
 
 BLOCKS, SIZE = 64, 16
 
@@ -24,18 +21,6 @@ def decoding(number: int, context: int) -> Chunk:
     return Chunk(sequence, 1)
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the names of operations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(function.__name__.partition(".")[0])
-        return function(*args, **(kwargs or {}))
-
-
 def test_what_all_layers_share_is_made_in_the_first() -> None:
     layers = [LayerShape(4, 2, 16, 16)] * 2
     cache = TorchCache(layers, BLOCKS, SIZE, torch.float32, torch.device("cpu"))
@@ -43,7 +28,7 @@ def test_what_all_layers_share_is_made_in_the_first() -> None:
     with cache.step([decoding(1, 5), decoding(2, 20), decoding(3, 200)]) as plan:
         names = []
         for layer in range(2):
-            with _Operations() as operations:
+            with Operations() as operations:
                 cache.attend(layer, plan, query, key, value, How(0.2, 0, 0.0, None))
             names.append(operations.names)
     comparisons = {"ge", "gt", "lt", "sub", "any", "bitwise_not", "arange"}

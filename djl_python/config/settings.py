@@ -134,7 +134,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
     ] = 0.9
     kv_cache_memory_mb: Annotated[
-        Positive | None, Meta(description="Memory for the KV cache in MiB; unset: the engine chooses.")
+        Positive | None,
+        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
     ] = None
     block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
     dtype: Annotated[
@@ -196,7 +197,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     spec_length: Annotated[
         Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
     ] = None
-    threads: Annotated[Positive | None, Meta(description="CPU threads of the engine; unset: all cores.")] = None
+    threads: Annotated[
+        Positive | None,
+        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
+    ] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ModelLoadError
 from .attention import LayerShape
+from .draft_size import NOTHING, Beside
 from .free_memory import cpu_cache_bytes
 from .loading import LoadedModel
 from .rolling_batch import EngineSettings
@@ -23,6 +24,15 @@ _SAVED_SHARE: Final = 1 / 4
 
 @dataclass(frozen=True)
 class CacheSize:
+    """How large a cache is made.
+
+    Attributes:
+        blocks: that there are.
+        length: most tokens of a sequence.
+        saved_states: for how many states there is room beside those of running sequences.
+        description: for the log.
+    """
+
     blocks: int
     length: int
     saved_states: int
@@ -36,6 +46,7 @@ def size_cache(
     wanted: int,
     state_bytes: int = 0,
     saves: bool = False,
+    beside: Beside = NOTHING,
 ) -> CacheSize:
     """Compute how many blocks there is memory for, and how long a sequence may be with them.
 
@@ -43,24 +54,27 @@ def size_cache(
         wanted: tokens that a sequence should be able to have.
         state_bytes: memory that each sequence takes beside its blocks.
         saves: whether states are saved too, as many as the batch has sequences if there is room.
+        beside: what a draft model will take.
 
     Raises:
         ModelLoadError: there is no room for two blocks.
     """
     size = settings.block_size
     block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())
-    enough = settings.max_batch_size * -(-wanted // size)
-    room = _cache_bytes(settings, loaded.device)
+    # Two at least: runners are tried in the second one.
+    enough = max(2, settings.max_batch_size * -(-wanted // size))
+    room = _cache_bytes(settings, loaded.device, beside)
     saved = min(settings.max_batch_size, int(room * _SAVED_SHARE) // state_bytes) if saves and state_bytes else 0
     states = (settings.max_batch_size + saved) * state_bytes
     room -= states
-    blocks = settings.kv_blocks or min(enough, room // block_bytes if block_bytes else enough)
+    each_bytes = block_bytes + beside.token_bytes * size
+    blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
     length = min(wanted, blocks * size)
     if blocks < 2:
-        raise ModelLoadError(
-            f"no room for a KV cache: a block of {size} tokens takes {block_bytes / 2**20:.1f} MiB; "
-            "set option.kv_cache_memory_mb"
-        )
+        taken = f"a block of {size} tokens takes {each_bytes / 2**20:.1f} MiB"
+        if states:
+            taken += f", and the states of {settings.max_batch_size} sequences {states / 2**20:.1f} MiB"
+        raise ModelLoadError(f"no room for a KV cache: {taken}; set option.kv_cache_memory_mb")
     if length < wanted:
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
     memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
@@ -69,8 +83,8 @@ def size_cache(
     return CacheSize(blocks, length, saved, f"context {length}, {memory}")
 
 
-def _cache_bytes(settings: EngineSettings, device: torch.device) -> int:
+def _cache_bytes(settings: EngineSettings, device: torch.device, beside: Beside) -> int:
     if device.type != "cuda" or settings.kv_cache_memory_mb is not None:
         return cpu_cache_bytes(settings)
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, int(free - (1 - settings.gpu_memory_utilization) * total))
+    return max(0, int(free - (1 - settings.gpu_memory_utilization) * total) - beside.weight_bytes)

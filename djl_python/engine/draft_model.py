@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from .model_runner import ModelRunner
+from .runners import OpenedRunner
 from .sampler import Sampler
 from .scheduler import Chunk
 from .sequence import Sequence
@@ -43,15 +43,15 @@ class ModelDrafter:
     """A `Drafter` that runs a model.
 
     Args:
-        runner: the draft model over a cache with as many blocks as the model's own.
-        max_model_len: most tokens of a sequence that the draft model can read.
-        max_prefill_tokens: most tokens that it can read in one step.
+        draft: the draft model, over a cache with as many blocks as the model's own; `close` closes it.
+        max_model_len: most tokens of a sequence to draft for.
     """
 
-    def __init__(self, runner: ModelRunner, max_model_len: int, max_prefill_tokens: int, sampler: Sampler) -> None:
-        self._runner = runner
+    def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int) -> None:
+        self._runner = draft.runner
         self._max_model_len = max_model_len
-        self._max_prefill_tokens = max_prefill_tokens
+        self._max_prefill_tokens = draft.max_prefill_tokens
+        self._close_draft = draft.close
         self._sampler = sampler
         self._shadows: dict[int, _Shadow] = {}
         self._draft_s = 0.0  # one pass of the draft model
@@ -110,6 +110,9 @@ class ModelDrafter:
     def forget(self, sequence: Sequence) -> None:
         self._shadows.pop(sequence.id, None)
 
+    def close(self) -> None:
+        self._close_draft()
+
     def _shadow(self, sequence: Sequence) -> _Shadow:
         shadow = self._shadows.get(sequence.id)
         if shadow is None or shadow.blocks is not sequence.blocks:
@@ -147,6 +150,7 @@ def _twin(sequence: Sequence, shadow: _Shadow, end: int | None = None) -> Sequen
         computed=min(shadow.computed, end or len(sequence.tokens)),
         blocks=sequence.blocks,
         prompt_entries=sequence.prompt_entries,
+        far=sequence.far,
     )
 
 

@@ -19,7 +19,9 @@ from typing import Final
 from .sequence import Content, Sequence
 from .state_slots import StateSlots
 
+# The names of what precedes a sequence: a far one's keys differ from a near one's, token by token.
 _ROOT: Final = 0
+_FAR_ROOT: Final = 1
 # New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
 _ON_TRUST: Final = 448
 # ... and this many more for each one that was.
@@ -65,7 +67,7 @@ class BlockManager:
         self._known: dict[tuple[int, Content], tuple[int, int]] = {}
         self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
-        self._next_serial = _ROOT + 1
+        self._next_serial = _FAR_ROOT + 1
         self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # evicted from `_known`
         self._at_hand = at_hand or (lambda: total)
         self._rested = 0  # blocks that came to rest
@@ -191,7 +193,7 @@ class BlockManager:
         if not self._findable(sequence):
             return []
         size, blocks = self.block_size, []
-        parent = self._serial_of[before[-1]] if before else _ROOT
+        parent = self._serial_of[before[-1]] if before else _root(sequence)
         for start in range(len(before) * size, len(sequence.tokens) - size, size):
             found = names.get((parent, sequence.content(start, start + size)))
             if found is None:
@@ -202,7 +204,7 @@ class BlockManager:
 
     def _with_state(self, states: StateSlots, sequence: Sequence, known: list[int]) -> list[int]:
         """The longest cached prefix after which a state was saved; only its last block may be partly filled."""
-        size, parent = self.block_size, self._serial_of[known[-1]] if known else _ROOT
+        size, parent = self.block_size, self._serial_of[known[-1]] if known else _root(sequence)
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
             found = self._known.get((parent, sequence.content(first, end)))
@@ -238,7 +240,7 @@ class BlockManager:
 
     def _serial_before(self, sequence: Sequence, index: int) -> int:
         """The serial that names a sequence's content before its block `index`."""
-        return self._serial_of[sequence.blocks[index - 1]] if index else _ROOT
+        return self._serial_of[sequence.blocks[index - 1]] if index else _root(sequence)
 
     def _findable(self, sequence: Sequence) -> bool:
         """Whether the sequence may reuse a cached prefix; not while it wants log-probabilities of its prompt."""
@@ -272,3 +274,7 @@ class BlockManager:
         if len(self._evicted) > self.total:
             self._evicted.popitem(last=False)
         return block
+
+
+def _root(sequence: Sequence) -> int:
+    return _FAR_ROOT if sequence.far else _ROOT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
-import os
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .cpu_limit import available_cpus
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
@@ -123,7 +123,7 @@ def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
 
 def threads_of(settings: EngineSettings) -> int:
     """CPU threads that a step may use."""
-    return settings.threads or len(os.sched_getaffinity(0))
+    return settings.threads or available_cpus()
 
 
 def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:

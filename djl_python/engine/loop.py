@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
 EXIT_LOAD_FAILED = 3
+EXIT_BROKEN_FRAME = 4
 
 
 class Inbox:
@@ -38,24 +39,36 @@ class Inbox:
         self._arrived = threading.Condition()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
+    def first(self) -> AnyMessage:
+        """Wait for a message, and take it alone."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._messages)
+            return self._messages.popleft()
+
     def take(self, *, wait: bool) -> list[AnyMessage]:
         """Everything that has arrived; with `wait`, at least one message."""
         with self._arrived:
-            while wait and not self._messages:
-                self._arrived.wait()
+            if wait:
+                self._arrived.wait_for(lambda: self._messages)
             messages = list(self._messages)
             self._messages.clear()
         return messages
 
     def _read(self) -> None:
-        reader = FrameReader()
-        with contextlib.suppress(ConnectionError):  # from a worker that left without reading all that it was sent
-            while data := self._sock.recv(_READ_BYTES):
-                messages = reader.feed(data)
-                with self._arrived:
-                    self._messages += messages
-                    self._arrived.notify()
-        os._exit(0)  # the worker is gone: there is nothing left to compute for
+        status = EXIT_BROKEN_FRAME
+        try:
+            reader = FrameReader()
+            with contextlib.suppress(ConnectionError):  # from a worker that left without reading all that it was sent
+                while data := self._sock.recv(_READ_BYTES):
+                    messages = reader.feed(data)
+                    with self._arrived:
+                        self._messages += messages
+                        self._arrived.notify()
+            status = 0
+        except ValueError as exc:
+            log.critical("what the worker sent is not a frame: %s", exc)
+        finally:
+            os._exit(status)  # whatever ended this thread: nobody would hear the worker, or its end, any more
 
 
 def serve(sock: socket.socket) -> None:
@@ -78,7 +91,7 @@ def serve(sock: socket.socket) -> None:
 
 def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
     """Load the engine; exit with `EXIT_LOAD_FAILED` after telling why if that can't be done."""
-    opening = inbox.take(wait=True)[0]
+    opening = inbox.first()
     assert isinstance(opening, Open)
 
     def progress(what: str, done: int, total: int) -> None:

@@ -56,6 +56,9 @@ class NgramDrafter:
     def forget(self, sequence: Sequence) -> None:
         self._seen.pop(sequence.id, None)
 
+    def close(self) -> None:
+        return
+
     def _drafts(self, sequence: Sequence, most: int) -> tuple[int, ...]:
         seen, tokens = self._seen.setdefault(sequence.id, _Seen()), sequence.tokens
         seen.read_to(tokens, len(tokens) - 1)

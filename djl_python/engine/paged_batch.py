@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import GenerationError, ParameterError, ServingError
 from ..types import EngineStats, Images, SamplingParams, TokenEvent
+from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .loading import threads_of
@@ -42,7 +43,7 @@ class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
-        opened = open_runner(settings, progress, advance)
+        opened = open_runner(settings, progress, advance, draft_size(settings))
         self.runner: ModelRunner = opened.runner
         self._device = opened.loaded.device
         self._repeatable = opened.share_prefixes  # what a failed step leaves is overwritten; states are not
@@ -68,6 +69,7 @@ class PagedRollingBatch(RollingBatch):
             whole_prompts=opened.whole_prompts,
         )
         self._chooser = opened.chooser
+        self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
@@ -168,6 +170,9 @@ class PagedRollingBatch(RollingBatch):
 
     def close(self) -> None:
         self.grammars.close()
+        if self._speculation is not None:
+            self._speculation.close()
+        self._close_runner()
 
     def _relieve(self, cause: torch.OutOfMemoryError) -> Sequence | None:
         """Memory ran out in a step: have fewer sequences in the next. A sequence that was alone in it is returned."""

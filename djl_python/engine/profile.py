@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,8 +72,12 @@ def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any
         Milliseconds: `step`, its phases `schedule`, `model`, `sample` and `rest`, the model's `operators` by kind, and
         `floor`, the time to read the weights once at the bandwidth that was measured just before.
     """
-    batch_size = settings.max_batch_size
-    batch = open_batch(settings, lambda what, done, total: None)
+    with closing(open_batch(settings, lambda what, done, total: None)) as batch:
+        return _measure(batch, context, steps)
+
+
+def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, Any]:
+    batch_size = batch.max_batch_size
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
         mixed = _MIXTURE[number % len(_MIXTURE)]
@@ -149,7 +154,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="steps to measure")
     parser.add_argument("--dtype", default="auto", help="auto, fp32, bf16 or fp16")
     parser.add_argument("--quantize", default="none", help="none, int8 or int4")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, help="CPU threads (default: all cores, within the CPU limit of a container)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     arguments = parser.parse_args()
     results = [

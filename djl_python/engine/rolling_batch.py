@@ -112,7 +112,7 @@ class RollingBatch(abc.ABC):
         """The gauges' current values."""
 
     def close(self) -> None:
-        """Release the model."""
+        """Release the model and end the threads made for it. The batch is not used after that."""
         return
 
 

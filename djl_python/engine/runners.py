@@ -21,6 +21,7 @@ from .attention import LayerShape, PagedCache
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
+from .draft_size import NOTHING, Beside
 from .expert_stacks import holders_in, unpack_experts_
 from .image_check import ImageCheck
 from .images import PagedImages
@@ -77,9 +78,13 @@ class OpenedRunner:
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
     near: int = 0  # `Scheduler`'s `near`
     whole_prompts: bool = False  # likewise
+    on_torch: bool = True
+    close: Callable[[], None] = lambda: None  # ends the threads of what was opened
 
 
-def open_runner(settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> OpenedRunner:
+def open_runner(
+    settings: EngineSettings, progress: Progress, advance: Advance | None = None, beside: Beside = NOTHING
+) -> OpenedRunner:
     """Load the model, decide how to run it, and make its cache.
 
     Args:
@@ -101,7 +106,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
     pages = can_page(loaded)
     if advance is not None:
         advance.stop()
-    if opened := _open_native(settings, loaded, wanted, agreement, advance):
+    if opened := _open_native(settings, loaded, wanted, agreement, advance, beside):
         return opened
     if advance is not None:
         advance.give_back()
@@ -125,7 +130,7 @@ def open_runner(settings: EngineSettings, progress: Progress, advance: Advance |
         with paging.trial(2) as runner:
             agrees = agreement.with_runner(runner)
         if agrees and (eyes is None or _sees_paged(paging, eyes)):
-            return _with_native(_open_paged(settings, paging, wanted, eyes), linears)
+            return _with_native(_open_paged(settings, paging, wanted, eyes, beside), linears)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
@@ -183,7 +188,14 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
         return opened
     trim()
     description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
-    return replace(opened, chooser=NativeChooser(linears.pool), description=description)
+    chooser = NativeChooser(linears.pool)
+
+    def close() -> None:
+        opened.close()
+        chooser.close()
+        linears.close()
+
+    return replace(opened, chooser=chooser, description=description, close=close)
 
 
 @dataclass(frozen=True)
@@ -251,6 +263,7 @@ def _open_native(
     wanted: int,
     agreement: Agreement,
     advance: Advance | None,
+    beside: Beside,
 ) -> OpenedRunner | None:
     """Open the model as a native program; None, with the reason in the log, if that can't be done."""
     if settings.kernels == "torch":
@@ -266,7 +279,7 @@ def _open_native(
         recipe = read_recipe(loaded.model, wanted)
         shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
         state_bytes = recipe.state_bytes(loaded.dtype)
-        size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True)
+        size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True, beside=beside)
         states = None
         if state_bytes:
             states = StateSlots(settings.max_batch_size, size.saved_states)
@@ -300,6 +313,12 @@ def _open_native(
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim()
+    chooser = NativeChooser(program.pool, program.maxima_of)
+
+    def close() -> None:
+        chooser.close()
+        program.close()
+
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=program.weight_bytes,
@@ -311,7 +330,9 @@ def _open_native(
         takes_drafts=states is None,
         states=states,
         near=recipe.near,
-        chooser=NativeChooser(program.pool, program.maxima_of),
+        on_torch=False,
+        chooser=chooser,
+        close=close,
         blocks_at_hand=lambda: program.blocks_at_hand,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
@@ -333,10 +354,13 @@ def _name(loaded: LoadedModel, settings: EngineSettings) -> str:
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
 
 
-def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _Eyes | None) -> OpenedRunner:
+def _open_paged(
+    settings: EngineSettings, paging: _Paging, wanted: int, eyes: _Eyes | None, beside: Beside
+) -> OpenedRunner:
     """Open the model on a paged cache, without shared prefixes and drafts if it has states: none are kept per block."""
     loaded, recurrent = paging.loaded, paging.recurrent
-    size = size_cache(settings, loaded, paging.layers, wanted, 0 if recurrent is None else recurrent.state_bytes)
+    state_bytes = 0 if recurrent is None else recurrent.state_bytes
+    size = size_cache(settings, loaded, paging.layers, wanted, state_bytes, beside=beside)
     cache = paging.cache(size.blocks, settings.block_size)
     return OpenedRunner(
         loaded=loaded,
@@ -349,6 +373,7 @@ def _open_paged(settings: EngineSettings, paging: _Paging, wanted: int, eyes: _E
         description=f"{_name(loaded, settings)} on {loaded.device}, {size.description}",
         takes_images=eyes is not None,
         takes_drafts=recurrent is None,
+        close=cache.close,
     )
 
 

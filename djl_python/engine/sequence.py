@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 #: What a range of positions holds: token ids, but where an image begins, its digest.
 Content = tuple[int | bytes, ...]
-_FAR = b"far"  # prefix of the content of a far sequence, whose keys differ
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +40,6 @@ class Sequence:
     tokens: list[int]
     prompt_length: int
     sampling: SamplingParams
-    arrived_s: float = 0.0
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     sealed: int = 0
@@ -67,7 +65,7 @@ class Sequence:
         for position, digest in self.images.marks if self.images is not None else ():
             if start <= position < stop:
                 tokens[position - start] = digest
-        return (_FAR, *tokens) if self.far else tuple(tokens)
+        return tuple(tokens)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

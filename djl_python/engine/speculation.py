@@ -45,6 +45,10 @@ class Drafter(Protocol):
         """Drop what is kept for a sequence that has ended."""
         ...
 
+    def close(self) -> None:
+        """No more guesses are wanted."""
+        ...
+
 
 @dataclass
 class Confidence:
@@ -123,6 +127,10 @@ class Speculation:
     def forget(self, sequence: Sequence) -> None:
         """Drop what is kept for a sequence that has ended."""
         self._drafter.forget(sequence)
+
+    def close(self) -> None:
+        """No more drafts are wanted."""
+        self._drafter.close()
 
     def _room(self, chunk: Chunk) -> int:
         """How many drafts this chunk could have."""

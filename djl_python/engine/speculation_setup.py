@@ -6,9 +6,11 @@ import logging
 from typing import Final
 
 import msgspec
+import torch
 
 from ..errors import ModelLoadError
 from .draft_model import ModelDrafter
+from .loading import rounding, threads_of
 from .ngram import NgramDrafter
 from .rolling_batch import EngineSettings, Progress
 from .runners import OpenedRunner, open_runner
@@ -48,12 +50,15 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
         msgspec.structs.replace(
             settings,
             model_path=settings.draft_model_path,
+            quantize=rounding(settings) or "none",  # the model's checkpoint is of GPTQ or AWQ; this one need not be
             max_model_len=None,
             kv_blocks=opened.kv_blocks,
             image_example=None,
         ),
         progress,
     )
+    if opened.on_torch:  # a draft model on native kernels needs one thread of torch's, the model all
+        torch.set_num_threads(threads_of(settings))
     if draft.loaded.vocabulary != opened.loaded.vocabulary:
         raise ModelLoadError(
             f"option.draft_model_id: its vocabulary has {draft.loaded.vocabulary} tokens, the model's "
@@ -61,8 +66,10 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
         )
     if not draft.takes_drafts:
         raise ModelLoadError(
-            "option.draft_model_id: what a draft model computes must be taken back where it was wrong; states and "
-            f"transformers' own cache can't be: it is {draft.description}"
+            "option.draft_model_id: a draft model needs a KV cache that can be truncated where drafts were wrong; "
+            f"recurrent states and transformers' own cache can't be: {draft.description}"
         )
     log.info("drafts by %s", draft.description)
-    return ModelDrafter(draft.runner, draft.max_model_len, draft.max_prefill_tokens, sampler)
+    # Sequences turn far where the model's do. A draft model for which that is elsewhere drafts up to there.
+    near = draft.near if draft.near != opened.near else 0
+    return ModelDrafter(draft, sampler, max_model_len=near or draft.max_model_len)

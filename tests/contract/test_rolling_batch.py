@@ -12,6 +12,7 @@ from djl_python.errors import ParameterError
 from djl_python.testing import FAKE_ENGINE
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
+from tests.threads import come_down_to, threads
 
 Opener = Callable[..., RollingBatch]
 BACKENDS = ["echo", FAKE_ENGINE, "auto (paged)", "auto (transformers' cache)"]
@@ -26,12 +27,12 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if name in _ARCHITECTURE:
         build_checkpoint(path, _ARCHITECTURE[name])
 
-    def open_batch(max_batch_size: int = 4, max_model_len: int = 64) -> RollingBatch:
+    def open_batch(max_batch_size: int = 4, max_model_len: int = 64, threads: int = 1) -> RollingBatch:
         settings = EngineSettings(
             model_path=str(path),
             max_batch_size=max_batch_size,
             max_model_len=max_model_len,
-            threads=1,
+            threads=threads,
             kv_cache_memory_mb=8,
         )
         return rolling_batch_class(name.split()[0])(settings, lambda what, done, total: None)
@@ -155,3 +156,17 @@ def test_alternatives_and_prompt_logprobs_come_when_asked_for(shared: RollingBat
     assert first.prompt[0] == (None, ())
     assert all(logprob is not None and len(top) == 1 for logprob, top in first.prompt[1:])
     assert second.prompt == ()
+
+
+def test_what_is_closed_leaves_no_threads(opener: Opener) -> None:
+    def open_and_close() -> None:
+        batch = opener(threads=3)
+        batch.add(1, [9, 8, 7], SamplingParams(max_new_tokens=2, ignore_eos=True))
+        run_to_end(batch)
+        batch.close()
+        batch.close()  # who is done twice is done
+
+    open_and_close()
+    libraries = threads()  # they have their own from now on
+    open_and_close()
+    assert come_down_to(libraries)

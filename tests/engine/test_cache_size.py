@@ -8,6 +8,7 @@ import pytest
 
 from djl_python.engine.attention import LayerShape
 from djl_python.engine.cache_size import size_cache
+from djl_python.engine.draft_size import Beside
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
@@ -60,5 +61,18 @@ def test_saved_states_take_a_quarter_at_most(loaded: LoadedModel) -> None:
 
 
 def test_no_room_at_all_says_what_to_set(loaded: LoadedModel) -> None:
-    with pytest.raises(ModelLoadError, match=r"a block of 16 tokens takes 0\.1 MiB; set option\.kv_cache_memory_mb"):
+    with pytest.raises(ModelLoadError, match=r"16 tokens takes 0\.1 MiB, and the states of 4 sequences 1\.0 MiB; set"):
         size_cache(settings(), loaded, LAYERS, 1000, state_bytes=MIB // 4)
+    with pytest.raises(ModelLoadError, match=r"a block of 512 tokens takes 2\.0 MiB; set option\.kv_cache_memory_mb"):
+        size_cache(settings(block_size=512), loaded, LAYERS, 1000)
+
+
+def test_one_sequence_of_one_block_has_the_two_that_a_trial_needs(loaded: LoadedModel) -> None:
+    size = size_cache(settings(max_batch_size=1, kv_cache_memory_mb=100), loaded, LAYERS, 16)
+    assert (size.blocks, size.length) == (2, 16)
+
+
+def test_a_draft_model_has_its_share_of_the_memory(loaded: LoadedModel) -> None:
+    assert size_cache(settings(), loaded, LAYERS, 1000).blocks == 16
+    beside = Beside(token_bytes=3 * 4096)  # three times as much as the model's own 4 KiB
+    assert size_cache(settings(), loaded, LAYERS, 1000, beside=beside).blocks == 4

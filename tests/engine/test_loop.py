@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import msgspec
 
+from djl_python.engine.loop import EXIT_BROKEN_FRAME
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.protocol import Add, FrameReader, Open, Opened, Stop, encode_frame
+from djl_python.protocol import Add, Open, Stop, encode_frame
 from djl_python.types import SamplingParams
 
 
@@ -41,6 +44,35 @@ threading.Event().wait()
     assert (process.returncode, errors) == (0, b"")
 
 
+@contextlib.contextmanager
+def engine() -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
+    """A real engine process, and the worker's end of its socket."""
+    worker, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "djl_python.engine", "--fd", str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True) as process:
+        theirs.close()
+        try:
+            yield worker, process
+        finally:
+            process.kill()
+            worker.close()
+
+
+def test_what_comes_beside_the_first_message_is_not_lost() -> None:
+    opening = Open("echo", msgspec.msgpack.encode(EngineSettings(model_path="m")))
+    with engine() as (worker, process):
+        worker.sendall(encode_frame([opening, Stop()]))
+        assert process.wait(30) == 0
+
+
+def test_an_engine_that_can_not_hear_its_worker_ends() -> None:
+    with engine() as (worker, process):
+        worker.sendall(b"\xff" * 64)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == EXIT_BROKEN_FRAME
+        assert "what the worker sent is not a frame" in errors
+
+
 def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:
     worker, engine = socket.socketpair()
     program = f"""
@@ -60,11 +92,8 @@ serve(socket.socket(fileno={engine.fileno()}))
         ) as process,
     ):
         engine.close()
-        worker.sendall(encode_frame([Open("__main__:Broken", settings)]))
-        reader = FrameReader()
-        while not any(isinstance(message, Opened) for message in reader.feed(worker.recv(1 << 16))):
-            pass
-        worker.sendall(encode_frame([Add(1, [5, 6], SamplingParams(max_new_tokens=2))]))
+        add = Add(1, [5, 6], SamplingParams(max_new_tokens=2))
+        worker.sendall(encode_frame([Open("__main__:Broken", settings), add]))
         try:
             _, errors = process.communicate(timeout=30)
         finally:

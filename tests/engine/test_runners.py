@@ -1,4 +1,4 @@
-"""How a loaded model is run: by what, and what happens where that does not compute what the model computes."""
+"""How a loaded model is run: by what, what happens where that computes something else, and how it is closed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from djl_python.engine import runners
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.native.library import library
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.quantization import quantized
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.runners import OpenedRunner, open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ModelLoadError
+from djl_python.types import SamplingParams
+from tests.checkpoints import build_checkpoint
+from tests.engine.test_paged_batch import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
+from tests.threads import come_down_to, threads
 
 WIDTH = 128
 
@@ -87,3 +93,41 @@ def test_kernels_that_were_asked_for_and_fail_their_trial_are_an_error(
     monkeypatch.setattr(NativeModelRunner, "run", run)
     with pytest.raises(ModelLoadError, match=r"option.kernels=native: the kernels' logits are not those of Llama"):
         opened(tied, kernels="native")
+
+
+def refuse(*_: Any) -> None:
+    raise NotUnderstoodError("a model of another kind")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "how", "settings"),
+    [
+        ("llama", "native kernels", {}),
+        ("qwen3_5", "native kernels", {}),
+        ("llama", "native products", {}),
+        ("bloom", "transformers' own cache", {}),
+        ("llama", "native kernels", {"speculative": "draft"}),
+        ("llama", "native products", {"speculative": "draft"}),
+    ],
+)
+def test_threads_end_with_the_batch_that_they_are_for(
+    architecture: str, how: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels_or_skip(library)
+    path = build_checkpoint(tmp_path, architecture)
+    if how != "native kernels":
+        monkeypatch.setattr(runners, "read_recipe", refuse)
+
+    def open_and_close() -> None:
+        batch = open_batch(path, threads=3, draft_model_path=str(path), **settings)
+        assert how in batch.description
+        batch.add(0, list(range(2, 30)), SamplingParams(max_new_tokens=4, ignore_eos=True))
+        run_to_end(batch)
+        during = threads()
+        batch.close()
+        assert come_down_to(during - 1)
+
+    open_and_close()
+    libraries = threads()  # they have their own from now on
+    open_and_close()
+    assert come_down_to(libraries)

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
+from djl_python.engine import runners
+from djl_python.engine.native.library import library
+from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.ngram import NgramDrafter
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.sequence import Sequence
@@ -17,7 +23,10 @@ from djl_python.engine.speculation import MAX_ROWS, Confidence
 from djl_python.errors import ModelLoadError
 from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
+from tests.coded_checkpoints import Method, write_coded
 from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.engine.test_rotations import longrope, prompt, save
+from tests.kernels import kernels_or_skip
 
 LOOP = [5, 9, 12, 7, 31, 8] * 6
 
@@ -200,8 +209,44 @@ def test_a_draft_model_with_another_vocabulary_is_refused(path: Path, tmp_path: 
 
 def test_a_draft_model_with_states_is_refused(path: Path, tmp_path: Path) -> None:
     hybrid = build_checkpoint(tmp_path, "lfm2")
-    with pytest.raises(ModelLoadError, match=r"option\.draft_model_id: .* must be taken back .* Lfm2ForCausalLM"):
+    with pytest.raises(ModelLoadError, match=r"option\.draft_model_id: .* can be truncated .* Lfm2ForCausalLM"):
         open_batch(path, speculative="draft", draft_model_path=str(hybrid))
+
+
+def test_a_draft_model_need_not_be_quantized_as_the_model_is(path: Path, tmp_path: Path) -> None:
+    coded = write_coded(path, tmp_path / "coded", Method("gptq", symmetric=True))
+    batch = open_batch(coded, quantize="gptq", speculative="draft", draft_model_path=str(path), dtype="fp32")
+    assert answers(batch, [{}])[0]
+
+
+def test_a_draft_model_on_kernels_leaves_torch_its_threads(
+    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model that only torch can run."""
+    kernels_or_skip(library)
+
+    def read(model: Any, context: int) -> Any:
+        if isinstance(model, LlamaForCausalLM):
+            raise NotUnderstoodError("this one")
+        return read_recipe(model, context)
+
+    monkeypatch.setattr(runners, "read_recipe", read)
+    try:
+        batch = open_batch(path, speculative="draft", draft_model_path=str(other), threads=2)
+        assert "native products" in batch.description
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_draft_model_follows_where_positions_turn_otherwise(tmp_path: Path) -> None:
+    """LongRoPE, beyond its first length: the same model drafts what it will say itself."""
+    model = save(tmp_path, longrope())
+    batch = open_batch(model, speculative="draft", draft_model_path=str(model), max_prefill_tokens=256)
+    batch.add(0, prompt(150), SamplingParams(max_new_tokens=60, ignore_eos=True))
+    run_to_end(batch)
+    proposed, accepted = speculation(batch)
+    assert proposed == accepted > 40
 
 
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,14 +19,15 @@ SIZE = 4
 class Cache:
     """A block manager with states, and what the states hold: the tokens before them."""
 
-    def __init__(self, sequences: int = 2, saved: int = 2) -> None:
+    def __init__(self, sequences: int = 2, saved: int = 2, *, far: bool = False) -> None:
+        self.far = far
         self.states = StateSlots(sequences, saved)
         self.blocks = BlockManager(100, SIZE, states=self.states)
         self.held: dict[int, list[int]] = {}
         self.steps: list[list[StateSpan]] = []
 
     def admit(self, number: int, tokens: list[int]) -> Sequence:
-        sequence = Sequence(number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1))
+        sequence = Sequence(number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1), far=self.far)
         assert self.blocks.admit(sequence)
         return sequence
 
@@ -69,9 +70,10 @@ def test_a_prompt_asked_again_goes_on_where_it_ended() -> None:
     cache.step((again, 3))
 
 
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("length", range(12, 18))
-def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int) -> None:
-    cache = Cache(saved=3)
+def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far: bool) -> None:
+    cache = Cache(saved=3, far=far)
     one = cache.admit(1, list(range(6)))
     cache.step((one, 6))
     for token in range(6, length):

@@ -17,7 +17,7 @@ import torch
 
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here
-from djl_python.engine.native.library import library, processors_here
+from djl_python.engine.native.library import find_library, processors_here
 from djl_python.engine.native.linears import NativeLinears
 from djl_python.engine.native.recipe_parts import Linear
 from tests.checkpoints import build_checkpoint
@@ -141,7 +141,7 @@ def test_kernels_for_each_processor_compute_the_same(
         pytest.skip(f"this processor lacks {', '.join(sorted(processor.features - features_here()))}")
     monkeypatch.setattr(finding, "SOURCES", installed / "djl_python" / "engine" / "native")
     monkeypatch.setattr(finding, "processors_here", lambda: [processor])
-    kernels = library.__wrapped__()
+    kernels = find_library()
     assert Path(kernels._name).is_relative_to(installed)
     monkeypatch.setattr("djl_python.engine.native.pool.library", lambda: kernels)
     linears = NativeLinears(torch.bfloat16, 1)

@@ -1,8 +1,8 @@
 """Finds the kernels for this processor, or has them built. Engine process, once.
 
 A wheel contains them (setup.py). If it doesn't, or if the sources have changed since, the machine's compiler builds
-them into the user's cache directory: some ten seconds the first time, nothing after. Without a compiler, or on an
-unsupported processor, there are none, and `UnavailableError` gives the reason.
+them into the user's cache directory: some ten seconds the first time, nothing after. Without a compiler, on an
+unsupported processor, or where no code can be loaded, there are none, and `UnavailableError` gives the reason.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 import ctypes
 import functools
 import logging
+import mmap
+import os
 import platform
 import sys
 import tempfile
@@ -32,7 +34,7 @@ from .compiling import (
 
 log = logging.getLogger(__name__)
 
-_BUILDING: Final = threading.Lock()
+_FINDING: Final = threading.Lock()
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64
 _ARCH_PRCTL: Final = 158
 _REQUEST_PERMISSION: Final = 0x1023
@@ -43,13 +45,30 @@ class UnavailableError(Exception):
     """There are no native kernels here; the message says what is missing."""
 
 
-@functools.cache
 def library() -> ctypes.CDLL:
-    """The best kernels that exist or can be built for this processor.
+    """The best kernels that exist or can be built for this processor. Looked for once, even if none are found.
 
     Raises:
-        UnavailableError: the processor lacks a feature, or the package has no kernels and none could be built.
+        UnavailableError: the processor lacks a feature, or there are no kernels and none could be built or loaded.
     """
+    with _FINDING:
+        found = _answer()
+    if isinstance(found, str):
+        raise UnavailableError(found)
+    return found
+
+
+@functools.cache
+def _answer() -> ctypes.CDLL | str:
+    """The kernels, or why there are none."""
+    try:
+        return find_library()
+    except UnavailableError as reason:
+        return str(reason)
+
+
+def find_library() -> ctypes.CDLL:
+    """What `library` remembers; looks, and builds if need be, each time."""
     reasons: list[str] = []
     for processor in processors_here():
         try:
@@ -96,34 +115,59 @@ def lacking() -> str:
 def _found(processor: Processor) -> ctypes.CDLL | None:
     """The kernels of the package, if built from these sources and loadable with this machine's libraries."""
     path = SOURCES / processor.library
-    if not is_current(path, processor):
-        return None
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as reason:
-        log.warning("the CPU kernels that came with the package can't be loaded: %s", reason)
-        return None
+    return _loaded(path, "came with the package") if is_current(path, processor) else None
 
 
 def _built(processor: Processor) -> ctypes.CDLL:
-    """The kernels built on this machine, now or before."""
-    path = Path.home() / ".cache" / "djl-serving" / f"kernels-{processor.name}-{fingerprint(processor)}.so"
-    with _BUILDING:
-        if not path.exists():
-            log.info("building the CPU kernels for %s (once)", processor.name)
-            path = _writable(path.parent) / path.name
-            compile_kernels(processor, path)
-    return ctypes.CDLL(str(path))
+    """The kernels built on this machine before, or built now if there are none or they can't be loaded.
 
-
-def _writable(home: Path) -> Path:
-    """`home`; if a container has none, or a read-only one, a temporary directory that the next start won't find."""
+    Raises:
+        CompilationError: they can't be built.
+        UnavailableError: they can't be loaded.
+    """
+    name = f"kernels-{processor.name}-{fingerprint(processor)}.so"
+    home = _home()
+    if home is not None and os.access(home / name, os.R_OK) and (kept := _loaded(home / name, "were built before")):
+        return kept
+    log.info("building the CPU kernels for %s (once)", processor.name)
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=home).close()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="djl-serving-"))
-    return home
+        path = _place(home) / name
+        compile_kernels(processor, path)
+        return ctypes.CDLL(str(path))
+    except OSError as reason:  # another processor's kernels would fare no better
+        raise UnavailableError(f"kernels that are built here can't be kept or loaded: {reason}") from reason
+
+
+def _loaded(path: Path, which: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as reason:
+        log.warning("the CPU kernels that %s can't be loaded: %s", which, reason)
+        return None
+
+
+def _home() -> Path | None:
+    """Where kernels are kept; None where the user has no home."""
+    try:
+        return Path.home() / ".cache" / "djl-serving"
+    except RuntimeError:
+        return None
+
+
+def _place(home: Path | None) -> Path:
+    """Where to build: `home`, if files in it can be written and executed; else a temporary directory.
+
+    The next start won't find kernels in the latter.
+    """
+    if home is not None:
+        with contextlib.suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=home) as file:
+                file.write(b"\0")
+                file.flush()
+                mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+            return home
+    return Path(tempfile.mkdtemp(prefix="djl-serving-"))
 
 
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:

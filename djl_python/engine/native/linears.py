@@ -23,12 +23,16 @@ from .recipe_parts import Linear, NotUnderstoodError
 class NativeLinears:
     """Makes linears that share a pool of threads.
 
+    Attributes:
+        pool: theirs.
+        alone: a pool of the calling thread, for what is small.
+
     Args:
         dtype: bf16 or fp32, of the model; linears of another format are left to torch.
     """
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.pool = Pool(threads, often=True)
+        self.pool, self.alone = Pool(threads, often=True), Pool(1)
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
@@ -47,6 +51,11 @@ class NativeLinears:
             return None
         let_go(tensor for linear in linears for tensor in tensors_of(linear.weight))
         return packed
+
+    def close(self) -> None:
+        """End the threads: what was made computes no more."""
+        self.pool.close()
+        self.alone.close()
 
 
 class Products:

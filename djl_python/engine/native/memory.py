@@ -63,31 +63,36 @@ class Growing:
 
     Args:
         room: memory to use if it is large enough, and how many bytes of it are prefaulted already.
+        name: of the thread.
     """
 
-    def __init__(self, size: int, ahead: int, room: tuple[Tensor, int] | None = None) -> None:
+    def __init__(
+        self, size: int, ahead: int, room: tuple[Tensor, int] | None = None, name: str = "cache memory"
+    ) -> None:
         if room is None or len(room[0]) < size:
             room = on_huge_pages(size), 0
         self.bytes = room[0][:size]
         give_back(self.bytes.data_ptr() + size, self.bytes.data_ptr() + len(room[0]))
         self._ahead = min(ahead, size)
         self._taken = self._wanted = min(room[1], size)
-        self._busy = False
         self._rested_s = 0.0
-        self._more = threading.Event()
-        self._closing = threading.Event()
+        self._busy = False
+        self._closing = False
+        self._changed = threading.Condition()  # guards what is above
+        self._name = name
         self._thread: threading.Thread | None = None
 
     def used_to(self, end: int) -> None:
         """Bytes below `end` are about to be used; until `rest`, prefaulting leaves the processor to the step."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._take, name="cache memory", daemon=True)
-            self._thread.start()
-        self._busy = True
-        self._taken = max(self._taken, end)
-        if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
-            self._wanted = wanted
-            self._more.set()
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._take, name=self._name, daemon=True)
+                self._thread.start()
+            self._busy = True
+            self._taken = max(self._taken, end)
+            if (wanted := min(end + max(end, self._ahead), len(self.bytes))) > self._wanted:
+                self._wanted = wanted
+                self._changed.notify()
 
     @property
     def taken(self) -> int:
@@ -96,22 +101,33 @@ class Growing:
 
     def rest(self) -> None:
         """Nothing is used now: prefaulting may go on."""
-        self._rested_s = time.monotonic()
-        self._busy = False
+        with self._changed:
+            self._rested_s = time.monotonic()
+            self._busy = False
 
     def close(self) -> None:
-        self._closing.set()
-        self._more.set()
+        """End the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _take(self) -> None:
-        while self._more.wait() and not self._closing.is_set():
-            if self._taken >= self._wanted:
-                self._more.clear()
-            elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
-                self._closing.wait(_QUIET_S)
-            else:
-                end = min(self._taken + STRETCH, self._wanted)
-                touch(self.bytes.data_ptr() + self._taken, self.bytes.data_ptr() + end)
+        while (stretch := self._next()) is not None:
+            begin, end = stretch
+            touch(self.bytes.data_ptr() + begin, self.bytes.data_ptr() + end)  # long: not under the lock
+            with self._changed:
                 self._taken = max(self._taken, end)
+
+    def _next(self) -> tuple[int, int] | None:
+        """Wait until there is something to prefault and no step runs; (begin, end) of it, or None once closed."""
+        with self._changed:
+            while not self._closing:
+                if self._taken >= self._wanted:
+                    self._changed.wait()
+                elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
+                    self._changed.wait(_QUIET_S)
+                else:
+                    return self._taken, min(self._taken + STRETCH, self._wanted)
+        return None

@@ -10,7 +10,6 @@ from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm
 from .parts import places_in
-from .pool import Pool
 
 
 @torch.inference_mode()
@@ -28,7 +27,7 @@ def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize |
 @torch.inference_mode()
 def replace_norms_(model: nn.Module, linears: NativeLinears) -> None:
     """Replace every norm that the kernels support."""
-    pools = linears.pool, Pool(1)
+    pools = linears.pool, linears.alone
     for parent, name, module in places_in(model):
         if not isinstance(parent, NativeNorm) and (norm := NativeNorm.of(module, linears.dtype, pools)) is not None:
             setattr(parent, name, norm)

@@ -122,7 +122,7 @@ class Pool:
         if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
         self.vectors: str = self._library.djl_vectors().decode()
-        self._handle = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
+        self._handle: int | None = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:
         """Run the first `count` of an array of `Op`; returns when all are done. Not thread-safe.
@@ -149,5 +149,7 @@ class Pool:
         return {kind.name.lower(): seconds for kind, seconds in zip(Kind, spent, strict=True)}
 
     def close(self) -> None:
-        """End the threads."""
-        self._library.djl_pool_close(self._handle)
+        """End the threads; nothing runs after that."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.djl_pool_close(handle)

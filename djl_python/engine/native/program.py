@@ -86,7 +86,7 @@ class Program:
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)
-        self._states = Growing(size, cache_ahead(size))
+        self._states = Growing(size, cache_ahead(size), name="state memory")
         memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:
@@ -140,11 +140,6 @@ class Program:
         if rest or not 0 <= first <= len(self._made) - len(logits):
             return None
         return int(self._maxima[first].data_ptr())
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes reserved for keys and values; memory is taken as it is used."""
-        return len(self._cache.bytes)
 
     @property
     def blocks_at_hand(self) -> int:

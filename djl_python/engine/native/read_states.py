@@ -98,8 +98,8 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
     if normed is None:
         gates = other_columns(torch.cat([through, steps]), made.shape[1])
         mixed = scanned.made.reshape(tokens, -1).float()
-        opened = mixed * nn.functional.silu(made[:, gates].float()) if len(gates) == heads * dim else mixed
-        if not same(opened, linears.output_event.x):
+        opened = made[:, gates].float()
+        if opened.shape != mixed.shape or not same(mixed * nn.functional.silu(opened), linears.output_event.x):
             raise NotUnderstoodError("a state space without a gate, or with another")
     else:
         gates = columns_of(normed[1].reshape(tokens, -1), made)
@@ -152,7 +152,9 @@ def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor
     """(the norm that `answers` go through, its gate, its result); None if there is none."""
     for event in reader.events:
         given = [each for each in (*event.given, *event.keywords.values()) if isinstance(each, Tensor)]
-        if len(given) != 2 or not torch.equal(given[0].reshape(-1), answers.reshape(-1)):
+        if len(given) != 2 or given[0].numel() != given[1].numel():
+            continue
+        if not torch.equal(given[0].reshape(-1), answers.reshape(-1)):
             continue
         x, gate = given[0].float(), nn.functional.silu(given[1].float())
         made = [(likely, _normed(likely, x, gate)) for likely in likely_norms(event.module)]

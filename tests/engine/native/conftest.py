@@ -13,7 +13,7 @@ import pytest
 from djl_python.engine.attention import register
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, TILES
-from djl_python.engine.native.library import library, processors_here
+from djl_python.engine.native.library import find_library, processors_here
 from tests.kernels import kernels_or_skip
 
 
@@ -30,7 +30,7 @@ def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         here = [one._replace(name="tiles", flags=(*one.flags, "-DDJL_TILES_IN_SOFTWARE")) for one in here[:1]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finding, "processors_here", lambda: here)
-        found = kernels_or_skip(library.__wrapped__)
+        found = kernels_or_skip(find_library)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("djl_python.engine.native.pool.library", lambda: found)
         register()

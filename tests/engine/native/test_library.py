@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import mmap
 import platform
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from djl_python.engine.native.compiling import (
     features_here,
     fingerprint,
 )
-from djl_python.engine.native.library import UnavailableError, library, processors_here
+from djl_python.engine.native.library import UnavailableError, find_library, library, processors_here
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 from tests.engine.test_paged_batch import open_batch, run_to_end
@@ -54,10 +57,10 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_are_built_once_and_kept(home: Path) -> None:
-    library.__wrapped__()
+    find_library()
     (path,) = kept(home)
     built_at = path.stat().st_mtime_ns
-    library.__wrapped__()
+    find_library()
     assert kept(home) == [path]
     assert path.stat().st_mtime_ns == built_at
 
@@ -65,16 +68,16 @@ def test_kernels_are_built_once_and_kept(home: Path) -> None:
 def test_kernels_that_came_along_need_no_compiler(
     home: Path, package: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.__wrapped__()
+    find_library()
     shutil.copy(kept(home)[0], package / processors_here()[0].library)
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("another")))
     no_compiler(monkeypatch)
-    assert library.__wrapped__()._name == str(package / processors_here()[0].library)
+    assert find_library()._name == str(package / processors_here()[0].library)
 
 
 def test_kernels_of_other_sources_are_left_alone(home: Path, package: Path) -> None:
     (package / processors_here()[0].library).write_bytes(b"\x7fELF of another release")
-    assert Path(library.__wrapped__()._name).is_relative_to(home)
+    assert Path(find_library()._name).is_relative_to(home)
 
 
 def test_kernels_that_cannot_be_loaded_are_built_instead(
@@ -82,26 +85,102 @@ def test_kernels_that_cannot_be_loaded_are_built_instead(
 ) -> None:
     processor = processors_here()[0]
     (package / processor.library).write_bytes(b"\x7fELF for another libc, " + fingerprint(processor).encode())
-    assert Path(library.__wrapped__()._name).is_relative_to(home)
+    assert Path(find_library()._name).is_relative_to(home)
     assert "the CPU kernels that came with the package can't be loaded" in caplog.text
 
 
-def test_where_kernels_cannot_be_kept_they_are_built_for_this_start(
-    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    library.__wrapped__()
+@pytest.fixture
+def another_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One where nothing has been built yet; building is a copy."""
+    find_library()
     (path,) = kept(home)
-    (tmp_path / ".cache" / "djl-serving").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(finding, "compile_kernels", lambda processor, to: shutil.copy(path, to))
+    return tmp_path / "home"
 
+
+def built_elsewhere(home: Path) -> bool:
+    built = Path(find_library()._name)
+    return built.exists() and not built.is_relative_to(home)
+
+
+def test_kernels_that_were_built_before_and_cannot_be_loaded_are_built_again(
+    home: Path, another_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = kept(home)[0].name
+    (another_home / ".cache" / "djl-serving").mkdir(parents=True)
+    bad = another_home / ".cache" / "djl-serving" / name
+    bad.write_bytes(b"\x7fELF of which a full disk took the rest")
+    assert find_library()._name == str(bad)
+    assert "the CPU kernels that were built before can't be loaded" in caplog.text
+    caplog.clear()
+    assert find_library()._name == str(bad)
+    assert not caplog.text, "it is as good as new"
+
+
+def test_where_kernels_cannot_be_kept_they_are_built_for_this_start(
+    another_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cannot(dir: Path) -> None:
         raise PermissionError(f"read-only file system: {dir}")
 
     monkeypatch.setattr("tempfile.TemporaryFile", cannot)
-    built = Path(library.__wrapped__()._name)
-    assert built.name == path.name
-    assert not built.is_relative_to(tmp_path / ".cache")
+    assert built_elsewhere(another_home)
+
+
+def test_where_files_may_hold_no_code_kernels_are_built_elsewhere(
+    another_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(file: int, size: int, *, prot: int) -> None:
+        assert prot & mmap.PROT_EXEC
+        raise PermissionError("mounted with noexec")
+
+    monkeypatch.setattr(mmap, "mmap", cannot)
+    assert built_elsewhere(another_home)
+
+
+def test_a_user_without_a_home_has_kernels(another_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    assert built_elsewhere(another_home)
+
+
+def test_where_nothing_that_is_built_can_be_loaded_there_are_no_kernels(
+    another_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def build(processor: Processor, path: Path) -> None:
+        built.append(processor)
+        path.write_bytes(b"\x7fELF for another libc")
+
+    monkeypatch.setattr(finding, "compile_kernels", build)
+    with pytest.raises(
+        UnavailableError, match=r"kernels that are built here can't be kept or loaded: .*file too short"
+    ):
+        find_library()
+    assert built == processors_here()[:1], "others would fare no better"
+
+
+def test_kernels_are_looked_for_once_also_in_vain(another_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fail(processor: Processor, path: Path) -> None:
+        tried.append(processor)
+        raise CompilationError("c++ failed: []")
+
+    monkeypatch.setattr(finding, "compile_kernels", fail)
+    monkeypatch.setattr(finding, "_answer", functools.cache(finding._answer.__wrapped__))
+
+    def ask(_: int) -> None:
+        with pytest.raises(UnavailableError, match="failed"):
+            library()
+
+    with ThreadPoolExecutor() as side_by_side:
+        list(side_by_side.map(ask, range(4)))
+    assert tried == processors_here()
 
 
 def test_a_compiler_that_hangs_or_has_no_place_to_write_is_a_reason(
@@ -124,20 +203,20 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     no_compiler(monkeypatch)
     with pytest.raises(UnavailableError, match=r"no C\+\+ compiler \(c\+\+, g\+\+ or clang\+\+\)"):
-        library.__wrapped__()
+        find_library()
 
 
 def test_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "features_here", lambda: {"f16c", "sse4_2"})
     lacks = ", ".join(sorted(PROCESSORS[-1].features - {"f16c"}))
     with pytest.raises(UnavailableError, match=f"the processor lacks {lacks}"):
-        library.__wrapped__()
+        find_library()
 
 
 def test_a_machine_of_another_family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "PROCESSORS", ())
     with pytest.raises(UnavailableError, match=f"there are none for linux on {platform.machine()}"):
-        library.__wrapped__()
+        find_library()
 
 
 has_tiles = pytest.mark.skipif(platform.machine() != "x86_64", reason="no such processors have tiles")
@@ -162,15 +241,15 @@ def test_a_system_without_tiles_does_not_give_them(monkeypatch: pytest.MonkeyPat
 def test_a_compiler_that_does_not_know_this_processor_makes_kernels_for_an_older_one(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.__wrapped__()
+    find_library()
     (path,) = kept(home)
     newest = Processor("newest", platform.machine(), frozenset(), ("-mavx4096",))
     monkeypatch.setattr(finding, "processors_here", lambda: [newest, *processors_here()])
-    assert library.__wrapped__()._name == str(path)
+    assert find_library()._name == str(path)
     assert kept(home) == [path]  # what failed has left nothing behind
     monkeypatch.setattr(finding, "processors_here", lambda: [newest])
     with pytest.raises(UnavailableError, match=r"failed: .*avx4096"):
-        library.__wrapped__()
+        find_library()
 
 
 def test_without_kernels_the_model_runs_on_torch_and_native_alone_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -31,10 +32,8 @@ def test_a_mapped_weight_leaves_memory_and_can_be_read_again(tmp_path: Path) -> 
     save_file({"first": numbers, "second": numbers.clone()}, path)
     with safe_open(path, "pt") as file:
         first, second = file.get_tensor("first"), file.get_tensor("second")
-    if not resident(path):  # this torch copies what it loads: there is nothing to let go
-        let_go([first, second])
-        assert torch.equal(first.view(torch.int32), second.view(torch.int32))
-        return
+    if not resident(path):
+        pytest.skip("this torch copies what it loads: there is nothing to let go")
     assert torch.equal(first.view(torch.int32), second.view(torch.int32))
     assert resident(path) > 30 * MIB
     let_go([first])

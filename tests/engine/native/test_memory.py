@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import pytest
 import torch
 
+from djl_python.engine.native import memory
 from djl_python.engine.native.memory import Arena, Growing, on_huge_pages
 from djl_python.engine.native.pages import give_back, touch
 
@@ -111,6 +118,68 @@ def test_memory_ends_where_it_ends() -> None:
     growing.bytes[-1] = 1
     growing.close()
     assert len(growing.bytes) == 3 * MIB
+
+
+def between_lines(line: int, then: Callable[[Growing], None]) -> tuple[Growing, threading.Thread, bool]:
+    """What a caller does when memory's thread is about to run a line: done before that line, unless a lock keeps it.
+
+    Returns:
+        The memory; the caller's thread; whether there was such a line before there was nothing to do.
+    """
+    reached = threading.Event()
+    lines = itertools.count()
+    growing = Growing(64 << 10, ahead=16 << 10)
+    caller = threading.Thread(target=then, args=(growing,), daemon=True)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != memory.__file__:
+            return None
+        if event == "line" and next(lines) == line:
+            caller.start()
+            caller.join(0.01)
+            reached.set()
+        return trace
+
+    before = threading.gettrace()
+    threading.settrace(trace)
+    try:
+        growing.used_to(4 << 10)
+    finally:
+        threading.settrace(before)
+    growing.rest()
+    return growing, caller, reached.wait(0.2)
+
+
+def test_its_thread_can_be_ended_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_QUIET_S", 0.001)
+    for line in itertools.count():
+        growing, closing, reached = between_lines(line, Growing.close)
+        if not reached:
+            break
+        closing.join(20)
+        assert not closing.is_alive(), f"closed before line {line} of its thread's, it never ends"
+    growing.close()
+    assert line > 10
+
+
+def test_its_thread_hears_of_more_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def use_more(growing: Growing) -> None:
+        growing.used_to(32 << 10)
+        growing.rest()
+
+    monkeypatch.setattr(memory, "_QUIET_S", 0.001)
+    for line in itertools.count():
+        growing, using, reached = between_lines(line, use_more)
+        if not reached:
+            break
+        using.join(20)
+        deadline = time.monotonic() + 2
+        while growing.taken < 64 << 10:
+            assert time.monotonic() < deadline, f"told before line {line} of its thread's, it doesn't know"
+            time.sleep(0.001)
+        growing.close()
+    growing.close()
+    assert line > 10
 
 
 def test_memory_lies_in_a_room_of_which_the_rest_goes() -> None:

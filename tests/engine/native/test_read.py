@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 from transformers import AutoModelForCausalLM
+from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native.read import read_recipe
@@ -360,3 +361,35 @@ def test_what_an_activation_has_learned_in_each_layer(tmp_path: Path) -> None:
     mlps = [layer.mlp.what for layer in read_recipe(model, 256).layers if layer.mlp is not None]
     curves = [mlp.curve for mlp in mlps if isinstance(mlp, Mlp)]
     assert curves == [pytest.approx(numbers, rel=1e-4) for numbers in learned]
+
+
+@pytest.mark.parametrize("columns", [0, 1])
+def test_a_state_space_with_a_narrow_gate_or_none_is_left_to_torch(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program would look for all of its columns behind what was projected."""
+
+    def forward(self: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        projected = self.in_proj(hidden_states * self.ssm_in_multiplier) * self.mup_vector
+        gate, entering, dt = projected.split([columns, self.conv_dim, self.num_heads], -1)
+        taps = self.conv1d.weight.squeeze(1)
+        mixed = falcon_h1.causal_conv1d_fn(entering.mT, taps, self.conv1d.bias, activation=self.activation).mT
+        shared = self.n_groups * self.ssm_state_size
+        x, b, c = mixed.split([self.intermediate_size, shared, shared], -1)
+        b, c = (each.unflatten(-1, (self.n_groups, -1)) for each in (b, c))
+        scanned = falcon_h1.mamba2_chunk_scan(
+            x.unflatten(-1, (-1, self.head_dim)), dt, -self.A_log.float().exp(), b, c, chunk_size=self.chunk_size,
+            D=self.D, dt_bias=self.dt_bias, dt_softplus=True, dt_limit=self.time_step_limit,
+        ).flatten(-2)  # fmt: skip
+        return self.out_proj(self.norm(scanned, gate) if columns else scanned)
+
+    model = loaded(tmp_path, "falcon_h1")
+    monkeypatch.setattr(falcon_h1.FalconH1Mixer, "forward", forward)
+    for layer in model.model.layers:
+        mixer = layer.mamba
+        left_out = mixer.intermediate_size - columns
+        mixer.in_proj.weight.data = mixer.in_proj.weight.data[left_out:].clone()
+        mixer.mup_vector = mixer.mup_vector[..., left_out:]
+        mixer.norm = falcon_h1.FalconH1RMSNormGated(mixer.intermediate_size, n_groups=1, norm_before_gate=False)
+    with pytest.raises(NotUnderstoodError, match="layer 0: "):
+        read_recipe(model, 64)

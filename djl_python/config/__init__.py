@@ -6,7 +6,7 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 from __future__ import annotations
 
 from .describe import describe
-from .devices import device_id, has_gpu, torch_device
+from .devices import device_id, devices_of, has_gpu, workers_sharing
 from .environment import engine_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig
@@ -26,6 +26,7 @@ __all__ = [
     "ServingSettings",
     "describe",
     "device_id",
+    "devices_of",
     "engine_environment",
     "environment_table",
     "find_models",
@@ -35,6 +36,6 @@ __all__ = [
     "parse_model_spec",
     "settings_table",
     "split_model_specs",
-    "torch_device",
     "worker_environment",
+    "workers_sharing",
 ]

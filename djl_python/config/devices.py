@@ -7,16 +7,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from .model import ModelConfig
+
 #: What the drivers of NVIDIA's and AMD's GPUs bring.
 _DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-def torch_device(name: str) -> str:
+def _torch_device(name: str) -> str:
     """Convert DJL's device name to torch's; DJL's are -1, cpu, gpu0 and 0."""
     if name in ("-1", "cpu"):
         return "cpu"
     return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"
+
+
+def devices_of(config: ModelConfig) -> list[str]:
+    """torch's names of the devices that a model's workers are for: each entry gets `minWorkers` of them."""
+    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
+    return [_torch_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
+
+
+def workers_sharing(config: ModelConfig) -> int:
+    """How many of a model's workers are on the device of the one that has this configuration."""
+    return devices_of(config).count(config.option.device) * config.serving.min_workers
 
 
 def device_id(device: str, *, gpu: bool) -> str:

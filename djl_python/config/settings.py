@@ -131,7 +131,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Share of a GPU's memory for the model: weights, KV cache and steps, of all its workers there.",
+        ),
     ] = 0.9
     kv_cache_memory_mb: Annotated[
         Positive | None,

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Largest share of the memory for keys, values and states that saved states get.
 _SAVED_SHARE: Final = 1 / 4
+# Share of a GPU's memory that is left where others have taken more than their share: they need some for their steps.
+_LEFT_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,25 @@ def size_cache(
     return CacheSize(blocks, length, saved, f"context {length}, {memory}")
 
 
+def _measures(settings: EngineSettings, device: torch.device) -> bool:
+    """Whether the cache gets what is left of a GPU's memory."""
+    return device.type == "cuda" and settings.kv_cache_memory_mb is None
+
+
 def _cache_bytes(settings: EngineSettings, device: torch.device, beside: Beside) -> int:
-    if device.type != "cuda" or settings.kv_cache_memory_mb is not None:
+    if not _measures(settings, device):
         return cpu_cache_bytes(settings)
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, int(free - (1 - settings.gpu_memory_utilization) * total) - beside.weight_bytes)
+    # This worker's share of the device, whatever others have taken of theirs by now; but no more than there is.
+    utilization = settings.gpu_memory_utilization
+    share = utilization * total / settings.workers - torch.cuda.memory_reserved(device)
+    there = free - min(_LEFT_SHARE, 1 - utilization) * total
+    if there < share:
+        log.warning(
+            "others use %s too: %d MiB are left for this cache, not the %d MiB that option.gpu_memory_utilization says",
+            device,
+            max(0, int(there)) >> 20,
+            int(share) >> 20,
+        )
+    return max(0, int(min(share, there)) - beside.weight_bytes)

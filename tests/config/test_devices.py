@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import device_id, has_gpu, torch_device
+from djl_python.config import ModelConfig, Options, ServingSettings, device_id, devices_of, has_gpu, workers_sharing
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from djl_python.config import device_id, has_gpu, torch_device
     [("-1", "cpu"), ("cpu", "cpu"), ("gpu0", "cuda:0"), ("2", "cuda:2"), ("cuda:1", "cuda:1"), ("cuda1", "cuda:1")],
 )
 def test_djls_names_are_torchs(name: str, expected: str) -> None:
-    assert torch_device(name) == expected
+    assert devices_of(ModelConfig(name="m", devices=name)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,16 @@ def test_a_gpu_that_is_hidden_is_none(tmp_path: Path) -> None:
     assert has_gpu({"CUDA_VISIBLE_DEVICES": "1"}, [driver])
     assert not has_gpu({"CUDA_VISIBLE_DEVICES": ""}, [driver])
     assert not has_gpu({"CUDA_VISIBLE_DEVICES": "-1"}, [driver])
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "workers", "expected"),
+    [("*", "auto", 2, 2), ("gpu0;gpu1", "cuda:1", 2, 2), ("gpu0;0;gpu1", "cuda:0", 1, 2), ("gpu0;cpu", "cpu", 1, 1)],
+)
+def test_a_worker_knows_how_many_share_its_device(devices: str, device: str, workers: int, expected: int) -> None:
+    config = ModelConfig(
+        name="m",
+        serving=ServingSettings(load_on_devices=devices, min_workers=workers),
+        option=Options(device=device),
+    )
+    assert workers_sharing(config) == expected

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from djl_python.engine.attention import LayerShape
 from djl_python.engine.cache_size import size_cache
-from djl_python.engine.draft_size import Beside
+from djl_python.engine.draft_size import NOTHING, Beside
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
@@ -76,3 +78,39 @@ def test_a_draft_model_has_its_share_of_the_memory(loaded: LoadedModel) -> None:
     assert size_cache(settings(), loaded, LAYERS, 1000).blocks == 16
     beside = Beside(token_bytes=3 * 4096)  # three times as much as the model's own 4 KiB
     assert size_cache(settings(), loaded, LAYERS, 1000, beside=beside).blocks == 4
+
+
+class Gpu:
+    """A GPU of 100 MiB, of which this process has 10; other numbers are what else is used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+        self.others_mib = 0
+        self.loaded = replace(loaded, device=torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: ((90 - self.others_mib) * MIB, 100 * MIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * MIB)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def blocks(self, beside: Beside = NOTHING, **more: Any) -> int:
+        """Blocks of 64 KiB, for contexts that nothing but memory bounds."""
+        given = settings(kv_cache_memory_mb=None, **more)
+        return size_cache(given, self.loaded, LAYERS, 1 << 20, beside=beside).blocks
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> Gpu:
+    return Gpu(monkeypatch, loaded)
+
+
+def test_workers_on_one_gpu_have_the_same_share_whoever_comes_first(gpu: Gpu) -> None:
+    first = gpu.blocks(workers=2)
+    gpu.others_mib = 45
+    assert gpu.blocks(workers=2) == first == 35 * 16
+
+
+def test_what_others_have_taken_of_a_gpu_is_not_there(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
+    gpu.others_mib = 4
+    assert gpu.blocks() == 80 * 16
+    assert not caplog.records[1:]  # beside that of the context
+    gpu.others_mib = 45
+    assert gpu.blocks() == 40 * 16
+    assert "40 MiB are left for this cache, not the 80 MiB that option.gpu_memory_utilization says" in caplog.text

@@ -49,6 +49,7 @@ def size_cache(
     state_bytes: int = 0,
     saves: bool = False,
     beside: Beside = NOTHING,
+    step_bytes: int = 0,
 ) -> CacheSize:
     """Compute how many blocks there is memory for, and how long a sequence may be with them.
 
@@ -57,6 +58,7 @@ def size_cache(
         state_bytes: memory that each sequence takes beside its blocks.
         saves: whether states are saved too, as many as the batch has sequences if there is room.
         beside: what a draft model will take.
+        step_bytes: what a step takes of a GPU's memory, beside its copies of keys and values.
 
     Raises:
         ModelLoadError: there is no room for two blocks.
@@ -66,10 +68,16 @@ def size_cache(
     # Two at least: runners are tried in the second one.
     enough = max(2, settings.max_batch_size * -(-wanted // size))
     room = _cache_bytes(settings, loaded.device, beside)
+    copied = 0
+    if _measures(settings, loaded.device):
+        room -= step_bytes
+        # A layer's keys and values are copied to where its sequences have them in a row, while the last layer's copies
+        # may not be free yet.
+        copied = 2 * max((layer.block_bytes(size, loaded.dtype) for layer in layers.values()), default=0)
     saved = min(settings.max_batch_size, int(room * _SAVED_SHARE) // state_bytes) if saves and state_bytes else 0
     states = (settings.max_batch_size + saved) * state_bytes
     room -= states
-    each_bytes = block_bytes + beside.token_bytes * size
+    each_bytes = block_bytes + copied + beside.token_bytes * size
     blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
     length = min(wanted, blocks * size)
     if blocks < 2:

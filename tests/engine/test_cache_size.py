@@ -90,10 +90,10 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * MIB)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
-    def blocks(self, beside: Beside = NOTHING, **more: Any) -> int:
+    def blocks(self, step_mib: int = 0, beside: Beside = NOTHING, **more: Any) -> int:
         """Blocks of 64 KiB, for contexts that nothing but memory bounds."""
         given = settings(kv_cache_memory_mb=None, **more)
-        return size_cache(given, self.loaded, LAYERS, 1 << 20, beside=beside).blocks
+        return size_cache(given, self.loaded, LAYERS, 1 << 20, beside=beside, step_bytes=step_mib * MIB).blocks
 
 
 @pytest.fixture
@@ -101,16 +101,29 @@ def gpu(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> Gpu:
     return Gpu(monkeypatch, loaded)
 
 
+def test_a_step_has_its_share_of_a_gpus_memory_and_copies_of_two_layers(gpu: Gpu) -> None:
+    """Both layers here: blocks take twice their size."""
+    assert gpu.blocks() == 80 * 8
+    assert gpu.blocks(step_mib=20) == 60 * 8
+    assert gpu.blocks(gpu_memory_utilization=0.6, step_mib=20) == 30 * 8
+    assert gpu.blocks(step_mib=20, beside=Beside(weight_bytes=10 * MIB)) == 50 * 8
+
+
+def test_memory_that_was_set_is_all_for_keys_and_values(gpu: Gpu) -> None:
+    given = settings(kv_cache_memory_mb=4)
+    assert size_cache(given, gpu.loaded, LAYERS, 1 << 20, step_bytes=20 * MIB).blocks == 4 * 16
+
+
 def test_workers_on_one_gpu_have_the_same_share_whoever_comes_first(gpu: Gpu) -> None:
     first = gpu.blocks(workers=2)
     gpu.others_mib = 45
-    assert gpu.blocks(workers=2) == first == 35 * 16
+    assert gpu.blocks(workers=2) == first == 35 * 8
 
 
 def test_what_others_have_taken_of_a_gpu_is_not_there(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
     gpu.others_mib = 4
-    assert gpu.blocks() == 80 * 16
+    assert gpu.blocks() == 80 * 8
     assert not caplog.records[1:]  # beside that of the context
     gpu.others_mib = 45
-    assert gpu.blocks() == 40 * 16
+    assert gpu.blocks() == 40 * 8
     assert "40 MiB are left for this cache, not the 80 MiB that option.gpu_memory_utilization says" in caplog.text

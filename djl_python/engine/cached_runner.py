@@ -18,7 +18,8 @@ from transformers import DynamicCache
 
 from ..types import SamplingParams
 from .agreement import near, step
-from .cache_rows import CacheRows
+from .attention import LayerShape
+from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .misfits import MISFITS
 from .model_runner import rows_of
@@ -84,6 +85,25 @@ class CachedModelRunner:
             log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
             return cls(model, device, functions, in_pieces=in_pieces)
         return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
+
+    def memory_of(self, ids: list[int]) -> tuple[dict[int, LayerShape], int]:
+        """What a sequence leaves in the cache: the layers with keys and values, and the bytes of all its states.
+
+        Args:
+            ids: a prompt to try with.
+        """
+        sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
+        step(self, Chunk(sequence, len(ids)))
+        layers = getattr(self._caches.get(sequence.id), "layers", [])
+        shapes: dict[int, LayerShape] = {}
+        state_bytes = 0
+        for index, layer in enumerate(layers):
+            if has_states(layer):
+                state_bytes += sum(state.nbytes for _, state in states_of(layer))
+            if isinstance(keys := getattr(layer, "keys", None), Tensor):
+                shapes[index] = LayerShape(keys.shape[1], keys.shape[1], keys.shape[3], layer.values.shape[3])
+        self.forget(sequence)
+        return shapes, state_bytes
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:

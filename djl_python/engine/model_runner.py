@@ -30,7 +30,7 @@ class ModelRunner(Protocol):
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop what is kept outside the cache's blocks for a sequence that has ended."""
+        """Drop what is kept outside the cache's blocks for a sequence that has ended, or will begin again."""
         ...
 
     def operator_seconds(self) -> dict[str, float]:

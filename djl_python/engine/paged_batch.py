@@ -67,6 +67,7 @@ class PagedRollingBatch(RollingBatch):
             max_prefill_tokens=opened.max_prefill_tokens,
             near=opened.near,
             whole_prompts=opened.whole_prompts,
+            on_preempt=self.runner.forget,
         )
         self._chooser = opened.chooser
         self._close_runner = opened.close

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 
@@ -54,6 +55,8 @@ from .stored_loading import unpack_linears_
 from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
+
+_ROWS_GROWTH: Final = 3  # memory of `cache_rows` for that of its tokens: 2.6 was seen
 
 
 @dataclass(frozen=True)
@@ -350,10 +353,9 @@ def _open_paged(
 def _open_cached(
     settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
 ) -> OpenedRunner:
-    """Open with transformers' cache. Blocks only bound tokens in memory."""
-    size = settings.block_size
+    """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory."""
     takes_images = eyes is not None and eyes.check.agrees(
-        lambda: CachedModelRunner(loaded.model, loaded.device), size, whole=True
+        lambda: CachedModelRunner(loaded.model, loaded.device), settings.block_size, whole=True
     )
     if eyes is not None and not takes_images:
         log.warning(
@@ -362,16 +364,20 @@ def _open_cached(
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
+    shapes, state_bytes = runner.memory_of(check_ids(loaded))
+    taken = step_bytes(settings, loaded, wanted, lambda tokens: nullcontext(runner))
+    # Rows that are held together have room for more keys, and all are as wide as the longest.
+    size = size_cache(settings, loaded, shapes, wanted, state_bytes, step_bytes=taken, growth=_ROWS_GROWTH)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
         runner=runner,
-        max_model_len=wanted,
-        max_prefill_tokens=wanted,
-        kv_blocks=settings.max_batch_size * -(-wanted // size),
+        max_model_len=size.length,
+        max_prefill_tokens=size.length,
+        kv_blocks=size.blocks,
         share_prefixes=False,
-        description=f"{_name(loaded, settings)} on {loaded.device}, context {wanted}, {how}",
+        description=f"{_name(loaded, settings)} on {loaded.device}, context {size.length}, {how}",
         takes_images=takes_images,
         whole_prompts=not runner.in_pieces,
     )

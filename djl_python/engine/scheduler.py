@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +46,7 @@ class Scheduler:
     Args:
         near: a sequence with more tokens than this is far; when it becomes far, it is recomputed. 0: none is.
         whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
+        on_preempt: called with each preempted sequence: none of what was computed of it is needed any more.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class Scheduler:
         max_prefill_tokens: int,
         near: int = 0,
         whole_prompts: bool = False,
+        on_preempt: Callable[[Sequence], None] = lambda sequence: None,
     ) -> None:
         self.blocks = blocks
         self._near = near
         self._whole_prompts = whole_prompts
+        self._on_preempt = on_preempt
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
         self.pacer = PrefillPacer(max_prefill_tokens)
@@ -213,6 +217,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.blocks.release(sequence)
+        self._on_preempt(sequence)
         self.waiting.appendleft(sequence)
 
     def _schedule_suspect(self) -> list[Chunk]:

@@ -70,11 +70,12 @@ class Context:
     """What a handler is given when it loads.
 
     `properties` is what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_*, without
-    the `option.` prefix, as strings. `progress(what, done, total)` shows loading progress in the server's start-up
-    lines; `done` and `total` are integers. `fail(message)` says that the handler can no longer answer: the worker
-    reports it and ends, and a new one starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user
-    function in the worker's only thread for such functions. `owners` are the Inputs of the calls that the function runs
-    for: if it has not returned when one of these calls times out, the worker ends, and a new one starts.
+    the `option.` prefix, as strings, with `model_dir`, and `device_id`: the index of the worker's GPU, or -1 for a CPU.
+    `progress(what, done, total)` shows loading progress in the server's start-up lines; `done` and `total` are
+    integers. `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one
+    starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user function in the worker's only thread
+    for such functions. `owners` are the Inputs of the calls that the function runs for: if it has not returned when one
+    of these calls times out, the worker ends, and a new one starts.
     """
 
     name: str

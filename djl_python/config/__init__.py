@@ -6,6 +6,7 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 from __future__ import annotations
 
 from .describe import describe
+from .devices import device_id, devices_of, has_gpu, workers_sharing
 from .environment import engine_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig
@@ -24,13 +25,17 @@ __all__ = [
     "ServerConfig",
     "ServingSettings",
     "describe",
+    "device_id",
+    "devices_of",
     "engine_environment",
     "environment_table",
     "find_models",
+    "has_gpu",
     "load_model_config",
     "load_server_config",
     "parse_model_spec",
     "settings_table",
     "split_model_specs",
     "worker_environment",
+    "workers_sharing",
 ]

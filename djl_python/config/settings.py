@@ -132,7 +132,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Share of a GPU's memory for weights and KV cache.")
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Share of a GPU's memory for the model: weights, KV cache and steps, of all its workers there.",
+        ),
     ] = 0.9
     kv_cache_memory_mb: Annotated[
         Positive | None,
@@ -142,7 +147,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
         Meta(
-            description="Number format of the weights; auto: the checkpoint's. On a CPU, fp16 is computed as bf16.",
+            description="Number format of the weights; auto: the checkpoint's, or fp16 for bf16 on a GPU without bf16. "
+            "On a CPU, fp16 is computed as bf16.",
             extra={
                 "spellings": {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
             },

@@ -165,22 +165,36 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How)
     Args:
         mask: (S, 1, queries, keys), true where a query may look; it includes the window, so `how.window` is ignored.
     """
-    if not how.softcap and how.sinks is None:
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=how.scaling, enable_gqa=query.shape[1] != key.shape[1]
+    sequences, heads, queries, size = query.shape
+    kv_heads = key.shape[1]
+    # No call is told of groups: a GPU's kernels that take masks don't know them, and what torch does instead copies
+    # keys and values for every query head. A group's queries lie side by side, as queries of its one key head.
+    grouped = query.reshape(sequences, kv_heads, -1, size)
+    if how.softcap or how.sinks is not None:
+        scores = (grouped @ key.transpose(2, 3)).float().view(sequences, heads, queries, -1) * how.scaling
+        made = _weights(scores, mask, how).to(value.dtype).view(*grouped.shape[:3], -1) @ value
+    elif queries == 1 or heads == kv_heads:
+        made = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=how.scaling)
+    else:
+        # Side by side, they would each need a copy of the mask. So each key head is a sequence of its own, with the
+        # group's heads; with one sequence, as prompts come, nothing is copied.
+        key, value = (each.flatten(0, 1)[:, None].expand(-1, heads // kv_heads, -1, -1) for each in (key, value))
+        mask = mask if sequences == 1 else mask.repeat_interleave(kv_heads, 0)
+        made = F.scaled_dot_product_attention(
+            query.reshape(sequences * kv_heads, -1, queries, size), key, value, attn_mask=mask, scale=how.scaling
         )
-    repeat = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
-    scores = (query @ key.transpose(2, 3)).float() * how.scaling
+    return made.reshape(sequences, heads, queries, -1)
+
+
+def _weights(scores: Tensor, mask: Tensor, how: How) -> Tensor:
+    """What each value counts: (S, heads, queries, keys), of scores of the same shape."""
     if how.softcap:
         scores = torch.tanh(scores / how.softcap) * how.softcap
     scores = scores.masked_fill(~mask, float("-inf"))
-    if how.sinks is not None:
-        sink = how.sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
-    else:
-        weights = scores.softmax(-1)
-    return weights.to(value.dtype) @ value
+    if how.sinks is None:
+        return scores.softmax(-1)
+    sink = how.sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
 
 
 def register() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config import has_gpu
 from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_taking
 from .native.library import begin_building, lacking
@@ -28,12 +29,8 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
 
 def _will_run_natively(settings: EngineSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
-    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not _has_gpu())
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     return on_cpu and settings.kernels != "torch" and settings.image_example is None and not lacking()
-
-
-def _has_gpu() -> bool:
-    return Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
 
 
 def _begin(settings: EngineSettings) -> Advance | None:

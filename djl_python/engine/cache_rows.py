@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from .uploads import indices
+
 _STATES: Final = ("conv_states", "recurrent_states")
 _STATES_ALONE: Final = "LinearAttentionLayer"  # older transformers don't have this class
 #: A state's kind, and its number where transformers has several of a kind (older versions have one).
 _Key = tuple[str, int | None]
-_MORE: Final = 64  # least columns allocated
+_MORE: Final = 16  # columns that there is room for at least
 
 
 @dataclass
@@ -83,6 +85,7 @@ class CacheRows:
         for each in wanted:
             if each not in self.ids:
                 self._add(each, alone.pop(each))
+        self._give_back()
 
     def take(self, sequence_id: int) -> list[Any]:
         """Remove a sequence's row, and return its layers as those of a cache of its own."""
@@ -116,7 +119,7 @@ class CacheRows:
         places = self._places
         if places.end >= places.room:
             self._move_to(places.width)
-        lengths = torch.tensor(places.lengths, device=device)[:, None]
+        lengths = indices(places.lengths, device)[:, None]
         columns = torch.arange(places.width + 1, device=device)
         return {"attention_mask": (columns >= places.width - lengths).long(), "position_ids": lengths}
 
@@ -127,8 +130,8 @@ class CacheRows:
 
     def _add(self, sequence_id: int, layers: list[Any]) -> None:
         if not self._tables:
-            self._tables = [_StateRows(each) if _has_states(each) else _KeyRows(self._places) for each in layers]
-        length = max((layer.get_seq_length() for layer in layers if not _has_states(layer)), default=0)
+            self._tables = [_StateRows(each) if has_states(each) else _KeyRows(self._places) for each in layers]
+        length = max((layer.get_seq_length() for layer in layers if not has_states(layer)), default=0)
         if not self.ids:
             self._places.end, self._places.room = length, _room_for(length)
         elif length > self._places.end:
@@ -137,6 +140,13 @@ class CacheRows:
             table.put(len(self.ids), layer)
         self.ids.append(sequence_id)
         self.lengths.append(length)
+
+    def _give_back(self) -> None:
+        """Free memory that is more than rows and columns need and are likely to need again."""
+        for table in self._tables:
+            table.fit(len(self.ids))
+        if self.ids and self._places.room > _room_for(_room_for(self._places.width)):
+            self._move_to(self._places.width)
 
     def _move_to(self, end: int) -> None:
         """Move the rows so that they end before column `end`, with room after it."""
@@ -189,6 +199,10 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
         if not rows:
             self.keys = self.values = None
 
+    def fit(self, rows: int) -> None:
+        if rows:
+            self.keys, self.values = _without_spare(self.keys, rows), _without_spare(self.values, rows)
+
     def alone(self, row: int, length: int) -> DynamicLayer:
         made, end = DynamicLayer(), self._places.end
         made.lazy_initialization(self.keys, self.values)
@@ -229,6 +243,10 @@ class _StateRows:
         for key, held in self._held.items():
             _set_state(self.layer, key, held[:rows])
 
+    def fit(self, rows: int) -> None:
+        self._held = {key: _without_spare(held, rows) for key, held in self._held.items()}
+        self.narrow(rows)
+
     def alone(self, row: int, _: int) -> Any:
         return _with_states(self.layer, lambda state: state[row : row + 1].clone())
 
@@ -262,22 +280,32 @@ def _with_states(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return made
 
 
-def _has_states(layer: Any) -> bool:
+def has_states(layer: Any) -> bool:
     return hasattr(layer, _STATES[0])
 
 
 def _with_rows(held: Tensor, rows: int) -> Tensor:
-    """`held` with at least `rows` rows; where it has fewer, their number at least doubles."""
+    """`held` with at least `rows` rows; where it has fewer, with room for some more."""
     if rows <= len(held):
         return held
-    made = held.new_zeros(max(rows, 2 * len(held)), *held.shape[1:])
+    made = held.new_zeros(_rows_for(rows), *held.shape[1:])
     made[: len(held)] = held
     return made
 
 
+def _without_spare(held: Tensor, rows: int) -> Tensor:
+    """`held`, or its `rows` rows that are in use where it has many more."""
+    return held if len(held) <= _rows_for(_rows_for(rows)) else held[: _rows_for(rows)].clone()
+
+
+def _rows_for(rows: int) -> int:
+    """Rows to allocate, so that others can join without a copy of all."""
+    return rows + rows // 8 + 1
+
+
 def _room_for(columns: int) -> int:
     """Columns to allocate so that `columns` can grow for a while."""
-    return 2 * columns + _MORE
+    return columns + columns // 8 + _MORE
 
 
 def _moved(held: Tensor, end: int, room: int) -> Tensor:

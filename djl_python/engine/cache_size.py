@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Largest share of the memory for keys, values and states that saved states get.
 _SAVED_SHARE: Final = 1 / 4
+# Share of a GPU's memory that is left where others have taken more than their share: they need some for their steps.
+_LEFT_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def size_cache(
     state_bytes: int = 0,
     saves: bool = False,
     beside: Beside = NOTHING,
+    step_bytes: int = 0,
+    growth: int = 1,
 ) -> CacheSize:
     """Compute how many blocks there is memory for, and how long a sequence may be with them.
 
@@ -55,6 +59,8 @@ def size_cache(
         state_bytes: memory that each sequence takes beside its blocks.
         saves: whether states are saved too, as many as the batch has sequences if there is room.
         beside: what a draft model will take.
+        step_bytes: what a step takes of a GPU's memory, beside its copies of keys and values.
+        growth: memory that the cache takes for that of its tokens, where it is not made of blocks.
 
     Raises:
         ModelLoadError: there is no room for two blocks.
@@ -64,10 +70,16 @@ def size_cache(
     # Two at least: runners are tried in the second one.
     enough = max(2, settings.max_batch_size * -(-wanted // size))
     room = _cache_bytes(settings, loaded.device, beside)
+    copied = 0
+    if _measures(settings, loaded.device):
+        room -= step_bytes
+        # A layer's keys and values are copied to where its sequences have them in a row, while the last layer's copies
+        # may not be free yet.
+        copied = 2 * max((layer.block_bytes(size, loaded.dtype) for layer in layers.values()), default=0)
     saved = min(settings.max_batch_size, int(room * _SAVED_SHARE) // state_bytes) if saves and state_bytes else 0
     states = (settings.max_batch_size + saved) * state_bytes
     room -= states
-    each_bytes = block_bytes + beside.token_bytes * size
+    each_bytes = growth * block_bytes + copied + beside.token_bytes * size
     blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
     length = min(wanted, blocks * size)
     if blocks < 2:
@@ -83,8 +95,25 @@ def size_cache(
     return CacheSize(blocks, length, saved, f"context {length}, {memory}")
 
 
+def _measures(settings: EngineSettings, device: torch.device) -> bool:
+    """Whether the cache gets what is left of a GPU's memory."""
+    return device.type == "cuda" and settings.kv_cache_memory_mb is None
+
+
 def _cache_bytes(settings: EngineSettings, device: torch.device, beside: Beside) -> int:
-    if device.type != "cuda" or settings.kv_cache_memory_mb is not None:
+    if not _measures(settings, device):
         return cpu_cache_bytes(settings)
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, int(free - (1 - settings.gpu_memory_utilization) * total) - beside.weight_bytes)
+    # This worker's share of the device, whatever others have taken of theirs by now; but no more than there is.
+    utilization = settings.gpu_memory_utilization
+    share = utilization * total / settings.workers - torch.cuda.memory_reserved(device)
+    there = free - min(_LEFT_SHARE, 1 - utilization) * total
+    if there < share:
+        log.warning(
+            "others use %s too: %d MiB are left for this cache, not the %d MiB that option.gpu_memory_utilization says",
+            device,
+            max(0, int(there)) >> 20,
+            int(share) >> 20,
+        )
+    return max(0, int(min(share, there)) - beside.weight_bytes)

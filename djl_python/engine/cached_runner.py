@@ -18,13 +18,15 @@ from transformers import DynamicCache
 
 from ..types import SamplingParams
 from .agreement import near, step
-from .cache_rows import CacheRows
+from .attention import LayerShape
+from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .misfits import MISFITS
 from .model_runner import rows_of
 from .recurrent import Functions
 from .scheduler import Chunk
 from .sequence import Sequence
+from .uploads import indices
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,25 @@ class CachedModelRunner:
             return cls(model, device, functions, in_pieces=in_pieces)
         return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
 
+    def memory_of(self, ids: list[int]) -> tuple[dict[int, LayerShape], int]:
+        """What a sequence leaves in the cache: the layers with keys and values, and the bytes of all its states.
+
+        Args:
+            ids: a prompt to try with.
+        """
+        sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
+        step(self, Chunk(sequence, len(ids)))
+        layers = getattr(self._caches.get(sequence.id), "layers", [])
+        shapes: dict[int, LayerShape] = {}
+        state_bytes = 0
+        for index, layer in enumerate(layers):
+            if has_states(layer):
+                state_bytes += sum(state.nbytes for _, state in states_of(layer))
+            if isinstance(keys := getattr(layer, "keys", None), Tensor):
+                shapes[index] = LayerShape(keys.shape[1], keys.shape[1], keys.shape[3], layer.values.shape[3])
+        self.forget(sequence)
+        return shapes, state_bytes
+
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
         sharing = [chunk for chunk in chunks if self._can_share(chunk)]
@@ -119,7 +140,7 @@ class CachedModelRunner:
         self._caches |= {each: _cache(layers) for each, layers in alone.items()}
         tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
         given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
-        ids = torch.tensor(tokens, device=self._device)
+        ids = indices(tokens, self._device)
         output = self._model(input_ids=ids, use_cache=True, **given, **{self._argument: _cache(rows.layers)})
         rows.end()
         return dict(zip(rows.ids, output.logits, strict=True))
@@ -184,7 +205,7 @@ class CachedModelRunner:
         return torch.cat([output.logits[0], self._continue(sequence, images.end, end, end - images.end)])
 
     def _ids(self, tokens: list[int]) -> Tensor:
-        return torch.tensor([tokens], device=self._device)
+        return indices([tokens], self._device)
 
 
 def _cache(layers: list[Any]) -> DynamicCache:

@@ -15,7 +15,7 @@ import msgspec
 
 from .. import logs
 from ..channel import Channel
-from ..config import ModelConfig, Options, engine_environment
+from ..config import ModelConfig, Options, engine_environment, workers_sharing
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
@@ -56,6 +56,7 @@ def engine_settings(
         block_size=option.block_size,
         kv_cache_memory_mb=option.kv_cache_memory_mb,
         gpu_memory_utilization=option.gpu_memory_utilization,
+        workers=workers_sharing(config),
         image_example=image_example,
         properties=config.properties,
     )

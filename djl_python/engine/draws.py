@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..types import SamplingParams
-from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, uniforms, weights_of
-from .sampling_plan import indices
+from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, others, uniforms, weights_of
+from .uploads import indices, upload
 
 # How many of a row's best tokens are ranked, in successive attempts, before its whole vocabulary is sorted.
 CANDIDATES: Final = (64, 1024, 8192)
@@ -30,6 +30,7 @@ class Draws:
         temperature, top_k, top_p, min_p, typical_p: (D, 1).
         ranked, typical, weighed: indices of the draws bounded by rank, by typicality, and by weight or not at all.
         bounds: those of the weighed draws.
+        ranked_typical: whether typicality bounds any of the ranked draws, too.
     """
 
     def __init__(self, rows: list[int], params: list[SamplingParams], vocabulary: int, device: torch.device) -> None:
@@ -39,14 +40,17 @@ class Draws:
             (p.temperature, min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p) for p in params
         ]
         # (5, D, 1): for each parameter one number per draw, to be broadcast along the vocabulary
-        columns = torch.tensor(numbers, dtype=torch.float32, device=device).view(-1, 5).T[:, :, None]
-        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = columns
+        columns = torch.tensor(numbers, dtype=torch.float32).view(-1, 5).T[:, :, None]
+        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = upload(columns, device)
         ranked = [bool(p.top_k) or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)) for p in params]
         self.ranked = indices([i for i, needed in enumerate(ranked) if needed], device)
         self.typical = indices([i for i, p in enumerate(params) if p.typical_p < 1 and not ranked[i]], device)
         self.weighed_places = [i for i, p in enumerate(params) if p.typical_p >= 1 and not ranked[i]]
         self.weighed = indices(self.weighed_places, device)
-        self.bounds = Bounds(self.top_p[self.weighed, 0], self.min_p[self.weighed, 0])
+        _, _, top_p, min_p, _ = columns[:, self.weighed_places, 0]
+        bounded = upload(((top_p < 1) | (min_p > 0)).nonzero()[:, 0], device)
+        self.bounds = Bounds(self.top_p[self.weighed, 0], self.min_p[self.weighed, 0], bounded)
+        self.ranked_typical = any(needed and p.typical_p < 1 for needed, p in zip(ranked, params, strict=True))
 
 
 def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
@@ -57,7 +61,7 @@ def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
     """
     vocabulary = scores.shape[1]
     drawn = torch.empty(len(states), dtype=torch.long, device=scores.device)
-    chances = uniforms(states).to(scores.device)
+    chances = uniforms(states, scores.device)
 
     def among_likeliest(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
         values, ids = best_of(scores, scan, draws.rows[which], width)
@@ -96,8 +100,8 @@ def _widen(
         if not len(which):
             break
         choice, certain = attempt(which, width)
-        drawn[which[certain]] = choice[certain]
-        which = which[~certain]
+        drawn[which] = choice  # what is not certain is drawn again
+        which = which[others(certain)]
 
 
 def _filter(probabilities: Tensor, draws: Draws, which: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
@@ -116,7 +120,7 @@ def _filter(probabilities: Tensor, draws: Draws, which: Tensor, vocabulary: int)
     kept &= probabilities >= draws.min_p[which] * probabilities[:, :1]
     kept[:, 0] = True
     certain = (top_k <= width) | ((top_k >= vocabulary) & ~kept[:, -1:])
-    if (typical_p < 1).any():
+    if draws.ranked_typical:
         kept = torch.where(typical_p < 1, _typical(probabilities * kept, typical_p), kept)
     return kept, certain[:, 0]
 

@@ -81,7 +81,7 @@ class PagedImages:
         self._counts = self._see(example.ids, example.images).positions is None
 
     def forget(self, sequence_id: int) -> None:
-        """Drop the embeddings of a sequence that has ended."""
+        """Drop the embeddings of a sequence that has ended, or will begin again."""
         self._seen.pop(sequence_id, None)
 
     def inputs(self, chunks: Sequence[Chunk], ids: Tensor, positions: Tensor) -> dict[str, Tensor]:

@@ -36,6 +36,9 @@ DTYPES: Final[dict[str, Any]] = {
     "bfloat16": torch.bfloat16,
 }
 
+# Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
+_MULTIPLIES_BF16: Final = (8, 0)
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -77,6 +80,47 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def prepare_device(device: torch.device) -> None:
+    """Set what torch keeps for the whole process."""
+    if device.type != "cuda":
+        return
+    if device.index is not None:  # what libraries launch without naming a device goes to the current one
+        torch.cuda.set_device(device)
+    # From H100 on, cuDNN's attention is torch's first choice. It makes a plan for every new shape, which takes half a
+    # second, and contexts have a new shape in each step; on B200 it is silently wrong with fewer than 8 key heads
+    # (pytorch #193893).
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@dataclass(frozen=True)
+class SlowFormat:
+    """A number format that a device only emulates, and the one that is computed in instead."""
+
+    dtype: torch.dtype
+    instead: torch.dtype
+    warning: str
+
+
+def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
+    """The format that a device doesn't compute in, whatever the checkpoint has; None if there is none.
+
+    Args:
+        asked: `option.dtype`. fp16 is asked for in directories made for GPUs, so that it says nothing about a CPU; who
+            asks an old GPU for bf16 wants its range.
+    """
+    if device.type == "cpu":
+        return SlowFormat(
+            torch.float16, torch.bfloat16, "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
+        )
+    if device.type == "cuda" and asked == "auto" and torch.cuda.get_device_capability(device) < _MULTIPLIES_BF16:
+        return SlowFormat(
+            torch.bfloat16,
+            torch.float16,
+            "bf16 is computed as fp16 on this GPU, which has none; option.dtype=bf16 or fp32 keeps bf16's range",
+        )
+    return None
+
+
 def threads_of(settings: EngineSettings) -> int:
     """CPU threads that a step may use."""
     return settings.threads or available_cpus()
@@ -89,6 +133,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         ModelLoadError: it is not a causal language model, or a setting does not fit it.
     """
     device = pick_device(settings.device)
+    prepare_device(device)
     torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -123,12 +168,12 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 
     dtype = DTYPES[settings.dtype]
     stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    avoid_fp16 = device.type == "cpu" and (checkpoint is not None or said is None)
+    slow = slow_format(device, settings.dtype) if checkpoint is not None or said is None else None
     try:
-        model = None if avoid_fp16 and stored == torch.float16 else load(dtype)
-        if model is None or (avoid_fp16 and model.dtype == torch.float16):
-            log.warning("fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit")
-            model = load(torch.bfloat16)
+        model: Any = None if slow is not None and stored == slow.dtype else load(dtype)
+        if slow is not None and (model is None or model.dtype == slow.dtype):
+            log.warning("%s", slow.warning)
+            model = load(slow.instead)
     except ValueError as exc:
         if "Unrecognized configuration class" in str(exc):
             raise ModelLoadError(

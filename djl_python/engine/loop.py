@@ -144,4 +144,4 @@ def _step(batch: RollingBatch) -> list[TokenEvent]:
         return batch.step()
     except Exception as exc:  # the loop's boundary: a failing step costs its culprit only
         log.exception("a step failed")
-        return batch.isolate(exc)
+        return batch.isolate(exc)  # if it raises, this process ends

@@ -14,6 +14,7 @@ from .images import PagedImages
 from .recurrent import RecurrentLayers
 from .scheduler import Chunk
 from .sequence import Sequence
+from .uploads import indices, upload
 
 
 class ModelRunner(Protocol):
@@ -29,7 +30,7 @@ class ModelRunner(Protocol):
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop what is kept outside the cache's blocks for a sequence that has ended."""
+        """Drop what is kept outside the cache's blocks for a sequence that has ended, or will begin again."""
         ...
 
     def operator_seconds(self) -> dict[str, float]:
@@ -87,18 +88,18 @@ class PagedModelRunner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         with self._cache.step(chunks) as plan:
             flat = plan.order
-            ids = torch.tensor([token for chunk in flat for token in chunk.tokens]).to(self._device)
+            ids = indices([token for chunk in flat for token in chunk.tokens], self._device)
             keep = _logit_rows(chunks, flat)
             if self._images is None:
                 inputs = {"input_ids": ids[None], "position_ids": plan.positions[None]}
             else:
                 inputs = self._images.inputs(flat, ids, plan.positions)
-            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat)
+            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device)
             with attend_to(self._cache, plan, self._layer_of), states:
                 output = self._model(
                     **inputs,
                     use_cache=False,
-                    logits_to_keep=torch.from_numpy(keep).to(self._device),
+                    logits_to_keep=upload(keep, self._device),
                 )
         logits: Tensor = output.logits[0]
         return logits

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ from .sampler import Sampled, Sampler, prompt_entries
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
 from .speculation_setup import open_speculation
+from .uploads import indices
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class PagedRollingBatch(RollingBatch):
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
         opened = open_runner(settings, progress, advance, draft_size(settings))
         self.runner: ModelRunner = opened.runner
+        self._device = opened.loaded.device
+        self._repeatable = opened.share_prefixes  # what a failed step leaves is overwritten; states are not
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
         self.max_batch_size = settings.max_batch_size
@@ -63,6 +67,7 @@ class PagedRollingBatch(RollingBatch):
             max_prefill_tokens=opened.max_prefill_tokens,
             near=opened.near,
             whole_prompts=opened.whole_prompts,
+            on_preempt=self.runner.forget,
         )
         self._chooser = opened.chooser
         self._close_runner = opened.close
@@ -135,9 +140,15 @@ class PagedRollingBatch(RollingBatch):
     def isolate(self, cause: Exception) -> list[TokenEvent]:
         if not self._chunks:
             raise cause  # not a request's fault: the scheduler itself is broken
-        culprit = self.scheduler.isolate(self._chunks)
-        if culprit is None:
+        if self._device.type == "cuda":
+            # After an assertion or an illegal access on the device, every later call in this process fails. This one
+            # then raises, as no other does: not what a request asked for, nor lack of memory.
+            torch.cuda.synchronize(self._device)
+        if isinstance(cause, torch.OutOfMemoryError):
+            culprit = self._relieve(cause)
+        elif (culprit := self.scheduler.isolate(self._chunks)) is None:
             log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
+        if culprit is None:
             return self._events
         self._end(culprit)
         return [*self._events, _error_event(culprit.id, cause)]
@@ -165,6 +176,17 @@ class PagedRollingBatch(RollingBatch):
         if self._speculation is not None:
             self._speculation.close()
         self._close_runner()
+
+    def _relieve(self, cause: torch.OutOfMemoryError) -> Sequence | None:
+        """Memory ran out in a step: have fewer sequences in the next. A sequence that was alone in it is returned."""
+        traceback.clear_frames(cause.__traceback__)  # they hold what the step had computed so far
+        torch.cuda.empty_cache()
+        culprit = self.scheduler.relieve(self._chunks, self._repeatable)
+        if culprit is None:
+            log.warning(
+                "no memory for %d sequences at once: %d until further notice", len(self._chunks), self.scheduler.fitting
+            )
+        return culprit
 
     def _possible(self, words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """The words that the model can generate: a tokenizer may have more tokens than the model has logits."""
@@ -194,7 +216,7 @@ class PagedRollingBatch(RollingBatch):
         ahead = [i for chunk, _ in drawing for i in range(len(chunk.drafts) + 1)]
         sequences = [chunk.sequence for chunk, _ in drawing for _ in range(len(chunk.drafts) + 1)]
         if len(logits) != len(rows):
-            logits = logits[rows]
+            logits = logits.index_select(0, indices(rows, logits.device))
         with torch.inference_mode():
             sampled = iter(self.sampler.sample(logits, sequences, ahead) if sequences else [])
         self.scheduler.learn(chunks, time.perf_counter() - began)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..types import SamplingParams
 from .sequence import Sequence
+from .uploads import upload
 
 _MOST: Final = 1e30
 
@@ -91,8 +92,7 @@ def penalize(scores: Tensor, rows: list[int], occurred: list[Occurrences], penal
     repetition, presence, frequency = np.repeat(penalties, sizes, axis=1)
     ids += np.repeat(np.array(rows) * scores.shape[1], sizes)
     places, factor, less = (
-        torch.from_numpy(array).to(scores.device)
-        for array in (ids, repetition, frequency * counts + presence * (counts > 0))
+        upload(array, scores.device) for array in (ids, repetition, frequency * counts + presence * (counts > 0))
     )
     flat = scores.view(-1)  # one index per number: indexing by row and token is many times as slow
     picked = flat.index_select(0, places)

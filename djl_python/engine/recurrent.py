@@ -20,6 +20,7 @@ from transformers import Cache, DynamicCache
 
 from .cache_rows import CacheRows, states_of
 from .scheduler import Chunk
+from .uploads import indices
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
 Functions = Callable[[], AbstractContextManager[None]]
@@ -33,10 +34,10 @@ _CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
 class _Part:
     """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states.
 
-    `rows` is None if the part is the whole flat batch, in its order.
+    `rows` is a slice where it can be: an index has to be on the device, and makes copies.
     """
 
-    rows: Tensor | None
+    rows: slice | Tensor
     length: int
     cache: Any
 
@@ -48,8 +49,7 @@ class _Part:
             return {name: self.of(each, tokens) for name, each in value.items()}
         if not isinstance(value, Tensor) or value.shape[:2] != (1, tokens):
             return value
-        own = value[0] if self.rows is None else value[0, self.rows]
-        return own.view(-1, self.length, *value.shape[2:])
+        return value[0, self.rows].reshape(-1, self.length, *value.shape[2:])
 
 
 class RecurrentLayers:
@@ -109,9 +109,9 @@ class RecurrentLayers:
         return cls(model.config.get_text_config(decoder=True), modules, state_bytes)
 
     @contextmanager
-    def over(self, flat: Sequence[Chunk]) -> Iterator[None]:
+    def over(self, flat: Sequence[Chunk], device: torch.device) -> Iterator[None]:
         """Context in which the model reads these chunks, one after the other in a flat batch."""
-        parts = self._parts(flat)
+        parts = self._parts(flat, device)
         with ExitStack() as stack:
             stack.enter_context(self.functions())
             for module, signature in zip(self._modules, self._signatures, strict=True):
@@ -126,27 +126,25 @@ class RecurrentLayers:
         if sequence_id in self._together.ids:
             self._together.remove(sequence_id)
 
-    def _parts(self, flat: Sequence[Chunk]) -> list[_Part]:
+    def _parts(self, flat: Sequence[Chunk], device: torch.device) -> list[_Part]:
         parts: list[_Part] = []
         single: dict[int, int] = {}  # decoding sequences, and their rows of the batch
         start = 0
         for chunk in flat:
-            rows = range(start, start := start + chunk.length)
+            rows = slice(start, start := start + chunk.length)
             if chunk.length == 1 and chunk.sequence.computed:
-                single[chunk.sequence.id] = rows[0]
+                single[chunk.sequence.id] = rows.start
                 continue
             if not chunk.sequence.computed:  # new, or preempted
                 self.forget(chunk.sequence.id)
                 self._alone[chunk.sequence.id] = self._layers(DynamicCache(config=self._config))
             elif chunk.sequence.id in self._together.ids:  # a one-token piece of its prompt put it there
                 self._alone[chunk.sequence.id] = self._together.take(chunk.sequence.id)
-            parts.append(_Part(torch.tensor(rows), chunk.length, self._cache(self._alone[chunk.sequence.id])))
+            parts.append(_Part(rows, chunk.length, self._cache(self._alone[chunk.sequence.id])))
         if single:
             self._together.arrange(single, self._alone)
             order = [single[each] for each in self._together.ids]
-            as_it_lies = order == list(range(start))
-            rows_of = None if as_it_lies else torch.tensor(order)
-            parts.append(_Part(rows_of, 1, self._cache(self._together.layers)))
+            parts.append(_Part(places(order, device), 1, self._cache(self._together.layers)))
         return parts
 
     def _layers(self, cache: Any) -> list[Any]:
@@ -172,7 +170,7 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
             bound.arguments = part.of(whole, tokens) | {argument: part.cache}
             return forward(*bound.args, **bound.kwargs)
 
-        if len(parts) == 1 and parts[0].rows is None:
+        if len(parts) == 1 and isinstance(parts[0].rows, slice):
             return read(parts[0]).view_as(hidden_states)
         made = torch.empty_like(hidden_states)
         for part in parts:
@@ -180,6 +178,14 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
         return made
 
     return in_parts
+
+
+def places(rows: list[int], device: torch.device) -> slice | Tensor:
+    """What selects these rows of a batch."""
+    first = rows[0]
+    if rows == list(range(first, first + len(rows))):
+        return slice(first, first + len(rows))
+    return indices(rows, device)
 
 
 def _drop_last(running: list[nn.Module]) -> None:

@@ -26,6 +26,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that an engine is opened with; `option.*` documents each.
 
     `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
+    `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
     """
@@ -47,6 +48,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_mb: int | None = None
     kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
+    workers: int = 1
     image_example: ImagePrompt | None = None
     properties: dict[str, str] = {}
 
@@ -95,7 +97,11 @@ class RollingBatch(abc.ABC):
 
     @abc.abstractmethod
     def isolate(self, cause: Exception) -> list[TokenEvent]:
-        """`step` raised `cause`: end (with error events) no more sequences than must be, and be ready to step again."""
+        """`step` raised `cause`: end (with error events) no more sequences than must be, and be ready to step again.
+
+        Raises:
+            Exception: no step can succeed any more. The process ends, and a new one is started.
+        """
 
     @property
     @abc.abstractmethod

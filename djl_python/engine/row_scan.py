@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .uploads import upload
+
 States = npt.NDArray[np.uint64]
 
 #: Tokens of a block; the last block of a row may be shorter.
@@ -56,10 +58,12 @@ class Bounds:
     Attributes:
         top_p: (D,), the tokens before a token weigh less than this share of all; 1 for no bound.
         min_p: (D,), a token weighs at least this share of the heaviest; 0 for no bound.
+        bounded: indices of the draws that have a bound.
     """
 
     top_p: Tensor
     min_p: Tensor
+    bounded: Tensor
 
 
 def scan_rows(scores: Tensor, inverse_temperature: Tensor | None) -> Scan:
@@ -100,23 +104,29 @@ def draw_weighed(scores: Tensor, scan: Scan, rows: Tensor, bounds: Bounds, state
     """
     # By rejection: no token after one out of bounds is within them, so a rejected draw is repeated among the tokens
     # before it. The result is distributed as if drawn from the permitted tokens alone, and nothing is sorted.
-    tokens = _draw_from_blocks(scores, scan, rows, uniforms(states).to(scores.device))
-    open_ = ((bounds.top_p < 1) | (bounds.min_p > 0)).nonzero()[:, 0]
+    tokens = _draw_from_blocks(scores, scan, rows, uniforms(states, scores.device))
+    open_ = bounds.bounded
     picked, ids = scores[rows[open_]], torch.arange(scores.shape[1], device=scores.device)
     weights = weights_of(picked, scan, rows[open_])
-    total, drawn = weights.sum(-1), tokens[open_, None]
+    total = weights.sum(-1)
     while len(open_):
+        drawn = tokens[open_, None]
         score = picked.gather(1, drawn)
         before = (picked > score) | ((picked == score) & (ids < drawn))
         enough = weights.gather(1, drawn)[:, 0] >= bounds.min_p[open_]
         weights *= before
         ahead = weights.sum(-1)
         stays = (((ahead < bounds.top_p[open_] * total) | (bounds.top_p[open_] >= 1)) & enough) | ~(ahead > 0)
-        tokens[open_[stays]] = drawn[stays, 0]
-        open_, picked, weights, total = (each[~stays] for each in (open_, picked, weights, total))
+        left = others(stays)
+        open_, picked, weights, total = (each[left] for each in (open_, picked, weights, total))
         states = mix(states)
-        drawn = invert(weights, uniforms(states).to(scores.device)[open_])[:, None]
+        tokens[open_] = invert(weights, uniforms(states, scores.device)[open_])
     return tokens
+
+
+def others(settled: Tensor) -> Tensor:
+    """Indices of what is not settled yet. The host waits for the device here; an index of booleans would, each time."""
+    return (~settled).nonzero()[:, 0]
 
 
 def weights_of(scores: Tensor, scan: Scan, rows: Tensor) -> Tensor:
@@ -147,9 +157,9 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(sums, target, right=True)[:, 0].clamp(max=weights.shape[1] - 1)
 
 
-def uniforms(states: States) -> Tensor:
+def uniforms(states: States, device: torch.device) -> Tensor:
     """A uniform number in [0, 1] from each state; 1 only by rounding to fp32."""
-    return torch.from_numpy((states >> np.uint64(11)).astype(np.float64) * 2.0**-53).float()
+    return upload(((states >> np.uint64(11)).astype(np.float64) * 2.0**-53).astype(np.float32), device)
 
 
 def mix(states: States) -> States:

@@ -8,8 +8,8 @@ few whose attention can't be (it is inside their own modules, or they have none)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ import torch
 
 from ..errors import ModelLoadError
 from .agreement import CHECK_TOKENS, Agreement, check_ids, run_once, tolerance
-from .attention import LayerShape, PagedCache
+from .attention import LayerShape
 from .cache_size import size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
@@ -28,35 +28,35 @@ from .images import PagedImages
 from .linears import on_torch, replace_linears_
 from .loading import LoadedModel, can_page, load_model, rounding, set_attention
 from .misfits import MISFITS
-from .model_runner import ModelRunner, PagedModelRunner, probe
+from .model_runner import ModelRunner, probe
 from .native.advance import Advance
-from .native.cache import NativeCache
 from .native.chooser import NativeChooser
 from .native.library import UnavailableError
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.modules import replace_mlps_, replace_norms_
 from .native.places import KEYS
-from .native.pool import FORMATS, Pool
+from .native.pool import FORMATS
 from .native.program import Program
 from .native.read import read_recipe
 from .native.recipe_parts import NotUnderstoodError
 from .native.runner import NativeModelRunner
 from .native.siblings import joined
 from .native.stand_ins import StandIns
+from .paging import TRIAL_BLOCK, Paging
 from .quantization import Quantize
 from .recurrent import Functions, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .rotations import settle_rotations_
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
+from .step_memory import step_bytes
 from .stored_loading import unpack_linears_
-from .torch_cache import TorchCache
 from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
 
-_CHECK_BLOCK: Final = 16
+_ROWS_GROWTH: Final = 3  # memory of `cache_rows` for that of its tokens: 2.6 was seen
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def open_runner(
         recurrent.functions = functions
     eyes = _open_eyes(settings, loaded, own_attention)
     if layers:
-        paging = _Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
+        paging = Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
         with paging.trial(2) as runner:
             agrees = agreement.with_runner(runner)
         if agrees and (eyes is None or _sees_paged(paging, eyes)):
@@ -218,42 +218,14 @@ def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str
     return eyes
 
 
-@dataclass(frozen=True)
-class _Paging:
-    """A model that torch runs on a paged cache: the native kernels' one if there are any and they take its heads."""
-
-    loaded: LoadedModel
-    layers: dict[int, LayerShape]
-    recurrent: RecurrentLayers | None
-    pool: Pool | None
-
-    def runner(self, cache: PagedCache, images: PagedImages | None) -> PagedModelRunner:
-        return PagedModelRunner(self.loaded.model, self.layers, cache, self.loaded.device, images, self.recurrent)
-
-    def cache(self, blocks: int, block_size: int) -> PagedCache:
-        shapes, dtype = list(self.layers.values()), self.loaded.dtype
-        if self.pool is not None and NativeCache.fits(shapes, block_size, dtype):
-            return NativeCache(shapes, blocks, block_size, dtype, self.pool)
-        return TorchCache(shapes, blocks, block_size, dtype, self.loaded.device)
-
-    @contextmanager
-    def trial(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:
-        """Context of a runner over a small cache, to check it."""
-        cache = self.cache(blocks, _CHECK_BLOCK)
-        try:
-            yield self.runner(cache, images)
-        finally:
-            cache.close()
-
-
-def _sees_paged(paging: _Paging, eyes: _Eyes) -> bool:
+def _sees_paged(paging: Paging, eyes: _Eyes) -> bool:
     """Whether the model reads images right when it runs on a paged cache."""
     if eyes.paged is None:
         return False
     with ExitStack() as trials:
-        blocks = eyes.check.blocks(_CHECK_BLOCK)
+        blocks = eyes.check.blocks(TRIAL_BLOCK)
         return eyes.check.agrees(
-            lambda: trials.enter_context(paging.trial(blocks, eyes.paged)), _CHECK_BLOCK, whole=False
+            lambda: trials.enter_context(paging.trial(blocks, eyes.paged)), TRIAL_BLOCK, whole=False
         )
 
 
@@ -355,12 +327,13 @@ def _name(loaded: LoadedModel, settings: EngineSettings) -> str:
 
 
 def _open_paged(
-    settings: EngineSettings, paging: _Paging, wanted: int, eyes: _Eyes | None, beside: Beside
+    settings: EngineSettings, paging: Paging, wanted: int, eyes: _Eyes | None, beside: Beside
 ) -> OpenedRunner:
     """Open the model on a paged cache, without shared prefixes and drafts if it has states: none are kept per block."""
     loaded, recurrent = paging.loaded, paging.recurrent
     state_bytes = 0 if recurrent is None else recurrent.state_bytes
-    size = size_cache(settings, loaded, paging.layers, wanted, state_bytes, beside=beside)
+    taken = step_bytes(settings, loaded, wanted, lambda tokens: paging.trial(-(-tokens // TRIAL_BLOCK)))
+    size = size_cache(settings, loaded, paging.layers, wanted, state_bytes, beside=beside, step_bytes=taken)
     cache = paging.cache(size.blocks, settings.block_size)
     return OpenedRunner(
         loaded=loaded,
@@ -380,10 +353,9 @@ def _open_paged(
 def _open_cached(
     settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
 ) -> OpenedRunner:
-    """Open with transformers' cache. Blocks only bound tokens in memory."""
-    size = settings.block_size
+    """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory."""
     takes_images = eyes is not None and eyes.check.agrees(
-        lambda: CachedModelRunner(loaded.model, loaded.device), size, whole=True
+        lambda: CachedModelRunner(loaded.model, loaded.device), settings.block_size, whole=True
     )
     if eyes is not None and not takes_images:
         log.warning(
@@ -392,16 +364,20 @@ def _open_cached(
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
+    shapes, state_bytes = runner.memory_of(check_ids(loaded))
+    taken = step_bytes(settings, loaded, wanted, lambda tokens: nullcontext(runner))
+    # Rows that are held together have room for more keys, and all are as wide as the longest.
+    size = size_cache(settings, loaded, shapes, wanted, state_bytes, step_bytes=taken, growth=_ROWS_GROWTH)
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
         runner=runner,
-        max_model_len=wanted,
-        max_prefill_tokens=wanted,
-        kv_blocks=settings.max_batch_size * -(-wanted // size),
+        max_model_len=size.length,
+        max_prefill_tokens=size.length,
+        kv_blocks=size.blocks,
         share_prefixes=False,
-        description=f"{_name(loaded, settings)} on {loaded.device}, context {wanted}, {how}",
+        description=f"{_name(loaded, settings)} on {loaded.device}, context {size.length}, {how}",
         takes_images=takes_images,
         whole_prompts=not runner.in_pieces,
     )

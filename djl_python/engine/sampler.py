@@ -24,6 +24,7 @@ from .penalties import PenaltyTable
 from .sampling_plan import Changes, Plan
 from .sequence import PromptEntry, Sequence
 from .torch_chooser import TorchChooser
+from .uploads import indices, upload
 
 
 class Sampled(NamedTuple):
@@ -105,7 +106,7 @@ class Sampler:
             self._constrain(scores, sequences, changes, banned)
         pairs = [(row, token) for row, tokens in banned.items() for token in tokens]
         if pairs:
-            rows, ids = torch.tensor(pairs, device=self._device).T
+            rows, ids = indices(pairs, self._device).T
             scores[rows, ids] = float("-inf")
 
     def _constrain(
@@ -116,7 +117,7 @@ class Sampler:
         masks = self._masks.masks(matchers)
         for mask, row in zip(masks, changes.constrained, strict=True):
             forbid(mask, banned.pop(row, []))
-        octets = torch.from_numpy(masks.view(np.uint8)).to(self._device)
+        octets = upload(masks.view(np.uint8), self._device)
         added = self._of_mask_byte.index_select(0, octets.flatten().int()).view(len(masks), -1)
         scores.index_add_(0, changes.constrained_rows, added[:, : self._vocabulary])
 

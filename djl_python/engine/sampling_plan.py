@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sized
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from ..types import SamplingParams
+from .uploads import indices, upload
 
 _COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
@@ -53,15 +53,10 @@ class Changes:
     def __init__(self, params: list[SamplingParams], device: torch.device) -> None:
         biased = [(row, token, bias) for row, p in enumerate(params) for token, bias in p.logit_bias.items()]
         self.biased_rows, self.biased_ids = indices([entry[:2] for entry in biased], device).view(-1, 2).T
-        self.bias = torch.tensor([bias for _, _, bias in biased], dtype=torch.float32, device=device)
+        self.bias = upload(torch.tensor([bias for _, _, bias in biased], dtype=torch.float32), device)
         self.constrained = [row for row, p in enumerate(params) if p.grammar is not None]
         self.constrained_rows = indices(self.constrained, device)
         self.restricted = [row for row, p in enumerate(params) if _restricts(p)]
-
-
-def indices(numbers: Sized, device: torch.device) -> Tensor:
-    """A tensor of int64 to index with."""
-    return torch.tensor(numbers, dtype=torch.long, device=device)
 
 
 def samples(params: SamplingParams) -> bool:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from .kv_cache import BlockManager, OutOfBlocksError
 from .pacing import PrefillPacer
 from .sequence import Sequence
+
+# After memory ran out, one more sequence is tried whenever so many steps have had enough.
+STEPS_TO_TRUST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Scheduler:
     Args:
         near: a sequence with more tokens than this is far; when it becomes far, it is recomputed. 0: none is.
         whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
+        on_preempt: called with each preempted sequence: none of what was computed of it is needed any more.
     """
 
     def __init__(
@@ -51,10 +57,12 @@ class Scheduler:
         max_prefill_tokens: int,
         near: int = 0,
         whole_prompts: bool = False,
+        on_preempt: Callable[[Sequence], None] = lambda sequence: None,
     ) -> None:
         self.blocks = blocks
         self._near = near
         self._whole_prompts = whole_prompts
+        self._on_preempt = on_preempt
         self.max_sequences = max_sequences
         self.max_prefill_tokens = max_prefill_tokens
         self.pacer = PrefillPacer(max_prefill_tokens)
@@ -62,6 +70,8 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.preemptions = 0
         self._suspects: set[int] = set()
+        self.fitting = max_sequences  # how many run at once: fewer than `max_sequences` after memory ran out
+        self._sufficient = 0  # steps since that last changed
 
     @property
     def idle(self) -> bool:
@@ -115,7 +125,7 @@ class Scheduler:
                 budget -= length
             chunks.append(Chunk(sequence, length))
             index += 1
-        while self.waiting and budget > 0 and len(self.running) < self.max_sequences:
+        while self.waiting and budget > 0 and len(self.running) < self.fitting:
             sequence = self.waiting[0]
             if not self.blocks.admit(sequence):
                 break
@@ -149,6 +159,10 @@ class Scheduler:
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Tell what a step has computed. Call before new tokens are appended."""
+        if self.fitting < self.max_sequences:
+            self._sufficient += 1
+            if self._sufficient >= STEPS_TO_TRUST:
+                self.fitting, self._sufficient = self.fitting + 1, 0
         for chunk in chunks:
             if chunk.completes:
                 self._suspects.discard(chunk.sequence.id)
@@ -170,6 +184,23 @@ class Scheduler:
         self.blocks.forget()  # the failed step may have left anything in the cache
         return None
 
+    def relieve(self, chunks: list[Chunk], repeatable: bool) -> Sequence | None:
+        """Memory ran out in a step with these chunks. A sequence that was alone in it is returned.
+
+        Otherwise the youngest waits until fewer are running; what is cached stays right.
+
+        Args:
+            repeatable: the step can be repeated, because nothing that it wrote counts yet. Otherwise all its sequences
+                are recomputed.
+        """
+        if len(chunks) == 1:
+            return chunks[0].sequence
+        left = [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
+        self.fitting, self._sufficient = max(1, len(self.running) - 1), 0
+        for sequence in reversed(left[-1:] if repeatable else left):
+            self._preempt(sequence)
+        return None
+
     def _make_room(self, sequence: Sequence, length: int) -> bool:
         """Get blocks for `length` more tokens, preempting the youngest; False if `sequence` itself was preempted."""
         while True:
@@ -186,6 +217,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.blocks.release(sequence)
+        self._on_preempt(sequence)
         self.waiting.appendleft(sequence)
 
     def _schedule_suspect(self) -> list[Chunk]:

@@ -6,6 +6,7 @@ context length, prompt chunks one by one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from .attention import How, LayerShape, attention
 from .scheduler import Chunk
+from .uploads import upload
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -58,11 +60,10 @@ class TorchCache:
     def _read(self, layer: int, group: Group) -> tuple[Tensor, Tensor]:
         """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where no query may look.
 
-        The unwritten rest of a block may hold NaN of a former sequence, which no mask on the scores would stop.
+        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
         """
-        unknown = ~group.mask(0).any(2).transpose(1, 2)[..., None]
         return tuple(  # type: ignore[return-value]
-            tensor[group.blocks].flatten(1, 2)[:, : group.context].masked_fill_(unknown, 0).transpose(1, 2)
+            tensor[group.blocks].flatten(1, 2).masked_fill_(group.unknown, 0).transpose(1, 2)
             for tensor in (self._keys[layer], self._values[layer])
         )
 
@@ -74,7 +75,7 @@ class Group:
     Attributes:
         blocks: (S, B) block numbers, padded with 0 beyond a sequence's own.
         positions: (S, queries) position of each query in its sequence.
-        context: longest context among the sequences: keys at positions beyond it are cut off.
+        block_size: their context is that of whole blocks. A GPU's attention would copy a mask of an odd length.
     """
 
     start: int
@@ -82,20 +83,29 @@ class Group:
     queries: int
     blocks: Tensor
     positions: Tensor
-    context: int
+    block_size: int
     _masks: dict[int, Tensor] = field(default_factory=dict)
 
     def mask(self, window: int) -> Tensor:
-        """(S, 1, queries, context) true where a query may look; made once per step and window, not once per layer."""
+        """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
         found = self._masks.get(window)
         if found is None:
-            key = torch.arange(self.context, device=self.positions.device)
-            distance = self.positions[:, :, None] - key
+            distance = self.positions[:, :, None] - self._keys
             found = distance >= 0
             if window:
                 found &= distance < window
             found = self._masks[window] = found[:, None]
         return found
+
+    @functools.cached_property
+    def unknown(self) -> Tensor:
+        """(S, context, 1, 1) true beyond a sequence's last query; made once a step."""
+        return (self._keys > self.positions[:, -1:])[:, :, None, None]
+
+    @functools.cached_property
+    def _keys(self) -> Tensor:
+        """(context,) positions."""
+        return torch.arange(self.blocks.shape[1] * self.block_size, device=self.positions.device)
 
 
 @dataclass
@@ -114,14 +124,12 @@ class TorchPlan:
 
 
 def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:
-    """Plan a step: places are computed on the host, then each array is copied to the device once."""
-    groups = _in_groups(chunks, block_size)
+    """Where all tokens go: one array of the host, which is copied to the device at once."""
+    groups = in_groups(chunks, block_size, coarse=device.type == "cuda")
     positions: list[_Numbers] = []
     slots: list[_Numbers] = []
-    bounds: list[tuple[int, int, int, _Numbers, int]] = []
-    stop = 0
+    tables: list[_Numbers] = []
     for group in groups:
-        start = stop
         table = np.zeros((len(group), max(_blocks(chunk, block_size) for chunk in group)), np.int64)
         for row, chunk in enumerate(group):
             first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
@@ -130,30 +138,36 @@ def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPl
             place = np.arange(first, end)
             positions.append(place)
             slots.append(table[row, place // block_size] * block_size + place % block_size)
-            stop += chunk.length
-        context = max(chunk.sequence.computed + chunk.length for chunk in group)
-        bounds.append((start, stop, group[0].length, table, context))
-    places = torch.from_numpy(np.concatenate(positions)).to(device)
-    return TorchPlan(
-        order=[chunk for group in groups for chunk in group],
-        positions=places,
-        slots=torch.from_numpy(np.concatenate(slots)).to(device),
-        groups=[
-            Group(start, stop, queries, torch.from_numpy(table).to(device), places[start:stop].view(-1, queries), most)
-            for start, stop, queries, table, most in bounds
-        ],
-    )
+        tables.append(table)
+    order = [chunk for group in groups for chunk in group]
+    tokens = sum(chunk.length for chunk in order)
+    numbers = np.concatenate([*positions, *slots, *(table.reshape(-1) for table in tables)])
+    placed = upload(numbers, device)
+    where, slot, *rest = torch.split(placed, [tokens, tokens, *(table.size for table in tables)])
+    plan = TorchPlan(order=order, positions=where, slots=slot, groups=[])
+    stop = 0
+    for group, table, blocks in zip(groups, tables, rest, strict=True):
+        start, queries = stop, group[0].length
+        stop += queries * len(group)
+        at = where[start:stop].view(-1, queries)
+        plan.groups.append(Group(start, stop, queries, blocks.view(table.shape), at, block_size))
+    return plan
 
 
-def _in_groups(chunks: list[Chunk], block_size: int) -> list[list[Chunk]]:
-    """Group chunks for one attention call each: single tokens by context (powers of two), prompt chunks alone."""
+def in_groups(chunks: list[Chunk], block_size: int, coarse: bool) -> list[list[Chunk]]:
+    """Chunks that one attention call can serve: single tokens by context, prompt chunks alone.
+
+    A group's contexts are as long as its longest, up to twice as long as they need be. With `coarse` groups, up to four
+    times, in half as many calls: a GPU has the time, but not its host.
+    """
     buckets: dict[int, list[Chunk]] = {}
     groups: list[list[Chunk]] = []
     for chunk in chunks:
         if chunk.length > 1:
             groups.append([chunk])
         else:
-            buckets.setdefault((_blocks(chunk, block_size) - 1).bit_length(), []).append(chunk)
+            power = (_blocks(chunk, block_size) - 1).bit_length()
+            buckets.setdefault((power + 1) // 2 if coarse else power, []).append(chunk)
     return [*buckets.values(), *groups]
 
 

@@ -14,7 +14,8 @@ from .choosing import Chosen, Top
 from .draws import Draws, draw
 from .penalties import Occurrences, penalize, penalties_of
 from .row_scan import Scan, best_of, mix, scan_rows
-from .sampling_plan import Plan, indices, samples
+from .sampling_plan import Plan, samples
+from .uploads import indices
 
 
 class TorchChooser:
@@ -41,20 +42,24 @@ class TorchChooser:
             scores = groups.alter(logits, changed, occurred)
             scores_scan = scan_rows(scores, groups.altered_inverse_temperature)
             _choose(scores, scores_scan, groups.own, tokens, positions)
+        # All of it is on its way to the device before the host waits for the first number.
+        own = _logprobs(logits, scan, tokens)
+        most = max((count for _, count in groups.tops), default=0)
+        alternatives = _alternatives(logits, scan, groups.top_rows, most) if groups.tops else None
         tops: list[Top] = [()] * len(logits)
-        if groups.tops:
-            rows = indices([row for row, _ in groups.tops], logits.device)
-            found = _alternatives(logits, scan, rows, max(count for _, count in groups.tops))
-            for (row, count), top in zip(groups.tops, found, strict=True):
+        if alternatives is not None:
+            for (row, count), top in zip(groups.tops, _listed(*alternatives), strict=True):
                 tops[row] = top[:count]
-        return Chosen(tokens.tolist(), _logprobs(logits, scan, tokens), tops)
+        return Chosen(tokens.tolist(), own.tolist(), tops)
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
         scan = scan_rows(logits, None)
         own = _logprobs(logits, scan, indices(token_ids, logits.device))
         rows = torch.arange(len(logits), device=logits.device)
-        tops: list[Top] = _alternatives(logits, scan, rows, alternatives) if alternatives else [()] * len(logits)
-        return Chosen(token_ids, own, tops)
+        tops: list[Top] = [()] * len(logits)
+        if alternatives:
+            tops = _listed(*_alternatives(logits, scan, rows, alternatives))
+        return Chosen(token_ids, own.tolist(), tops)
 
 
 class _Groups:
@@ -65,7 +70,7 @@ class _Groups:
         plain: the others, which draw from the model's own logits; own: the altered, from scores of their own.
         inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
         altered_inverse_temperature: (len(altered),), the same for the altered rows.
-        tops: (row, how many) of the rows that want alternatives.
+        tops, top_rows: (row, how many) of the rows that want alternatives.
     """
 
     def __init__(self, plan: Plan, logits: Tensor) -> None:
@@ -82,6 +87,7 @@ class _Groups:
         self._penalized_places = [self.altered.index(row) for row in plan.penalized]
         self._penalties = penalties_of([params[row] for row in plan.penalized])
         self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.logprobs and p.top_logprobs]
+        self.top_rows = indices([row for row, _ in self.tops], device)
 
     def alter(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> Tensor:
         """Scores (len(altered), vocabulary) of the altered rows, with rules and penalties applied."""
@@ -119,6 +125,7 @@ class _Group:
         self.greedy = indices([row for row, _ in greedy], device)
         self.greedy_rows = indices([row for _, row in greedy], device)
         self.draw_rows = [row for row, _ in sampled]
+        self.draw_index = indices(self.draw_rows, device)
         chosen = [params[row] for row in self.draw_rows]
         self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device) if sampled else None
 
@@ -137,18 +144,19 @@ def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions
         tokens[group.greedy] = best_of(scores, scan, group.greedy_rows, 1)[1][:, 0]
     if group.draws is not None:
         states = mix(mix(group.draws.seeds) + np.array([positions[row] for row in group.draw_rows], np.uint64))
-        tokens[group.draw_rows] = draw(scores, scan, group.draws, states)
+        tokens[group.draw_index] = draw(scores, scan, group.draws, states)
 
 
-def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> list[float]:
+def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> Tensor:
     """(R,) log-probabilities of one token in each row."""
-    found = scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))
-    own: list[float] = found[:, 0].tolist()
-    return own
+    return scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))[:, 0]
 
 
-def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> list[Top]:
-    """The `count` most likely tokens of some rows."""
+def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Ids and log-probabilities of the `count` most likely tokens of some rows."""
     values, ids = best_of(logits, scan, rows, min(count, logits.shape[1]))
-    logprobs = scan.logprobs(values, rows)
+    return ids, scan.logprobs(values, rows)
+
+
+def _listed(ids: Tensor, logprobs: Tensor) -> list[Top]:
     return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ..config import ModelConfig
+from ..config import ModelConfig, devices_of
 from ..dialects.base import ModelStatus, Tally
 from ..errors import UnavailableError
 from ..protocol import Status
@@ -172,17 +172,8 @@ def counted(tally: Tally, status: int, duration_s: float) -> Tally:
 
 def placements(config: ModelConfig) -> list[ModelConfig]:
     """One configuration for each worker: `minWorkers` of them for every device that is named."""
-    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
-    devices = [_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
     return [
         msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
-        for device in devices
+        for device in devices_of(config)
         for _ in range(config.serving.min_workers)
     ]
-
-
-def _device(name: str) -> str:
-    """DJL's name of a device -> torch's: -1 and cpu -> cpu; gpu0 and 0 -> cuda:0."""
-    if name in ("-1", "cpu"):
-        return "cpu"
-    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"

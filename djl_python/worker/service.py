@@ -21,7 +21,7 @@ import msgspec
 
 from .. import event_loop
 from ..channel import Channel
-from ..config import ModelConfig
+from ..config import ModelConfig, device_id, has_gpu
 from ..dialects import dialect
 from ..errors import HandlerError, ServingError, UnavailableError, printable
 from ..handler import Context, Handler
@@ -152,7 +152,8 @@ class Service:
         try:
             config = self._config = msgspec.msgpack.decode(message.model, type=ModelConfig)
             name = config.name
-            self._properties = {"model_dir": config.path} | config.properties
+            placed = device_id(config.option.device, gpu=has_gpu())
+            self._properties = {"model_dir": config.path} | config.properties | {"device_id": placed}
             self._channel.send(Status("loading", "handler"))
             handler = await self.thread.run((), find_handler, config, self.thread)
             await handler.load(self._context(config))

@@ -78,6 +78,8 @@ def test_worker_environment() -> None:
 
 def test_engine_environment() -> None:
     """What was set by whoever started the server stays."""
-    assert engine_environment(False, {"A": "0"}) == {"A": "0"}
-    assert engine_environment(True, {"A": "0"}) == {"A": "0", "GOMP_SPINCOUNT": "2000"}
-    assert engine_environment(True, {"GOMP_SPINCOUNT": "5"}) == {"GOMP_SPINCOUNT": "5"}
+    allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert engine_environment(False, {"A": "0"}) == {"A": "0"} | allocator
+    assert engine_environment(True, {"A": "0"}) == {"A": "0", "GOMP_SPINCOUNT": "2000"} | allocator
+    own = {"GOMP_SPINCOUNT": "5", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
+    assert engine_environment(True, own) == own

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from djl_python.engine.attention import LayerShape
 from djl_python.engine.cache_size import size_cache
-from djl_python.engine.draft_size import Beside
+from djl_python.engine.draft_size import NOTHING, Beside
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
@@ -76,3 +78,52 @@ def test_a_draft_model_has_its_share_of_the_memory(loaded: LoadedModel) -> None:
     assert size_cache(settings(), loaded, LAYERS, 1000).blocks == 16
     beside = Beside(token_bytes=3 * 4096)  # three times as much as the model's own 4 KiB
     assert size_cache(settings(), loaded, LAYERS, 1000, beside=beside).blocks == 4
+
+
+class Gpu:
+    """A GPU of 100 MiB, of which this process has 10; other numbers are what else is used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+        self.others_mib = 0
+        self.loaded = replace(loaded, device=torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: ((90 - self.others_mib) * MIB, 100 * MIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * MIB)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def blocks(self, step_mib: int = 0, beside: Beside = NOTHING, **more: Any) -> int:
+        """Blocks of 64 KiB, for contexts that nothing but memory bounds."""
+        given = settings(kv_cache_memory_mb=None, **more)
+        return size_cache(given, self.loaded, LAYERS, 1 << 20, beside=beside, step_bytes=step_mib * MIB).blocks
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> Gpu:
+    return Gpu(monkeypatch, loaded)
+
+
+def test_a_step_has_its_share_of_a_gpus_memory_and_copies_of_two_layers(gpu: Gpu) -> None:
+    """Both layers here: blocks take twice their size."""
+    assert gpu.blocks() == 80 * 8
+    assert gpu.blocks(step_mib=20) == 60 * 8
+    assert gpu.blocks(gpu_memory_utilization=0.6, step_mib=20) == 30 * 8
+    assert gpu.blocks(step_mib=20, beside=Beside(weight_bytes=10 * MIB)) == 50 * 8
+
+
+def test_memory_that_was_set_is_all_for_keys_and_values(gpu: Gpu) -> None:
+    given = settings(kv_cache_memory_mb=4)
+    assert size_cache(given, gpu.loaded, LAYERS, 1 << 20, step_bytes=20 * MIB).blocks == 4 * 16
+
+
+def test_workers_on_one_gpu_have_the_same_share_whoever_comes_first(gpu: Gpu) -> None:
+    first = gpu.blocks(workers=2)
+    gpu.others_mib = 45
+    assert gpu.blocks(workers=2) == first == 35 * 8
+
+
+def test_what_others_have_taken_of_a_gpu_is_not_there(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
+    gpu.others_mib = 4
+    assert gpu.blocks() == 80 * 8
+    assert not caplog.records[1:]  # beside that of the context
+    gpu.others_mib = 45
+    assert gpu.blocks() == 40 * 8
+    assert "40 MiB are left for this cache, not the 80 MiB that option.gpu_memory_utilization says" in caplog.text

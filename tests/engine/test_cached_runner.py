@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, DeepseekV32Config, RecurrentGemmaConfig
 
 from djl_python.engine.cached_runner import CachedModelRunner
+from djl_python.engine.model_runner import ModelRunner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
@@ -167,3 +168,36 @@ def test_a_model_that_needs_its_mask_has_its_own_attention(tmp_path: Path) -> No
     batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     assert [event.token_id for event in run_to_end(batch)[0]] == generate(model, prompt, 8)
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "mpt"])
+def test_sequences_wait_for_memory(architecture: str, tmp_path: Path) -> None:
+    """Sixteen of them want three times what there is; what was computed of one that gives way goes."""
+    path = build_checkpoint(tmp_path, architecture)
+    roomy, tight = (
+        open_batch(path, kernels="torch", kv_cache_memory_mb=megabytes, max_batch_size=16) for megabytes in (64, 2)
+    )
+    texts: list[dict[int, list[int]]] = []
+    most = 0
+    for batch in (roomy, tight):
+        texts.append({number: [] for number in range(16)})
+        for number in range(16):
+            batch.add(number, [7 + number] * 40, SamplingParams(max_new_tokens=150, ignore_eos=True))
+        while not batch.idle:
+            for event in batch.step():
+                texts[-1][event.request_id].append(event.token_id)
+            if batch is tight:
+                most = max(most, held_bytes(batch.runner))
+    assert texts[0] == texts[1]
+    assert 1 << 20 < most <= 2 << 20
+    assert tight.stats.preemptions > 0
+
+
+def held_bytes(runner: ModelRunner) -> int:
+    """Of all tensors in the runner's caches."""
+    assert isinstance(runner, CachedModelRunner)
+    layers = [layer for cache in runner._caches.values() for layer in cache.layers] + runner._rows.layers
+    values = [value for layer in layers for value in vars(layer).values()]
+    tensors = [each for value in values for each in (value.values() if isinstance(value, dict) else [value])]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if torch.is_tensor(each)}
+    return sum(storage.nbytes() for storage in storages.values())

@@ -15,6 +15,7 @@ from djl_python.engine.sampling_plan import Plan
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_chooser import TorchChooser
 from djl_python.types import SamplingParams
+from tests.operations import Operations
 
 VOCABULARIES = [5, 64, 1500, 20_000, 20_032]
 DRAWS: list[dict[str, Any]] = [
@@ -163,3 +164,27 @@ def test_scores_that_are_no_numbers_name_some_token(chooser: Chooser) -> None:
     found = choose(chooser, logits, [{}, {"top_logprobs": 3}, *draws])
     named = [*found.token_ids, *(token for token, _ in found.tops[1])]
     assert all(0 <= token < 1000 for token in named)
+
+
+@pytest.mark.parametrize(
+    ("params", "waits"),
+    [
+        *(({}, 0), ({"do_sample": True}, 0), ({"do_sample": True, "top_logprobs": 3}, 0)),
+        *(({"do_sample": True, "top_p": 0.5}, 1), ({"do_sample": True, "top_k": 5}, 1)),
+        *(({"do_sample": True, "typical_p": 0.9}, 1), ({"do_sample": True, "top_k": 5, "typical_p": 0.9}, 1)),
+        ({"do_sample": True, "repetition_penalty": 1.5}, 0),
+    ],
+)
+def test_a_gpu_is_waited_for_once_in_each_attempt_of_those_who_may_need_another(
+    params: dict[str, Any], waits: int
+) -> None:
+    """Here one token has nearly all the probability, so that everybody's first attempt is their last."""
+    logits = torch.zeros(4, 1500)
+    logits[:, 9] = 50.0
+    chooser = TorchChooser()
+    plan = Plan(list(range(4)), [SamplingParams(max_new_tokens=1, **params)] * 4, torch.device("cpu"))
+    occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, plan.params[row])) for row in plan.penalized]
+    chooser.choose(logits, None, plan, [7] * 4, occurred)
+    with Operations() as operations:
+        assert chooser.choose(logits, None, plan, [8] * 4, occurred).token_ids == [9] * 4
+    assert operations.waits == waits

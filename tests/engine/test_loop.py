@@ -12,7 +12,8 @@ import msgspec
 
 from djl_python.engine.loop import EXIT_BROKEN_FRAME
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.protocol import Open, Stop, encode_frame
+from djl_python.protocol import Add, Open, Stop, encode_frame
+from djl_python.types import SamplingParams
 
 
 def test_a_worker_that_left_without_reading_all_is_gone_like_any_other() -> None:
@@ -70,3 +71,32 @@ def test_an_engine_that_can_not_hear_its_worker_ends() -> None:
         _, errors = process.communicate(timeout=30)
         assert process.returncode == EXIT_BROKEN_FRAME
         assert "what the worker sent is not a frame" in errors
+
+
+def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket, sys
+from djl_python.engine.echo import EchoRollingBatch
+from djl_python.engine.loop import serve
+class Broken(EchoRollingBatch):
+    def step(self):
+        raise RuntimeError("the device is gone")
+serve(socket.socket(fileno={engine.fileno()}))
+"""
+    settings = msgspec.msgpack.encode(EngineSettings(model_path=""))
+    with (
+        worker,
+        subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=[engine.fileno()], stderr=subprocess.PIPE
+        ) as process,
+    ):
+        engine.close()
+        add = Add(1, [5, 6], SamplingParams(max_new_tokens=2))
+        worker.sendall(encode_frame([Open("__main__:Broken", settings), add]))
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert process.returncode == 1
+        assert b"the device is gone" in errors

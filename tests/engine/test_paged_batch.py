@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.engine.loop import _step
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
@@ -254,6 +255,83 @@ def test_a_bad_word_that_the_model_cannot_say_is_none(llama: Path) -> None:
     batch.add(1, [5, 6], SamplingParams(max_new_tokens=3, ignore_eos=True, bad_words_ids=words))
     plain, banning = run_to_end(batch).values()
     assert [event.token_id for event in plain] == [event.token_id for event in banning]
+
+
+def failing(batch: PagedRollingBatch, monkeypatch: pytest.MonkeyPatch, cause: Exception) -> None:
+    """Have every step that computes something fail."""
+
+    def run(chunks: Any) -> Any:
+        raise cause
+
+    monkeypatch.setattr(batch.runner, "run", run)
+
+
+def test_a_gpu_that_fails_for_good_ends_the_engine(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device-side assertion: whatever is asked of the device from then on raises."""
+    batch = open_batch(llama)
+    broken = RuntimeError("CUDA error: device-side assert triggered")
+
+    def synchronize(device: torch.device) -> None:
+        raise broken
+
+    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    failing(batch, monkeypatch, broken)
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        _step(batch)
+
+
+def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    failing(batch, monkeypatch, RuntimeError("CUDA error: invalid configuration argument"))
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    assert [event.error is not None for event in _step(batch)] == [True]
+    assert batch.idle
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_5"])
+def test_when_memory_runs_out_fewer_run_at_once_and_the_text_stays(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory for three sequences of eight; a hybrid's states are halfway through the step when it fails."""
+    path = build_checkpoint(tmp_path, architecture)
+    roomy, tight = (open_batch(path, kernels="torch") for _ in range(2))
+    real, failures, together = tight.runner.run, 0, []
+
+    def run(chunks: Any) -> Any:
+        nonlocal failures
+        logits = real(chunks)
+        together.append(len(chunks))
+        if len(chunks) > 3:
+            failures += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits
+
+    monkeypatch.setattr(tight.runner, "run", run)
+    texts: list[dict[int, list[int]]] = []
+    for batch in (roomy, tight):
+        texts.append({number: [] for number in range(8)})
+        for number in range(8):
+            batch.add(number, list(range(5 + number, 45)), SamplingParams(max_new_tokens=20, ignore_eos=True))
+        while not batch.idle:
+            for event in _step(batch):
+                texts[-1][event.request_id].append(event.token_id)
+    assert texts[0] == texts[1]
+    assert 1 <= failures <= 5, "each failure takes one sequence less"
+    assert together.count(3) > together.count(1)
+    assert "no memory for 4 sequences at once: 3 until further notice" in caplog.text
+
+
+def test_a_sequence_that_runs_out_of_memory_alone_ends(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    failing(batch, monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
+    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    [event] = _step(batch)
+    assert event.error == "generation failed: OutOfMemoryError: CUDA out of memory"
+    assert batch.idle
 
 
 def test_a_prefix_in_the_cache_is_not_computed_again(llama: Path) -> None:

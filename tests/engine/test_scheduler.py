@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djl_python.engine.kv_cache import BlockManager
 from djl_python.engine.pacing import CHECKED_EVERY
-from djl_python.engine.scheduler import Chunk, Scheduler
+from djl_python.engine.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
 
@@ -82,3 +82,16 @@ def test_a_prompt_that_must_not_be_split_is_read_in_one_step() -> None:
     }
     assert lengths == {2: [PROMPT], 3: [PROMPT]}
     assert generating.generated == 3 + 4, "and who generates goes on in every step"
+
+
+def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None:
+    made = scheduler(blocks=4 * (STEPS_TO_TRUST + 20) // BLOCK)
+    for number in range(4):
+        made.add(sequence(number, 10))
+    chunks = made.schedule()
+    assert made.relieve(chunks, repeatable=True) is None
+    assert ([each.id for each in made.running], [each.id for each in made.waiting]) == ([0, 1, 2], [3])
+    assert len(run(made)) == 3
+    for _ in range(STEPS_TO_TRUST):
+        run(made)
+    assert len(run(made)) == 4

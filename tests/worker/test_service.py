@@ -48,6 +48,26 @@ async def test_request_id_comes_back_and_reaches_the_handler(loaded: Loader) -> 
     assert generated.body.decode() == generated.headers["x-request-id"] != ""
 
 
+@pytest.mark.parametrize(("device", "index"), [("cuda:1", "1"), ("cpu", "-1")])
+async def test_a_handler_is_told_its_gpu_when_it_loads_and_with_every_call(
+    loaded: Loader, device: str, index: str
+) -> None:
+    one = await loaded(
+        """
+        from djl_python import Output
+
+        class Handler:
+            def load(self, context):
+                self.device = context.properties["device_id"]
+
+            def handle(self, inputs):
+                return Output().add_as_json([self.device, inputs.get_property("device_id")])
+        """,
+        device=device,
+    )
+    assert (await one.call(b"x", headers={"device_id": "7"})).json == [index, index]
+
+
 async def test_starts_without_torch(loaded: Loader) -> None:
     front = await loaded(
         """

@@ -1,0 +1,51 @@
+"""Names of devices: DJL's, torch's, and what a handler is told. Runs in every process; needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from .model import ModelConfig
+
+#: What the drivers of NVIDIA's and AMD's GPUs bring.
+_DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def _torch_device(name: str) -> str:
+    """Convert DJL's device name to torch's; DJL's are -1, cpu, gpu0 and 0."""
+    if name in ("-1", "cpu"):
+        return "cpu"
+    return f"cuda:{name.removeprefix('gpu').removeprefix('cuda').removeprefix(':')}"
+
+
+def devices_of(config: ModelConfig) -> list[str]:
+    """torch's names of the devices that a model's workers are for: each entry gets `minWorkers` of them."""
+    named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
+    return [_torch_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
+
+
+def workers_sharing(config: ModelConfig) -> int:
+    """How many of a model's workers are on the device of the one that has this configuration."""
+    return devices_of(config).count(config.option.device) * config.serving.min_workers
+
+
+def device_id(device: str, *, gpu: bool) -> str:
+    """DJL's `device_id` of a worker: the index of its GPU, or -1 for a CPU.
+
+    Args:
+        device: `option.device`, where "auto" is the first GPU if there is a `gpu`.
+    """
+    kind, _, index = device.partition(":")
+    if kind == "cpu" or (kind == "auto" and not gpu):
+        return "-1"
+    return index or "0"
+
+
+def has_gpu(environ: Mapping[str, str] = os.environ, drivers: Sequence[Path] = _DRIVERS) -> bool:
+    """Whether there is a GPU that this process may see."""
+    if any(environ.get(name) in ("", "-1") for name in _VISIBLE):
+        return False
+    return any(path.exists() for path in drivers)

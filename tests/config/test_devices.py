@@ -1,0 +1,51 @@
+"""Names of devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from djl_python.config import ModelConfig, Options, ServingSettings, device_id, devices_of, has_gpu, workers_sharing
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("-1", "cpu"), ("cpu", "cpu"), ("gpu0", "cuda:0"), ("2", "cuda:2"), ("cuda:1", "cuda:1"), ("cuda1", "cuda:1")],
+)
+def test_djls_names_are_torchs(name: str, expected: str) -> None:
+    assert devices_of(ModelConfig(name="m", devices=name)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "expected"),
+    [
+        *(("cuda:3", True, "3"), ("cuda", True, "0"), ("cpu", True, "-1")),
+        *(("auto", True, "0"), ("auto", False, "-1")),
+    ],
+)
+def test_a_worker_has_the_index_of_its_gpu_or_none(device: str, gpu: bool, expected: str) -> None:
+    assert device_id(device, gpu=gpu) == expected
+
+
+def test_a_gpu_that_is_hidden_is_none(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidiactl"
+    assert not has_gpu({}, [driver])
+    driver.touch()
+    assert has_gpu({}, [driver])
+    assert has_gpu({"CUDA_VISIBLE_DEVICES": "1"}, [driver])
+    assert not has_gpu({"CUDA_VISIBLE_DEVICES": ""}, [driver])
+    assert not has_gpu({"CUDA_VISIBLE_DEVICES": "-1"}, [driver])
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "workers", "expected"),
+    [("*", "auto", 2, 2), ("gpu0;gpu1", "cuda:1", 2, 2), ("gpu0;0;gpu1", "cuda:0", 1, 2), ("gpu0;cpu", "cpu", 1, 1)],
+)
+def test_a_worker_knows_how_many_share_its_device(devices: str, device: str, workers: int, expected: int) -> None:
+    config = ModelConfig(
+        name="m",
+        serving=ServingSettings(load_on_devices=devices, min_workers=workers),
+        option=Options(device=device),
+    )
+    assert workers_sharing(config) == expected

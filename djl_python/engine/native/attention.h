@@ -247,7 +247,7 @@ inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim 
 // Chunks of keys that each walk is divided into; 1 where there are enough walks for all threads, or too few keys, or a tile
 // takes several walks.
 inline int shares_of(const Op& op, const Step& step, int threads) {
-    if (threads == 1 || walks_of(op, step) >= kShares * threads) return 1;
+    if (threads == 1 || walks_of(op, step) >= kTasksPerThread * threads) return 1;
     const HeadRuns runs(op);
     int chunks = 1;
     for (int tile = 0; tile < step.tiles; ++tile) {
@@ -267,7 +267,7 @@ void attend_shared(Run& run, int index, const Op& op, const Step& step, int shar
         const Walk walk = walk_of(op, step, runs, task / shares, 0, kQueries);
         return Place{walk, walk.keys.first_chunk() + task % shares};
     };
-    run.share_in_order(index, tasks, [&](int task) {
+    run.parallel_for_ordered(index, tasks, [&](int task) {
         const int walk = task / shares, share = task % shares;
         const Place place = place_of(task);
         const int count = place.walk.count(), chunks = place.walk.keys.chunks();
@@ -299,7 +299,7 @@ void attend(Run& run, int index, const Op& op, const Step& step) {
     }
     const HeadRuns runs(op);
     const int most = runs.tokens(), tasks = walks_of(op, step), of_tile = op.kv_heads * runs.count;
-    run.share_in_order(index, tasks, [&](int task) {
+    run.parallel_for_ordered(index, tasks, [&](int task) {
         const Walk after = walk_of(op, step, runs, std::min(task + 1, tasks - 1), 0, most);
         const Place next{after, after.keys.first_chunk()};
         for (int done = 0; done < step.tile_size[task / of_tile]; done += most) {

@@ -329,7 +329,7 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
     thread_local Found found;
     thread_local std::vector<float> kept;
-    run.share(index, step.wanted, [&](int task) {
+    run.parallel_for(index, step.wanted, [&](int task) {
         Choice& choice = ((Choice*)op.routed)[task];
         float* logits = (float*)op.in + (int64_t)task * op.n;
         const bool of_changed = choice.changed >= 0 && choice.how != kGiven;

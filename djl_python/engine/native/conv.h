@@ -119,14 +119,14 @@ template <class F>
 void convolution(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kChannels - 1) / kChannels;
     if (!op.routed) {
-        run.share_in_order(index, step.wanted * blocks, [&](int task) {
+        run.parallel_for_ordered(index, step.wanted * blocks, [&](int task) {
             const int first = task % blocks * kChannels;
             for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16)
                 convolve<F>(op, task / blocks, channel);
         });
         return;
     }
-    run.share_in_order(index, blocks, [&](int task) {
+    run.parallel_for_ordered(index, blocks, [&](int task) {
         const int first = task * kChannels;
         for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16) {
             const Taps<F> taps(op, channel);
@@ -178,7 +178,7 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
 template <class F>
 void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kManyChannels - 1) / kManyChannels;
-    run.share_in_order(index, blocks, [&](int task) {
+    run.parallel_for_ordered(index, blocks, [&](int task) {
         for (int span = 0; span < step.spans; ++span)
             for (int channel = task * kManyChannels; channel < std::min(op.n, (task + 1) * kManyChannels); channel += 16)
                 switch (op.dim) {

@@ -93,7 +93,7 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     int vectors = 1;
     while (vectors < most && op.value_dim % (vectors * 32) == 0) vectors *= 2;
     const int blocks = op.value_dim / (vectors * 16);
-    run.share_in_order(index, step.spans * op.heads * blocks, [&](int task) {
+    run.parallel_for_ordered(index, step.spans * op.heads * blocks, [&](int task) {
         const int head = task / blocks % op.heads, column = task % blocks * vectors * 16, span = task / blocks / op.heads;
         switch (vectors) {
             case 8: return delta_columns<F, 8>(op, step, span, head, column);
@@ -110,7 +110,7 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void decay(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    run.share_rows(index, step.tokens, [&](int64_t t) {
+    run.parallel_for_rows(index, step.tokens, [&](int64_t t) {
         float* out = (float*)op.out + t * 2 * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
             const Lanes mask = lanes_of(op.heads - h);

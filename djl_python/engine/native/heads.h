@@ -83,7 +83,7 @@ inline void rotate(float* x, const Op& op, int64_t position) {
 template <class F>
 void latents(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const T* latent = (const T*)op.in + (int64_t)t * (op.value_dim + op.rotary);
         const T* asked = (const T*)op.weight + (int64_t)t * op.stride;
         float* queries = (float*)op.out + (int64_t)t * ((op.heads + 1) * op.dim + op.value_dim);
@@ -115,7 +115,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
     // In order: consecutive tokens write to the same cache lines.
-    run.share_rows(index, step.tokens, [&](int t) {
+    run.parallel_for_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.turns[t];
         turn(row, op.heads, op.weight2, position);

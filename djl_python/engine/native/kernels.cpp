@@ -66,7 +66,7 @@ void walk(Pool& pool, Run& run) {
     auto then = std::chrono::steady_clock::now();
     for (int i = 0; i < (int)run.ops.size(); ++i) {
         if (!run.has_passed(i)) operate<F>(run, i);
-        if (number) continue;
+        if (thread_index) continue;
         const auto now = std::chrono::steady_clock::now();
         pool.seconds[run.ops[i].kind] += std::chrono::duration<double>(now - then).count();
         then = now;
@@ -88,7 +88,7 @@ void plan(Run& run) {
 }
 
 void work(Pool* pool, int thread) {
-    number = thread;
+    thread_index = thread;
     pool->follow([&](Run& run) { walk_any(*pool, run); });
 }
 
@@ -126,11 +126,11 @@ int64_t djl_codes_bytes(int k) { return integer_row_bytes((k + kGroup - 1) / kGr
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
-// Runs the program; returns 0 when it is done, -1 if it has more than kMostOps operations. `late` is the step of late
+// Runs the program; returns 0 when it is done, -1 if it has more than kMaxOps operations. `late` is the step of late
 // operations, null if there are none. Not reentrant.
 int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
     auto* pool = (Pool*)handle;
-    if (count > kMostOps) return -1;
+    if (count > kMaxOps) return -1;
     Run& run = pool->prepare();
     run.begin(ops, count, *step, late ? *late : *step, bf16);
     for (int i = 0; i < count; ++i)

@@ -140,9 +140,9 @@ struct Cut {
 
     // The tasks of a thread's stretch, one for each of its bands; the first and last band may be pieces. Two threads that share
     // a band have different numbers for it.
-    Stretch stretch(int thread, int threads) const {
+    TaskRange tasks_of(int thread, int threads) const {
         const int64_t first = begin(thread, threads), end = begin(thread + 1, threads);
-        return first < end ? Stretch{band_of(first) + thread, band_of(end - 1) + thread + 1} : Stretch{0, 0};
+        return first < end ? TaskRange{band_of(first) + thread, band_of(end - 1) + thread + 1} : TaskRange{0, 0};
     }
 
     // The panel that a thread begins with.
@@ -180,7 +180,7 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     if (op.experts) {
         const Routed routed(op, step);
         const int active = routed.active[op.experts];
-        run.share_in_order(index, active * panels, [&](int task) {
+        run.parallel_for_ordered(index, active * panels, [&](int task) {
             const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
@@ -190,8 +190,8 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
         });
         return;
     }
-    auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
-    run.share_stretches(index, stretch_of, [&](int task, int thread) {
+    auto range_of = [&](int thread) { return cut.tasks_of(thread, run.threads); };
+    run.parallel_for_ranges(index, range_of, [&](int task, int thread) {
         cut.piece(task, thread, run.threads, [&](int panel, int first, int last, bool ends) {
             work(panel, ends ? -1 : last == cut.rows ? panel + 1 : panel, first, last);
         });

@@ -326,9 +326,9 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
     };
     const Op* before = index ? &run.ops[index - 1] : nullptr;
     if (!before || before->kind != kLinear || before->out != op.in || op.of_experts)
-        return run.share_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
+        return run.parallel_for_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
     auto begin = [&](int thread) { return groups * thread / run.threads; };
-    run.share_pieces_of_rows(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
+    run.parallel_for_row_pieces(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
 }
 
 // One number of a weight in the format kEight.

@@ -85,7 +85,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
     const int padded = (op.experts + 15) / 16 * 16;
     const float never = -std::numeric_limits<float>::infinity();
     alignas(64) float values[kMostExperts], ranks[kMostExperts];
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const float* scores = (const float*)op.in + (int64_t)t * op.k;
         Floats most = floats(never), total = Floats{};
         for (int i = 0; i < padded; i += 16) {
@@ -124,7 +124,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
 
 // Assigns a row to each pair of token and expert, ordered by expert. One thread does it.
 void sort(Run& run, int index, const Op& op, const Step& step) {
-    run.share(index, 1, [&](int) {
+    run.parallel_for(index, 1, [&](int) {
         const Routed routed(op, step);
         const int pairs = step.tokens * op.chosen;
         int32_t next[kMostExperts];
@@ -144,7 +144,7 @@ void sort(Run& run, int index, const Op& op, const Step& step) {
 // out (rows, n bytes): each row of in (tokens, n bytes) is copied to all rows of its token.
 void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const char* row = (const char*)op.in + (int64_t)t * op.n;
         for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c)
             memcpy((char*)op.out + (int64_t)routed.places[c] * op.n, row, op.n);
@@ -156,7 +156,7 @@ void dispatch(Run& run, int index, const Op& op, const Step& step) {
 // one.
 void combine(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         float* out = (float*)op.out + (int64_t)t * op.n;
         const float* shared = op.weight ? (const float*)op.weight + (int64_t)t * op.n : nullptr;
         const float gate = op.weight2 ? 1.0f / (1.0f + expf(-op.weight2[(int64_t)t * op.k + op.experts])) : 1.0f;

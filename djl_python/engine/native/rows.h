@@ -31,7 +31,7 @@ void empty_groups(const Run& run, const Step& step, int64_t slot) {
 // Prepares the cache for the step's tokens, in programs without a kEmbed, which does it otherwise.
 template <class F>
 void empty(Run& run, int index, const Step& step) {
-    run.share(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
+    run.parallel_for(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
 }
 
 // out (tokens, n) fp32 = weight[id] * scale + bias[position + k], learned positions; weight or bias may be null. Comes
@@ -40,7 +40,7 @@ template <class F>
 void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
     auto positions = (const typename F::T*)op.bias;
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         empty_groups<F>(run, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
         if (!table) {
@@ -69,7 +69,7 @@ template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const auto* weight = (const float*)op.weight;
-    run.share_rows(index, rows, [&](int t) {
+    run.parallel_for_rows(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         auto* row = (typename F::T*)op.out + t * pitch_of(op, op.n);
         if (op.mode == 0) claim(row, op.n);
@@ -104,7 +104,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     thread_local std::vector<float> room;
     const auto* weight = (const float*)op.weight;
-    run.share_rows(index, step.tokens, [&](int64_t t) {
+    run.parallel_for_rows(index, step.tokens, [&](int64_t t) {
         room.resize(op.k + 16);
         for (int first = 0; first < op.n; first += op.k) {
             const int64_t at = t * op.n + first;
@@ -135,7 +135,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void gate(Run& run, int index, const Op& op, const Step& step) {
     const Floats one = floats(1.0f);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const float* from = (const float*)op.in + (int64_t)t * op.stride;
         auto* out = (typename F::T*)op.out + t * pitch_of(op, op.n);
         for (int i = 0; i < op.n; i += 16) {
@@ -149,7 +149,7 @@ void gate(Run& run, int index, const Op& op, const Step& step) {
 
 // out (wanted, n) fp32 = in[rows]
 void gather(Run& run, int index, const Op& op, const Step& step) {
-    run.share(index, step.wanted, [&](int t) {
+    run.parallel_for(index, step.wanted, [&](int t) {
         memcpy((float*)op.out + (int64_t)t * op.n, (const float*)op.in + step.rows[t] * op.n, (size_t)op.n * 4);
     });
 }

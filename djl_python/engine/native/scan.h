@@ -61,15 +61,15 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
 // routed: the first slot's states (heads, dim, value_dim) fp32, which change. value_dim is a multiple of 16.
 template <class F>
 void scan(Run& run, int index, const Op& op, const Step& step) {
-    run.share_in_order(index, step.spans * op.heads,
-                       [&](int task) { scan_head<F>(op, step, task / op.heads, task % op.heads); });
+    run.parallel_for_ordered(index, step.spans * op.heads,
+                             [&](int task) { scan_head<F>(op, step, task / op.heads, task % op.heads); });
 }
 
 // The step size dt of each token and head: out (tokens, heads) fp32 = softplus(in + bias), at least eps and at most softcap.
 // in: rows of (heads,) T, `stride` apart.
 template <class F>
 void step_sizes(Run& run, int index, const Op& op, const Step& step) {
-    run.share_in_order(index, step.tokens, [&](int t) {
+    run.parallel_for_ordered(index, step.tokens, [&](int t) {
         const auto* in = (const typename F::T*)op.in + (int64_t)t * op.stride;
         auto* out = (float*)op.out + (int64_t)t * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
@@ -123,7 +123,7 @@ void select_channels(const Op& op, const Step& step, int span, int channel) {
 template <class F>
 void select(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.dim + 15) / 16;
-    run.share_in_order(index, step.spans * blocks, [&](int task) {
+    run.parallel_for_ordered(index, step.spans * blocks, [&](int task) {
         if (op.value_dim == 16) select_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
         else select_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
     });

@@ -172,7 +172,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
     alignas(64) uint32_t lanes[kTurned][kPanel];
-    run.share_in_order(index, panels, [&](int panel) {
+    run.parallel_for_ordered(index, panels, [&](int panel) {
         const uint16_t* columns[kPanel];
         for (int c = 0; c < kPanel; ++c) {
             const int row = panel * share + c % share;

@@ -15,14 +15,14 @@
 namespace djl {
 namespace {
 
-constexpr int kQueries = 24;           // (query, head) pairs that share one walk over the keys
+constexpr int kQueriesPerWalk = 24;    // (query, head) pairs that share one walk over the keys
 constexpr int kOnTheirWay = 16 << 10;  // how many bytes ahead of their use keys and values are fetched
 
 // Attention over some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighted relative to
 // the greatest score, `most`, and the total of the weights.
 struct Part {
     std::vector<float> sums;
-    float most[kQueries], total[kQueries];
+    float most[kQueriesPerWalk], total[kQueriesPerWalk];
 };
 
 // Scratch of one thread, for one walk over the keys.
@@ -43,21 +43,22 @@ struct Keys {
 inline Keys keys_of(const Op& op, const Step& step, int first, int size) {
     const int64_t end = step.positions[first + size - 1] + 1;
     const int64_t begin = op.window > 0 ? std::max<int64_t>(0, step.positions[first] - op.window + 1) : 0;
-    return {begin - begin % kKeys, end};
+    return {begin - begin % kKeysPerGroup, end};
 }
 
-// How the query heads of a KV head are cut: into runs of nearly the same length, of at most kQueries heads.
+// How the query heads of a KV head are cut: into runs of nearly the same length, of at most kQueriesPerWalk heads.
 struct HeadRuns {
     int of_kv_head, count, length;
 
     explicit HeadRuns(const Op& op)
-        : of_kv_head(op.heads / op.kv_heads), count((of_kv_head + kQueries - 1) / kQueries),
+        : of_kv_head(op.heads / op.kv_heads), count((of_kv_head + kQueriesPerWalk - 1) / kQueriesPerWalk),
           length((of_kv_head + count - 1) / count) {}
 
-    int tokens() const { return kQueries / length; }  // of a walk, at most
+    int tokens() const { return kQueriesPerWalk / length; }  // of a walk, at most
 };
 
-// Tokens of a tile and a run of a KV head's query heads: up to kQueries (query, head) pairs that share one walk over the keys.
+// Tokens of a tile and a run of a KV head's query heads: up to kQueriesPerWalk (query, head) pairs that share one walk over
+// the keys.
 struct Walk {
     int first, size, kv_head;
     int head, heads;  // the first query head, and how many
@@ -70,11 +71,11 @@ struct Walk {
 template <class F>
 void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
     const int pairs = op.dim / F::pair;
-    s.queries.resize((size_t)kQueries * pairs);
-    s.scores.resize((size_t)kQueries * kChunkKeys);
-    s.weights.resize((size_t)kQueries * kChunkKeys / F::pair);
-    s.part.sums.resize((size_t)kQueries * op.value_dim);
-    s.all.sums.resize((size_t)kQueries * op.value_dim);
+    s.queries.resize((size_t)kQueriesPerWalk * pairs);
+    s.scores.resize((size_t)kQueriesPerWalk * kChunkKeys);
+    s.weights.resize((size_t)kQueriesPerWalk * kChunkKeys / F::pair);
+    s.part.sums.resize((size_t)kQueriesPerWalk * op.value_dim);
+    s.all.sums.resize((size_t)kQueriesPerWalk * op.value_dim);
     // Scores are base-2 logarithms of the weights; with a soft cap, `weigh` makes them so after applying it.
     const Floats scale = floats(op.softcap > 0 ? op.scale : op.scale * kLog2e);
     for (int q = 0; q < walk.count(); ++q) {
@@ -96,38 +97,38 @@ inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t 
     Floats top = floats(-INFINITY);
     // Groups that the query sees whole are taken as they are; in the others, at the ends, keys that it doesn't see are masked.
     const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
-    const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeys - 1) / kKeys);
-    const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeys);
+    const int whole_from = (int)std::max<int64_t>(0, (first_key - chunk + kKeysPerGroup - 1) / kKeysPerGroup);
+    const int whole_to = (int)std::min<int64_t>(groups, (position + 1 - chunk) / kKeysPerGroup);
     for (int g = 0; g < groups; ++g) {
-        Floats x = load_floats(row + g * kKeys);
+        Floats x = load_floats(row + g * kKeysPerGroup);
         const bool whole = g >= whole_from && g < whole_to;
         if (op.softcap > 0) {
             x = tanh(x / floats(op.softcap));
             x = x * floats(op.softcap * kLog2e);
         }
         if (slope != 0) {
-            const Floats distance = lanes + floats((float)(chunk + g * kKeys - position));
+            const Floats distance = lanes + floats((float)(chunk + g * kKeysPerGroup - position));
             x = fma(distance, floats(slope), x);
         }
         if (!whole) {
-            const int64_t key = chunk + g * kKeys;
+            const int64_t key = chunk + g * kKeysPerGroup;
             const Lanes seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
             x = pick(seen, x, floats(-INFINITY));
         }
-        if (!whole || op.softcap > 0 || slope != 0) store_floats(row + g * kKeys, x);
+        if (!whole || op.softcap > 0 || slope != 0) store_floats(row + g * kKeysPerGroup, x);
         top = max(top, x);
     }
     most = greatest_lane(top);
     sum = 0;
     if (most == -INFINITY) {  // nothing of this chunk is visible
-        memset(weights, 0, (size_t)groups * kKeys * sizeof(*weights));
+        memset(weights, 0, (size_t)groups * kKeysPerGroup * sizeof(*weights));
         return;
     }
     Floats total = Floats{};
     for (int g = 0; g < groups; ++g) {
-        const Floats e = exp2(load_floats(row + g * kKeys) - floats(most));
+        const Floats e = exp2(load_floats(row + g * kKeysPerGroup) - floats(most));
         total = total + e;
-        F::store(weights + g * kKeys, e);
+        F::store(weights + g * kKeysPerGroup, e);
     }
     sum = sum_of_lanes(total);
 }
@@ -138,18 +139,18 @@ struct Place {
     int64_t chunk;
     int64_t begin() const { return std::max(walk.keys.begin, chunk * kChunkKeys); }
     int64_t end() const { return std::min(walk.keys.end, (chunk + 1) * kChunkKeys); }
-    int groups() const { return (int)((end() - begin() + kKeys - 1) / kKeys); }
+    int groups() const { return (int)((end() - begin() + kKeysPerGroup - 1) / kKeysPerGroup); }
 };
 
 // The pieces that a place's chunk reads, and the first keys of `next`, if there is one.
 template <class F>
 Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place* next) {
-    const int per_block = step.block_size / kKeys, groups = place.groups();
-    const int bytes = std::max(op.dim, op.value_dim) * kKeys * (int)sizeof(typename F::T);
+    const int per_block = step.block_size / kKeysPerGroup, groups = place.groups();
+    const int bytes = std::max(op.dim, op.value_dim) * kKeysPerGroup * (int)sizeof(typename F::T);
     Pieces pieces;
     pieces.ahead = std::min({2 * groups, kChunkGroups, std::max(1, kOnTheirWay / bytes)});
     auto keys_of_group = [&](const Place& of, int g) {
-        const int64_t group = of.begin() / kKeys + g;
+        const int64_t group = of.begin() / kKeysPerGroup + g;
         return key_group<F>(op, step, of.walk.table[group / per_block], of.walk.kv_head, (int)(group % per_block));
     };
     for (int g = 0; g < groups; ++g) {
@@ -242,7 +243,7 @@ inline Walk walk_of(const Op& op, const Step& step, const HeadRuns& runs, int ta
 
 inline int walks_of(const Op& op, const Step& step) { return step.tiles * op.kv_heads * HeadRuns(op).count; }
 
-inline size_t part_size(const Op& op) { return (size_t)kQueries * (op.value_dim + 2); }
+inline size_t part_size(const Op& op) { return (size_t)kQueriesPerWalk * (op.value_dim + 2); }
 
 // Chunks of keys that each walk is divided into; 1 where there are enough walks for all threads, or too few keys, or a tile
 // takes several walks.
@@ -264,7 +265,7 @@ void attend_shared(Run& run, int index, const Op& op, const Step& step, int shar
     const int tasks = walks_of(op, step) * shares;
     const size_t size = part_size(op);
     auto place_of = [&](int task) {
-        const Walk walk = walk_of(op, step, runs, task / shares, 0, kQueries);
+        const Walk walk = walk_of(op, step, runs, task / shares, 0, kQueriesPerWalk);
         return Place{walk, walk.keys.first_chunk() + task % shares};
     };
     run.parallel_for_ordered(index, tasks, [&](int task) {
@@ -278,13 +279,13 @@ void attend_shared(Run& run, int index, const Op& op, const Step& step, int shar
         float* parts = run.parts.room.data() + (size_t)walk * shares * size;
         float* mine = parts + share * size;
         memcpy(mine, s.part.most, count * sizeof(float));
-        memcpy(mine + kQueries, s.part.total, count * sizeof(float));
-        memcpy(mine + 2 * kQueries, s.part.sums.data(), (size_t)count * op.value_dim * sizeof(float));
+        memcpy(mine + kQueriesPerWalk, s.part.total, count * sizeof(float));
+        memcpy(mine + 2 * kQueriesPerWalk, s.part.sums.data(), (size_t)count * op.value_dim * sizeof(float));
         if (run.parts.done[walk].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) return;
         run.parts.done[walk].store(0, std::memory_order_relaxed);
         begin_attention(op, place.walk, s.all);
         for (const float* part = parts; part < parts + chunks * size; part += size)
-            add_chunk(s.all, part, part + kQueries, part + 2 * kQueries, count, op.value_dim);
+            add_chunk(s.all, part, part + kQueriesPerWalk, part + 2 * kQueriesPerWalk, count, op.value_dim);
         finish_attention<F>(op, place.walk, s.all);
     });
 }

@@ -9,7 +9,7 @@ namespace djl {
 namespace {
 
 constexpr int kChunkKeys = 512;  // keys that are scored before their values are read
-constexpr int kChunkGroups = kChunkKeys / kKeys;
+constexpr int kChunkGroups = kChunkKeys / kKeysPerGroup;
 
 // What a chunk's walk reads, piece by piece: its groups' keys, then their values, and then the first keys of the next chunk.
 // When a piece is read for the first time, the piece `ahead` places further on is prefetched.

@@ -26,13 +26,13 @@ inline void score_in_tiles(const int32_t* queries, int count, int pairs, const P
                 if (two) fetch(pieces.fetched(g)[1] + line * 64);
             }
         }
-        block.store(out + g * kKeys, kChunkKeys * sizeof(float), two);
+        block.store(out + g * kKeysPerGroup, kChunkKeys * sizeof(float), two);
     }
 }
 
 // Adds up the groups' values, weighted by packed pairs of bf16 (count, kChunkKeys / 2), into sums (count, dim).
 inline void mix_in_tiles(const int32_t* weights, int count, const Pieces& pieces, int groups, int dim, float* sums) {
-    constexpr int steps = kKeys / 2;
+    constexpr int steps = kKeysPerGroup / 2;
     const TileBlock block(count);
     const int vectors = dim / 16, lines = vectors * steps;  // of a piece
     block.shape(steps);

@@ -33,7 +33,7 @@ inline void score(const int32_t* queries, int pairs, const char* const* keys, co
             for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
     }
     for (int r = 0; r < R; ++r)
-        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
+        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeysPerGroup, sum[r][g]);
 }
 
 template <class F, int R, bool A>
@@ -41,15 +41,15 @@ inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces
     constexpr int wide = R <= 2 ? sums_of(R) : 2;
     int g = 0;
     for (; g + wide <= groups; g += wide)
-        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
-    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
+        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeysPerGroup);
+    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeysPerGroup);
 }
 
 // Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, fetches a piece
 // for each group, some lines with each step.
 template <class F, int R, int V, bool A>
 inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
-    constexpr int steps = kKeys / F::pair;
+    constexpr int steps = kKeysPerGroup / F::pair;
     const int lines = dim / 16;  // of a piece, for each step
     Floats sum[R][V];
     for (int r = 0; r < R; ++r)

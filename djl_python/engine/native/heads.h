@@ -16,14 +16,14 @@ namespace {
 // Keys are (dim / pair, 16, pair), values (16 / pair, value_dim, pair).
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
+    const int64_t groups = step.block_size / kKeysPerGroup;
     auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
-    return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeys;
+    return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeysPerGroup;
 }
 
 template <class T>
 inline T* values_behind(const Op& op, T* keys) {
-    return keys + op.dim * kKeys;
+    return keys + op.dim * kKeysPerGroup;
 }
 
 template <class F>
@@ -117,12 +117,13 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
     // In order: consecutive tokens write to the same cache lines.
     run.parallel_for_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
-        const int64_t position = step.turns[t];
+        const int64_t position = step.rotary_rows[t];
         turn(row, op.heads, op.weight2, position);
         if (!op.keys) return;
         turn(row + queries, op.kv_heads, op.weight3, position);
         const int64_t block = step.slots[t] / step.block_size;
-        const int offset = (int)(step.slots[t] % step.block_size), group = offset / kKeys, lane = offset % kKeys;
+        const int offset = (int)(step.slots[t] % step.block_size);
+        const int group = offset / kKeysPerGroup, lane = offset % kKeysPerGroup;
         for (int h = 0; h < op.kv_heads; ++h) {
             const float* key = row + queries + h * op.dim;
             T* to = key_group<F>(op, step, block, h, group);
@@ -131,7 +132,7 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
                 const Lanes mask = lanes_of(op.dim - i);
                 F::store(rounded, load_floats(key + i, mask));
                 for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
-                    memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
+                    memcpy(to + (d / F::pair * kKeysPerGroup + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
             float* value = row + queries + keys + h * op.value_dim;
             if (op.bias) {

@@ -47,7 +47,7 @@ void operate(Run& run, int i) {
         case kDispatch: dispatch(run, i, op, step); break;
         case kCombine: combine(run, i, op, step); break;
         case kDelta: delta_rule<F>(run, i, op, step); break;
-        case kEmpty: empty<F>(run, i, step); break;
+        case kClearValues: clear_values<F>(run, i, step); break;
         case kConvolve: convolution<F>(run, i, op, step); break;
         case kScan: scan<F>(run, i, op, step); break;
         case kNormRows: norm_rows<F>(run, i, op, step); break;
@@ -55,7 +55,7 @@ void operate(Run& run, int i) {
         case kDecay: decay<F>(run, i, op, step); break;
         case kGate: gate<F>(run, i, op, step); break;
         case kStepSizes: step_sizes<F>(run, i, op, step); break;
-        case kSelect: select<F>(run, i, op, step); break;
+        case kSelectiveScan: selective_scan<F>(run, i, op, step); break;
         case kLatents: latents<F>(run, i, op, step); break;
     }
 }

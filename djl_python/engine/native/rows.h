@@ -17,21 +17,21 @@ namespace {
 // Clears the values of a group of keys that a token begins, in all layers. The rest of the group has a former owner's values.
 // Their weights are zero, but zero times an infinity or NaN is not.
 template <class F>
-void empty_groups(const Run& run, const Step& step, int64_t slot) {
-    if (slot % kKeys) return;
+void clear_value_groups(const Run& run, const Step& step, int64_t slot) {
+    if (slot % kKeysPerGroup) return;
     for (const Op& op : run.ops) {
         if (op.kind != kHeads || !op.keys) continue;
-        const int group = (int)(slot % step.block_size) / kKeys;
+        const int group = (int)(slot % step.block_size) / kKeysPerGroup;
         for (int h = 0; h < op.kv_heads; ++h)
             memset(value_group<F>(op, step, slot / step.block_size, h, group), 0,
-                   (size_t)op.value_dim * kKeys * sizeof(typename F::T));
+                   (size_t)op.value_dim * kKeysPerGroup * sizeof(typename F::T));
     }
 }
 
 // Prepares the cache for the step's tokens, in programs without a kEmbed, which does it otherwise.
 template <class F>
-void empty(Run& run, int index, const Step& step) {
-    run.parallel_for(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
+void clear_values(Run& run, int index, const Step& step) {
+    run.parallel_for(index, step.tokens, [&](int t) { clear_value_groups<F>(run, step, step.slots[t]); });
 }
 
 // out (tokens, n) fp32 = weight[id] * scale + bias[position + k], learned positions; weight or bias may be null. Comes
@@ -41,7 +41,7 @@ void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
     auto positions = (const typename F::T*)op.bias;
     run.parallel_for(index, step.tokens, [&](int t) {
-        empty_groups<F>(run, step, step.slots[t]);
+        clear_value_groups<F>(run, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
         if (!table) {
             memset(out, 0, (size_t)op.n * sizeof *out);

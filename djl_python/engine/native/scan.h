@@ -84,7 +84,7 @@ void step_sizes(Run& run, int index, const Op& op, const Step& step) {
 // Runs sixteen channels of Mamba 1's state space through a span, token by token. Each channel has a state of N numbers
 // (value_dim, if N is 0) and a decay for each of them: S = e^(A dt) S + (dt x) B; y = S C + D x.
 template <class F, int N>
-void select_channels(const Op& op, const Step& step, int span, int channel) {
+void selective_scan_channels(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
     const int size = N ? N : op.value_dim;
     const Lanes lanes = lanes_of(op.dim - channel);
@@ -121,11 +121,11 @@ void select_channels(const Op& op, const Step& step, int span, int channel) {
 // null; keys (B), values (C): rows of (value_dim,) T, n apart; weight: A (value_dim, dim) fp32; weight3: D (dim,) fp32 or
 // null; routed: the first slot's state (value_dim, dim) fp32, which changes.
 template <class F>
-void select(Run& run, int index, const Op& op, const Step& step) {
+void selective_scan(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.dim + 15) / 16;
     run.parallel_for_ordered(index, step.spans * blocks, [&](int task) {
-        if (op.value_dim == 16) select_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
-        else select_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
+        if (op.value_dim == 16) selective_scan_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
+        else selective_scan_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
     });
 }
 

@@ -25,7 +25,7 @@ constexpr int kWeights = 128;  // of a step
 constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
 constexpr int kStandIn = kNames - 1;  // the name of the smallest high byte; a stand-in has it and a low byte of 0
-static_assert(kSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
+static_assert(kMaxPartSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
 constexpr int kColumnAhead = 48;  // steps that are prefetched when one column is read
 constexpr int kTurned = 64;       // steps that are transposed from columns into lanes at a time
 

@@ -16,7 +16,7 @@ namespace djl {
 namespace {
 
 constexpr int kQueriesPerWalk = 24;    // (query, head) pairs that share one walk over the keys
-constexpr int kOnTheirWay = 16 << 10;  // how many bytes ahead of their use keys and values are fetched
+constexpr int kKvPrefetchDistance = 16 << 10;  // bytes
 
 // Attention over some of the keys, not normalized: sums (pairs of query and head, value_dim) of values, weighted relative to
 // the greatest score, `most`, and the total of the weights.
@@ -148,7 +148,7 @@ Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place
     const int per_block = step.block_size / kKeysPerGroup, groups = place.groups();
     const int bytes = std::max(op.dim, op.value_dim) * kKeysPerGroup * (int)sizeof(typename F::T);
     Pieces pieces;
-    pieces.ahead = std::min({2 * groups, kChunkGroups, std::max(1, kOnTheirWay / bytes)});
+    pieces.distance = std::min({2 * groups, kChunkGroups, std::max(1, kKvPrefetchDistance / bytes)});
     auto keys_of_group = [&](const Place& of, int g) {
         const int64_t group = of.begin() / kKeysPerGroup + g;
         return key_group<F>(op, step, of.walk.table[group / per_block], of.walk.kv_head, (int)(group % per_block));
@@ -158,8 +158,8 @@ Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place
         pieces.at[g] = (const char*)keys;
         pieces.at[groups + g] = (const char*)values_behind(op, keys);
     }
-    const int there = next ? std::min(next->groups(), pieces.ahead) : 0;
-    for (int g = 0; g < pieces.ahead; ++g)  // fetching a piece that is already cached costs little
+    const int there = next ? std::min(next->groups(), pieces.distance) : 0;
+    for (int g = 0; g < pieces.distance; ++g)  // prefetching a piece that is already cached costs little
         pieces.at[2 * groups + g] = g < there ? (const char*)keys_of_group(*next, g) : pieces.at[2 * groups - 1];
     return pieces;
 }

@@ -17,9 +17,9 @@ constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and w
 // of common heads.
 constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
 
-// Scores R (query, head) pairs against G groups of keys. With A, fetches a piece for each group.
+// Scores R (query, head) pairs against G groups of keys. With A, prefetches a piece for each group.
 template <class F, int R, int G, bool A>
-inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
+inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* prefetched, float* out) {
     Floats sum[R][G];
     for (auto& one : sum)
         for (auto& group : one) group = Floats{};
@@ -27,7 +27,7 @@ inline void score(const int32_t* queries, int pairs, const char* const* keys, co
         Ints key[G];
         for (int g = 0; g < G; ++g) {
             key[g] = load_ints(keys[g] + p * 64);
-            if (A) fetch(fetched[g] + p * 64);
+            if (A) prefetch_l2(prefetched[g] + p * 64);
         }
         for (int r = 0; r < R; ++r)
             for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
@@ -41,12 +41,12 @@ inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces
     constexpr int wide = R <= 2 ? sums_of(R) : 2;
     int g = 0;
     for (; g + wide <= groups; g += wide)
-        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeysPerGroup);
-    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeysPerGroup);
+        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.prefetched(g), out + g * kKeysPerGroup);
+    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.prefetched(g), out + g * kKeysPerGroup);
 }
 
-// Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, fetches a piece
-// for each group, some lines with each step.
+// Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, prefetches a
+// piece for each group, some lines with each step.
 template <class F, int R, int V, bool A>
 inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
     constexpr int steps = kKeysPerGroup / F::pair;
@@ -56,7 +56,7 @@ inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int di
         for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
     for (int g = 0; g < groups; ++g) {
         const char* base = pieces.at[groups + g] + vector * 64;
-        const char* fetched = *pieces.fetched(groups + g);
+        const char* prefetched = *pieces.prefetched(groups + g);
         for (int s = 0; s < steps; ++s) {
             for (int v = 0; v < V; ++v) {
                 const Ints value = load_ints(base + v * 64);
@@ -65,7 +65,7 @@ inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int di
             }
             base += dim * 4;
             if (A)
-                for (int line = 0; line < lines; ++line, fetched += 64) fetch(fetched);
+                for (int line = 0; line < lines; ++line, prefetched += 64) prefetch_l2(prefetched);
         }
     }
     for (int r = 0; r < R; ++r)

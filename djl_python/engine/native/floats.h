@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include "ahead.h"
 #include "formats.h"
 #include "linear.h"
+#include "prefetch.h"
 #include "program.h"
 #include "tiles.h"
 
@@ -12,8 +12,8 @@ namespace djl {
 namespace {
 
 // sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step.
-template <class F, int R, int V, int Times = 1, class Reader, class Fetch>
-inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, Sums sums) {
+template <class F, int R, int V, int Times = 1, class Reader, class Prefetch>
+inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Prefetch prefetch, Sums sums) {
     Floats sum[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
@@ -30,7 +30,7 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
             }
             rows.advance();
         }
-        fetch();
+        prefetch();
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
@@ -98,9 +98,9 @@ struct ExpandedToFloats {
         });
     }
 
-    template <class Fetch>
-    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
+    template <class Prefetch>
+    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
     }
 
 private:
@@ -119,10 +119,10 @@ private:
         }
     };
 
-    template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
+    template <int R, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
         const Rows<R> x((const char*)rows + row * stride, stride);
-        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, fetch, sums);
+        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, prefetch, sums);
     }
 };
 
@@ -162,9 +162,9 @@ struct ExpandedToPairs : ExpandedPairs<kOfExpanded.vectors, kTwice> {
 
     static int steps_of(int left) { return evenly(left, kTwice); }
 
-    template <class Fetch>
-    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
+    template <class Prefetch>
+    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
     }
 
 private:
@@ -177,9 +177,9 @@ private:
         }
     };
 
-    template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
-        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
+    template <int R, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, prefetch, sums);
     }
 };
 
@@ -206,8 +206,8 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
         });
     }
 
-    template <class Fetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+    template <class Prefetch>
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
         const TileBlock block(height);
         const int together = std::min(steps, kTileSteps);
         block.shape(together);
@@ -216,7 +216,7 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
         const char* w = weights;
         for (int step = 0; step < steps; step += together, x += 4 * kTileSteps, w += kTileSteps * kBytes) {
             block.multiply<Pairs>(x, stride, w, w + 64, kBytes);
-            for (int i = 0; i < together; ++i) fetch();
+            for (int i = 0; i < together; ++i) prefetch();
         }
         block.store(sums.at, kPitch);
     }
@@ -243,10 +243,10 @@ struct FloatPart {
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
         : at(weights.at), weights(weights), rows(rows), stride(stride * sizeof(typename F::T)) {}
 
-    template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, Sums sums) const {
+    template <int R, int V, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
         weights.template read<V>(vector, [&](const auto& reader) {
-            float_tile<F, R, V>(Rows<R>(this->row(row, 0), stride), reader, steps, fetch, sums);
+            float_tile<F, R, V>(Rows<R>(this->row(row, 0), stride), reader, steps, prefetch, sums);
         });
     }
 

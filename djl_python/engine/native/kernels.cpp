@@ -75,16 +75,16 @@ void walk(Pool& pool, Run& run) {
 
 void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F32>(pool, run); }
 
-// A product's slots for prefetching what attention reads, see ahead.h.
+// A product's slots for prefetching what attention reads, see prefetch.h.
 template <class F>
-Slots slots_of(const Op& op, const Step& step) {
+PrefetchSlots prefetch_slots_of(const Op& op, const Step& step) {
     return with_format<F>(op, [&](auto panel) { return decltype(panel)::type::cut(op, step).slots(); });
 }
 
 template <class F>
 void plan(Run& run) {
-    plan_streams(run.ops, run.step, sizeof(typename F::T), run.threads,
-                 [&](const Op& op) { return slots_of<F>(op, run.step_of(op)); }, run.streams);
+    plan_kv_prefetches(run.ops, run.step, sizeof(typename F::T), run.threads,
+                       [&](const Op& op) { return prefetch_slots_of<F>(op, run.step_of(op)); }, run.kv_prefetches);
 }
 
 void work(Pool* pool, int thread) {

@@ -13,9 +13,9 @@
 #include <type_traits>
 
 #include "activations.h"
-#include "ahead.h"
 #include "formats.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "routing.h"
 #include "tiles.h"
@@ -92,7 +92,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
 struct Tiles {
     int count, height, taller;  // the first `taller` tiles are one row higher
     int runs;                   // through tiles, to cover all of a panel's vectors
-    int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and memory can deliver more
+    int spare;                  // runs that are slots (prefetch.h): without weights to prefetch, while memory can deliver more
 
     Tiles(int rows, Shape shape, int lines, int rows_of_line)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
@@ -131,7 +131,7 @@ struct Cut {
           height(std::max(1, (rows + bands - 1) / bands)), steps(steps), part(part), whole_parts(steps / part),
           spare(tiles_of<Part>(height).spare) {}
 
-    Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
+    PrefetchSlots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
     // The first slot of the first part of the piece that begins at that panel and row.
     int first_slot(int panel, int row) const {
@@ -213,25 +213,25 @@ struct Sums {
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, Sums sums) {
     constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
-    const char* at = part.at + kAhead;
+    const char* at = part.at + kPrefetchDistance;
     const int length = evenly(steps, kTwice);
     for (int from = 0; from < steps; from += length) {
         const Part some = part.after(from);
         const int count = std::min(length, steps - from);
         for (int vector = 0; vector < 4; vector += vectors) {
             at += count * bytes;
-            some.template tile<R, vectors>(0, vector, count, FetchOwn<(bytes + 63) / 64>{at, bytes}, sums.tile(0, vector));
+            some.template tile<R, vectors>(0, vector, count, PrefetchOwn<(bytes + 63) / 64>{at, bytes}, sums.tile(0, vector));
         }
         sums.begun = true;
     }
 }
 
-// What the runs through the tiles of a part fetch, one after the other: the lines of the part that is multiplied next, evenly
-// distributed; runs that get no line fetch slots.
-struct Fetches {
+// What the runs through the tiles of a part prefetch, one after the other: the lines of the part that is multiplied next,
+// evenly distributed; runs that get no line prefetch slots.
+struct Prefetches {
     const char* following;
     int steps, lines, runs;  // of the part
-    const Stream& stream;
+    const KvPrefetch& kv_prefetch;
     int slot, last_slot;
     int run = 0, line = 0;
 
@@ -239,29 +239,29 @@ struct Fetches {
     template <class Work>
     void next(int step, const Work& work) {
         const char* from = following + (int64_t)line * steps * 64;
-        const int fetched = ++run * lines / runs - line;
-        line += fetched;
-        if (fetched == 2) work(FetchNext<2>{from + step * 128, 128});
-        else if (fetched == 1) work(FetchNext<1>{from + step * 64, 64});
-        else if (slot < last_slot) stream.with_slot(slot++, step, work);
-        else work(FetchNext<0>{});
+        const int count = ++run * lines / runs - line;
+        line += count;
+        if (count == 2) work(PrefetchNext<2>{from + step * 128, 128});
+        else if (count == 1) work(PrefetchNext<1>{from + step * 64, 64});
+        else if (slot < last_slot) kv_prefetch.with_slot(slot++, step, work);
+        else work(PrefetchNext<0>{});
     }
 };
 
 // Multiplies many rows with a part, some steps at a time, whose weights are expanded once for all rows.
 template <class Part>
-void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, Sums sums) {
+void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& prefetches, const Tiles& tiles, Sums sums) {
     using Expanded = typename Part::Expanded;
     Expanded expanded;
     for (int from = 0, count; from < steps; from += count) {
         count = Expanded::steps_of(steps - from);
-        Fetches each = fetches;
+        Prefetches each = prefetches;
         expanded.take_rows(part, from, count, rows);
         for (int vector = 0; vector < 4; vector += Expanded::shape.vectors) {
             expanded.take_weights(part, from, count, vector);
             for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
-                each.next(from, [&](const auto& fetch) {
-                    expanded.multiply(tiles.height_of(tile), row, count, fetch, sums.tile(row, vector));
+                each.next(from, [&](const auto& prefetch) {
+                    expanded.multiply(tiles.height_of(tile), row, count, prefetch, sums.tile(row, vector));
                 });
         }
         sums.begun = true;
@@ -273,7 +273,8 @@ void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fet
 // it is done. The lines that `done` stores to come from memory or another core's cache, a dozen at a time, while the next
 // tile is multiplied.
 template <class Part, class Next, class Done>
-void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, Sums sums, Done done) {
+void multiply_part(const Part& part, int rows, int steps, Next next, const KvPrefetch& kv_prefetch, int slot, Sums sums,
+                   Done done) {
     constexpr int lines = Part::lines;
     constexpr Shape shape = Part::shape;
     auto finished = [&](int first, int last) {
@@ -282,15 +283,15 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
     };
     if (rows <= kNarrow) {
         with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
-            part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
+            part.template tile<height, 4>(0, 0, steps, PrefetchOwn<lines>{part.at + kPrefetchDistance, lines * 64}, sums);
         });
         return finished(0, rows);
     }
     const Tiles tiles = tiles_of<Part>(rows);
-    auto fetches = [&] { return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare}; };
+    auto prefetches = [&] { return Prefetches{next(), steps, lines, tiles.runs, kv_prefetch, slot, slot + tiles.spare}; };
     if constexpr (Part::expandable)
         if (rows > Part::Expanded::least) {
-            multiply_expanded(part, rows, steps, fetches(), tiles, sums);
+            multiply_expanded(part, rows, steps, prefetches(), tiles, sums);
             return Part::Expanded::corrected ? done(0, rows) : finished(0, rows);
         }
     if constexpr (shape.rows > kNarrow && Part::divisible)
@@ -300,13 +301,13 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
             });
             return finished(0, rows);
         }
-    Fetches each = fetches();
+    Prefetches each = prefetches();
     for (int tile = 0, row = 0, end; tile < tiles.count; ++tile, row = end) {
         end = row + tiles.height_of(tile);
         for (int vector = 0; vector < 4; vector += shape.vectors)
-            each.next(0, [&](const auto& fetch) {
+            each.next(0, [&](const auto& prefetch) {
                 with_height<(shape.rows + 1) / 2, shape.rows>(end - row, [&](auto height) __attribute__((always_inline)) {
-                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums.tile(row, vector));
+                    part.template tile<height, shape.vectors>(row, vector, steps, prefetch, sums.tile(row, vector));
                 });
             });
         if (Part::in_registers) finished(row, end);
@@ -319,19 +320,19 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
 //
 // Panel knows a weight format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has
 // its address `at`; `lines`, the lines of 64 bytes that hold a step; the `shape` of its tiles where there are several;
-// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of the four vectors to their sums, which meanwhile
+// tile<R, V>(row, vector, steps, prefetch, sums), which adds R rows times V of the four vectors to their sums, which meanwhile
 // are in registers or not (in_registers); correct(first row, end row, sums), which adds what tiles leave out; and, if it is
 // divisible, after(steps), the rest of the part.
 //
 // If a part is expandable, more than `least` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of the
-// rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, fetch, sums) does what `tile`
+// rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, prefetch, sums) does what `tile`
 // does; if it is `corrected`, nothing is left out. rows_of_line rows are multiplied with a step while memory delivers a
 // line.
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>
 void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
-    const Stream& stream = run.streams[index], nothing{};
+    const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kBand * kPanel];
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
@@ -353,7 +354,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
                 return at ? at : panel.at(from);
             };
             const auto part = panel.part(number, first);
-            multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, {sums, number > 0},
+            multiply_part(part, last - first, count, next, count == cut.part ? kv_prefetch : nothing, slot, {sums, number > 0},
                           [&](int row, int end) {
                               if (from + count == cut.steps)
                                   for (; row < end; ++row) finish(row);

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "ahead.h"
+#include "prefetch.h"
 #include "processor.h"
 #include "program.h"
 
@@ -58,8 +58,8 @@ struct Run {
     const int threads;
     Parts& parts;
     std::vector<Op> ops;
-    std::vector<int> shares;      // for each attention: `shares_of` of attention.h
-    std::vector<Stream> streams;  // for each product: see ahead.h
+    std::vector<int> shares;                // for each attention: `shares_of` of attention.h
+    std::vector<KvPrefetch> kv_prefetches;  // for each product: see prefetch.h
     Step step{}, late{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // how many of the pool's own threads are in it
@@ -69,7 +69,7 @@ struct Run {
     void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
         shares.assign(count, 1);
-        streams.assign(count, Stream{});
+        kv_prefetches.assign(count, KvPrefetch{});
         step = what;
         late = of_wanted;
         bf16 = is_bf16;

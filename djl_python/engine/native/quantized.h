@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "ahead.h"
 #include "formats.h"
 #include "linear.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "tiles.h"
 
@@ -108,8 +108,8 @@ struct GroupsInTiles {
         }
     }
 
-    template <class Fetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+    template <class Prefetch>
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
         alignas(64) int32_t made[kTileRows * 2 * 16];
         const TileBlock block(height);
         const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);
@@ -121,7 +121,7 @@ struct GroupsInTiles {
             block.multiply<Quads>(first.codes + (int64_t)(begin + g) * kGroup, stride, w, w + 64, kPitch);
             block.store(made, 2 * 64);
             add(made, height, begin + g, first, stride, {sums.at, sums.begun || g > 0});
-            for (int i = 0; i < kQuads; ++i) fetch();
+            for (int i = 0; i < kQuads; ++i) prefetch();
         }
     }
 
@@ -176,8 +176,8 @@ struct IntegerPart {
 
     // Where registers aren't enough for both, they hold the integers, and the fp32 sums are in memory: in an array of the
     // tile's own, which stays in L1. Pragmas unroll the loops so that GCC sees in time that `part` can live in registers.
-    template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, Sums sums) const {
+    template <int R, int V, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int vector, int steps, Prefetch prefetch, Sums sums) const {
         const IntegerRow first = integer_row(rows, first_row + row, groups);
         const int64_t stride = integer_row_bytes(groups);
         Rows<R> codes(first.codes, stride), row_scales(first.scales, stride), row_sums(first.sums, stride);
@@ -215,7 +215,7 @@ struct IntegerPart {
                     }
                 }
                 codes.advance(4 * sizeof(Code));
-                fetch();
+                prefetch();
             }
             Floats of_group[V];
             if (W::grouped)
@@ -288,7 +288,7 @@ inline Floats load_ordered(const typename F::T* x, const int32_t* order, int fir
 // Rounds groups `first` to before `end` of a row x (k,) T, into `row`.
 template <class F>
 inline void quantize_groups(const typename F::T* x, const int32_t* order, int k, int first, int end, const IntegerRow& row) {
-    claim(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
+    take_ownership(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
     for (int g = first; g < end; ++g) {
         Floats v[4];
         Floats greatest = Floats{};

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "activations.h"
-#include "ahead.h"
 #include "formats.h"
 #include "heads.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "quantized.h"
 #include "twelve.h"
@@ -72,7 +72,7 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
     run.parallel_for_rows(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         auto* row = (typename F::T*)op.out + t * pitch_of(op, op.n);
-        if (op.mode == 0) claim(row, op.n);
+        if (op.mode == 0) take_ownership(row, op.n);
         float mean, inverse;
         normalize(x, op.n, op.norm, op.eps, mean, inverse);
         auto value = [&](int i, Lanes mask) {

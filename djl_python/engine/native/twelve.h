@@ -26,7 +26,7 @@ constexpr int kStepBytes = 192;
 constexpr int kNames = 16;
 constexpr int kStandIn = kNames - 1;  // the name of the smallest high byte; a stand-in has it and a low byte of 0
 static_assert(kMaxPartSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
-constexpr int kColumnAhead = 48;  // steps that are prefetched when one column is read
+constexpr int kColumnPrefetchSteps = 48;  // steps that are prefetched when one column is read
 constexpr int kTurned = 64;       // steps that are transposed from columns into lanes at a time
 
 // The place among a step's 128 weights of the one whose low byte is the i-th of the first 64 (group 0) or of the second (1).
@@ -104,9 +104,9 @@ struct TwelveWeights {
         for (int k = 0; k < 2 * steps; ++k) {
             auto from = (const uint8_t*)at + (int64_t)(k / 2) * kStepBytes;
             if (k % 2 == 0) {  // each step is in a line or two that are not cached
-                auto soon = (const char*)from + kColumnAhead * kStepBytes + column % 16 / 4 * 16;
-                fetch_first(soon + 64 * group);
-                fetch_first(soon + 128);
+                auto soon = (const char*)from + kColumnPrefetchSteps * kStepBytes + column % 16 / 4 * 16;
+                prefetch_l1(soon + 64 * group);
+                prefetch_l1(soon + 128);
             }
             const int word = column % 16 * 2 + k % 2;
             const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;

@@ -93,7 +93,7 @@ void pack_queries(const Op& op, const Walk& walk, Scratch& s) {
 template <class F>
 inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t position, float* row,
                   typename F::T* weights, float& most, float& sum) {
-    const Floats lanes = counting();
+    const Floats lanes = iota();
     Floats top = floats(-INFINITY);
     // Groups that the query sees whole are taken as they are; in the others, at the ends, keys that it doesn't see are masked.
     const int64_t first_key = op.window > 0 ? std::max<int64_t>(0, position - op.window + 1) : 0;
@@ -113,12 +113,12 @@ inline void weigh(const Op& op, float slope, int64_t chunk, int groups, int64_t 
         if (!whole) {
             const int64_t key = chunk + g * kKeysPerGroup;
             const Lanes seen = lanes_of(position + 1 - key) & ~lanes_of(first_key - key);
-            x = pick(seen, x, floats(-INFINITY));
+            x = select(seen, x, floats(-INFINITY));
         }
         if (!whole || op.softcap > 0 || slope != 0) store_floats(row + g * kKeysPerGroup, x);
         top = max(top, x);
     }
-    most = greatest_lane(top);
+    most = max_lane(top);
     sum = 0;
     if (most == -INFINITY) {  // nothing of this chunk is visible
         memset(weights, 0, (size_t)groups * kKeysPerGroup * sizeof(*weights));
@@ -171,7 +171,7 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     using T = typename F::T;
     const int count = walk.count(), pairs = op.dim / F::pair, groups = place.groups();
     const Pieces pieces = pieces_of<F>(op, step, place, next);
-    const bool in_tiles = kTiles && F::pair == 2 && count > kHigh && op.dim % kTileSteps == 0;
+    const bool in_tiles = kHasAmx && F::pair == 2 && count > kHigh && op.dim % kTileSteps == 0;
     if (in_tiles) score_in_tiles(s.queries.data(), count, pairs, pieces, groups, s.scores.data());
     else
         for_runs(count, [&](int q, auto height, auto first) {

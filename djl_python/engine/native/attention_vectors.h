@@ -11,11 +11,11 @@
 namespace djl {
 namespace {
 
-constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
+constexpr int kHigh = std::min(6, kSumRegisters / 2);  // queries that are scored, and whose values are mixed, together
 
 // Vectors of sums for each of so many (query, head) pairs: as many as registers hold, of the numbers that divide the vectors
 // of common heads.
-constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
+constexpr int sums_of(int pairs) { return kSumRegisters >= 4 * pairs ? 4 : kSumRegisters >= 2 * pairs ? 2 : 1; }
 
 // Scores R (query, head) pairs against G groups of keys. With A, prefetches a piece for each group.
 template <class F, int R, int G, bool A>

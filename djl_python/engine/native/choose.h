@@ -63,7 +63,7 @@ inline float greatest_of(const float* x, int n) {
     Floats most = floats(-INFINITY);
     for (int i = 0; i < n; i += 16)
         most = max(most, load_floats(x + i, lanes_of(n - i), most));
-    return greatest_lane(most);
+    return max_lane(most);
 }
 
 enum How : int32_t { kGiven, kBest, kDraw };
@@ -261,7 +261,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
         alignas(64) float parts[kPanel];
         for (int v = 0; v < 4; ++v) {
             const Floats part = part_of(row.x, row.n, block, v);
-            store_floats(parts + v * 16, pick(open(part, block * kPanel + v * 16), mass_of(part), Floats{}));
+            store_floats(parts + v * 16, select(open(part, block * kPanel + v * 16), mass_of(part), Floats{}));
         }
         for (int i = 0; i < kPanel; ++i) {
             if (!(parts[i] > 0)) continue;
@@ -280,7 +280,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
             Floats mass = Floats{};
             for (int v = 0; v < 4; ++v) {
                 const Floats part = part_of(row.x, row.n, b, v);
-                mass = pick(before(part, b * kPanel + v * 16), mass + mass_of(part), mass);
+                mass = select(before(part, b * kPanel + v * 16), mass + mass_of(part), mass);
             }
             ahead += next[b] = sum_of_lanes(mass);
         }

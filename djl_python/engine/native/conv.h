@@ -108,7 +108,7 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
         store_ints(state + half, now);
         pairs[half] = products_of_pairs(now, load_ints(weight + half));
     }
-    const Ints even = shift_left<1>(counting_ints()), odd = add_ints(even, ints(1));
+    const Ints even = shift_left<1>(iota_ints()), odd = add_ints(even, ints(1));
     const Floats sum = permute_two(pairs[0], even, pairs[1]) + permute_two(pairs[0], odd, pairs[1]);
     BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate<BF16>(sum + bias, op.activation));
 }

@@ -19,7 +19,7 @@ namespace djl {
 namespace {
 
 constexpr int kMostDim = 256;  // rows of a state, at most
-constexpr int kMostColumns = kSums >= 16 ? 8 : 2;  // vectors of columns of a task, at most
+constexpr int kMostColumns = kSumRegisters >= 16 ? 8 : 2;  // vectors of columns of a task, at most
 
 // Writes a row (dim,) T in fp32, times a factor; with `unit`, it is normalized to length one first.
 template <class F>

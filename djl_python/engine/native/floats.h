@@ -25,7 +25,7 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
             reader.read(b);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const Ints x = rows.spread(r);
+                const Ints x = rows.broadcast(r);
                 for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
             }
             rows.advance();
@@ -67,11 +67,11 @@ struct PlainWeights {
 
 // For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
 struct ExpandedToFloats {
-    static constexpr Shape shape = kOfExpanded;
-    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+    static constexpr Shape shape = kExpandedTile;
+    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
-    static int steps_of(int left) { return evenly(left, kTwice); }
+    static int steps_of(int left) { return evenly(left, kL1Steps); }
 
     template <class Part>
     void take_rows(const Part& part, int from, int steps, int count) {
@@ -106,8 +106,8 @@ struct ExpandedToFloats {
 private:
     static constexpr int kNumbers = 2 * shape.vectors * 16;  // of a step
 
-    alignas(64) float weights[kTwice * kNumbers];
-    alignas(64) float rows[kBand * kTwice * 2];
+    alignas(64) float weights[kL1Steps * kNumbers];
+    alignas(64) float rows[kMaxBandRows * kL1Steps * 2];
     int64_t stride;  // bytes
 
     struct Reader {
@@ -127,7 +127,7 @@ private:
 };
 
 // Some steps of V vectors of a part, unpacked to pairs, and the rows as they are.
-template <int V, int Most>
+template <int V, int MaxSteps>
 struct ExpandedPairs {
     template <class Part>
     void take_rows(const Part& part, int from, int, int) {
@@ -149,18 +149,18 @@ struct ExpandedPairs {
 protected:
     static constexpr int kBytes = V * 64;  // of a step
 
-    alignas(64) char weights[Most * kBytes];
+    alignas(64) char weights[MaxSteps * kBytes];
     const char* rows;
     int64_t stride;  // bytes
 };
 
 // For many rows where unpacking weights costs as much as multiplying them: weights as pairs.
-struct ExpandedToPairs : ExpandedPairs<kOfExpanded.vectors, kTwice> {
-    static constexpr Shape shape = kOfExpanded;
-    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+struct ExpandedToPairs : ExpandedPairs<kExpandedTile.vectors, kL1Steps> {
+    static constexpr Shape shape = kExpandedTile;
+    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
-    static int steps_of(int left) { return evenly(left, kTwice); }
+    static int steps_of(int left) { return evenly(left, kL1Steps); }
 
     template <class Prefetch>
     void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
@@ -188,7 +188,7 @@ constexpr int kTilesTogether = 16;  // along k: their weights stay in L1
 // For many rows by tiles: weights as pairs, with the listed weights in their places.
 struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     static constexpr Shape shape{TileBlock::rows, 2};
-    static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
+    static constexpr int threshold = kMaxSingleTileRows, rows_per_line = 8 * kRowsPerLine;
     static constexpr bool corrected = true;
 
     // Whole tiles; at the end the steps that don't fill one.
@@ -234,10 +234,10 @@ struct FloatPart {
     static constexpr int lines = Weights::lines;
     static constexpr bool in_registers = true, divisible = true;
     static constexpr bool unpacked_once = kUnpacksOnce && lines < PlainWeights::lines;
-    static constexpr bool expandable = F::pair == 2 && (kTiles || !kMultipliesPairs || unpacked_once);
+    static constexpr bool expandable = F::pair == 2 && (kHasAmx || !kMultipliesPairs || unpacked_once);
     static constexpr Shape shape = F::shape;
     using ExpandedToVectors = std::conditional_t<kMultipliesPairs, ExpandedToPairs, ExpandedToFloats>;
-    using Expanded = std::conditional_t<kTiles, ExpandedToTiles, ExpandedToVectors>;
+    using Expanded = std::conditional_t<kHasAmx, ExpandedToTiles, ExpandedToVectors>;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
@@ -302,7 +302,7 @@ struct FloatPanel {
     FloatPart<F, Weights> part(int number, int row) const {
         const int first = number * length;
         const int64_t stride = stride_of(op, op.k);
-        const auto* rows = (const typename F::T*)op.in + row * stride + taken_from(op, panel) + first * F::pair;
+        const auto* rows = (const typename F::T*)op.in + row * stride + input_offset(op, panel) + first * F::pair;
         return {Weights(op, panel, parts, number, at(first)), rows, stride};
     }
 

@@ -62,7 +62,7 @@ void operate(Run& run, int i) {
 
 template <class F>
 void walk(Pool& pool, Run& run) {
-    Tiling tiling;
+    TilesGuard guard;
     auto then = std::chrono::steady_clock::now();
     for (int i = 0; i < (int)run.ops.size(); ++i) {
         if (!run.has_passed(i)) operate<F>(run, i);
@@ -99,7 +99,7 @@ using namespace djl;
 
 extern "C" {
 
-const char* djl_vectors() { return kTiles ? "AVX-512 and AMX" : kVectors; }
+const char* djl_vectors() { return kHasAmx ? "AVX-512 and AMX" : kVectors; }
 const char* djl_fingerprint() { return DJL_FINGERPRINT; }
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }

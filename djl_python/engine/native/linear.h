@@ -1,10 +1,10 @@
 // Matrix products with packed weights, and what is done to their rows before they are stored.
 //
-// Up to kNarrow rows are one tile of the whole width of a panel: each weight is read once and used at once. More rows are
-// several tiles, whose shape depends on the format and the registers: with AVX-512, tiles of floats are half a panel wide and
-// twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and unpacking it
-// costs nothing beside that. Where bf16 is multiplied as fp32, or by AMX tiles, many rows share weights that are expanded
-// once for all of them.
+// Up to kMaxSingleTileRows rows are one tile of the whole width of a panel: each weight is read once and used at once. More
+// rows are several tiles, whose shape depends on the format and the registers: with AVX-512, tiles of floats are half a panel
+// wide and twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and
+// unpacking it costs nothing beside that. Where bf16 is multiplied as fp32, or by AMX tiles, many rows share weights that are
+// expanded once for all of them.
 // Tiles prefetch what comes next at an even rate: with an even load, memory is never waited for.
 
 #pragma once
@@ -23,10 +23,10 @@
 namespace djl {
 namespace {
 
-constexpr int kNarrow = kSums / 4;  // most rows of a tile of four vectors
-constexpr int kRowsOfLine = 5;  // rows that vectors multiply with a step while memory delivers a line
-constexpr int kBand = kTiles ? 256 : 96;  // most rows that a panel is multiplied with at a time
-constexpr int kTwice = 96;  // steps whose weights stay in L1 while they are used more than once
+constexpr int kMaxSingleTileRows = kSumRegisters / 4;  // rows of a tile of four vectors
+constexpr int kRowsPerLine = 5;  // rows that vectors multiply with a step while memory delivers a line
+constexpr int kMaxBandRows = kHasAmx ? 256 : 96;  // rows that a panel is multiplied with at a time
+constexpr int kL1Steps = 96;  // steps whose weights stay in L1 while they are used more than once
 
 // How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
@@ -36,10 +36,10 @@ inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPan
 inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
 
 // Where in a row a panel's product finds its input.
-inline int64_t taken_from(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
+inline int64_t input_offset(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
 
 // Where a panel's product puts its first number of a row of output.
-inline int64_t made_at(const Op& op, int64_t row, int panel) {
+inline int64_t output_offset(const Op& op, int64_t row, int panel) {
     return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
 }
 
@@ -50,7 +50,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
-    Floats most = floats(-INFINITY);
+    Floats max_score = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated<F>(sum[0], sum[2], op);
@@ -64,7 +64,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = activate<F>(sum[v], op.activation);
     }
-    const int64_t begin = made_at(op, row, panel);
+    const int64_t begin = output_offset(op, row, panel);
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
         const int c = first + v * 16;
@@ -82,21 +82,21 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
             x = tanh(x / cap) * cap;
         }
         store_floats(out, x, mask);
-        most = pick(mask, max(most, x), most);
+        max_score = select(mask, max(max_score, x), max_score);
     }
-    if (op.maxima) op.maxima[row * panels_of(op) + panel] = greatest_lane(most);
+    if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);
 }
 
 // How rows are cut into tiles to be multiplied with a part of a panel whose steps are so many lines. Tiles have nearly the
 // same height: a low last one would be bound by the latency of its additions.
-struct Tiles {
+struct RowTiling {
     int count, height, taller;  // the first `taller` tiles are one row higher
     int runs;                   // through tiles, to cover all of a panel's vectors
     int spare;                  // runs that are slots (prefetch.h): without weights to prefetch, while memory can deliver more
 
-    Tiles(int rows, Shape shape, int lines, int rows_of_line)
+    RowTiling(int rows, Shape shape, int lines, int rows_per_line)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
-          runs(count * 4 / shape.vectors), spare(std::min(rows / rows_of_line, runs) - lines) {
+          runs(count * 4 / shape.vectors), spare(std::min(rows / rows_per_line, runs) - lines) {
         if (count == 1 || spare < 0) spare = 0;
     }
 
@@ -105,12 +105,12 @@ struct Tiles {
 
 // How `rows` rows are cut into tiles for a type of part.
 template <class Part>
-inline Tiles tiles_of(int rows) {
+inline RowTiling row_tiling_of(int rows) {
     if constexpr (Part::expandable) {
         using Expanded = typename Part::Expanded;
-        if (rows > Expanded::least) return {rows, Expanded::shape, Part::lines, Expanded::rows_of_line};
+        if (rows > Expanded::threshold) return {rows, Expanded::shape, Part::lines, Expanded::rows_per_line};
     }
-    return {rows, Part::shape, Part::lines, kRowsOfLine};
+    return {rows, Part::shape, Part::lines, kRowsPerLine};
 }
 
 // How a product without experts is cut: into panels of columns; if it has many rows, into bands of rows too, so that there is
@@ -127,9 +127,9 @@ struct Cut {
     // For a panel of `steps` steps whose parts have type Part and `part` steps each.
     template <class Part>
     Cut(const Op& op, const Step& step, int steps, int part, Type<Part>)
-        : panels(panels_side_by_side(op)), rows(rows_of(op, step)), bands(std::max(1, (rows + kBand - 1) / kBand)),
-          height(std::max(1, (rows + bands - 1) / bands)), steps(steps), part(part), whole_parts(steps / part),
-          spare(tiles_of<Part>(height).spare) {}
+        : panels(panels_side_by_side(op)), rows(rows_of(op, step)),
+          bands(std::max(1, (rows + kMaxBandRows - 1) / kMaxBandRows)), height(std::max(1, (rows + bands - 1) / bands)),
+          steps(steps), part(part), whole_parts(steps / part), spare(row_tiling_of<Part>(height).spare) {}
 
     PrefetchSlots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
@@ -167,8 +167,8 @@ private:
         if (rows == 0 || thread == threads) return even;
         const int64_t panel = even / rows * rows, first = panel + even % rows / height * height;
         const int64_t last = std::min(first + height, panel + rows);
-        const int least = 2 * kNarrow;
-        return even - first < least ? first : last - even < least ? last : even;
+        const int min_rows = 2 * kMaxSingleTileRows;
+        return even - first < min_rows ? first : last - even < min_rows ? last : even;
     }
 };
 
@@ -184,7 +184,7 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
             const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
-                last = end - first > kBand ? first + kBand : end;
+                last = end - first > kMaxBandRows ? first + kMaxBandRows : end;
                 work(panel, last < end ? panel : std::min(panel + 1, op.experts * panels - 1), first, last);
             }
         });
@@ -214,7 +214,7 @@ template <int R, class Part>
 void multiply_alone(const Part& part, int steps, Sums sums) {
     constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
     const char* at = part.at + kPrefetchDistance;
-    const int length = evenly(steps, kTwice);
+    const int length = evenly(steps, kL1Steps);
     for (int from = 0; from < steps; from += length) {
         const Part some = part.after(from);
         const int count = std::min(length, steps - from);
@@ -250,7 +250,8 @@ struct Prefetches {
 
 // Multiplies many rows with a part, some steps at a time, whose weights are expanded once for all rows.
 template <class Part>
-void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& prefetches, const Tiles& tiles, Sums sums) {
+void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& prefetches, const RowTiling& tiling,
+                       Sums sums) {
     using Expanded = typename Part::Expanded;
     Expanded expanded;
     for (int from = 0, count; from < steps; from += count) {
@@ -259,9 +260,9 @@ void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& 
         expanded.take_rows(part, from, count, rows);
         for (int vector = 0; vector < 4; vector += Expanded::shape.vectors) {
             expanded.take_weights(part, from, count, vector);
-            for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
+            for (int tile = 0, row = 0; tile < tiling.count; row += tiling.height_of(tile++))
                 each.next(from, [&](const auto& prefetch) {
-                    expanded.multiply(tiles.height_of(tile), row, count, prefetch, sums.tile(row, vector));
+                    expanded.multiply(tiling.height_of(tile), row, count, prefetch, sums.tile(row, vector));
                 });
         }
         sums.begun = true;
@@ -281,29 +282,29 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
         part.correct(first, last, sums.at);
         done(first, last);
     };
-    if (rows <= kNarrow) {
-        with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
+    if (rows <= kMaxSingleTileRows) {
+        with_height<1, kMaxSingleTileRows>(rows, [&](auto height) __attribute__((always_inline)) {
             part.template tile<height, 4>(0, 0, steps, PrefetchOwn<lines>{part.at + kPrefetchDistance, lines * 64}, sums);
         });
         return finished(0, rows);
     }
-    const Tiles tiles = tiles_of<Part>(rows);
-    auto prefetches = [&] { return Prefetches{next(), steps, lines, tiles.runs, kv_prefetch, slot, slot + tiles.spare}; };
+    const RowTiling tiling = row_tiling_of<Part>(rows);
+    auto prefetches = [&] { return Prefetches{next(), steps, lines, tiling.runs, kv_prefetch, slot, slot + tiling.spare}; };
     if constexpr (Part::expandable)
-        if (rows > Part::Expanded::least) {
-            multiply_expanded(part, rows, steps, prefetches(), tiles, sums);
+        if (rows > Part::Expanded::threshold) {
+            multiply_expanded(part, rows, steps, prefetches(), tiling, sums);
             return Part::Expanded::corrected ? done(0, rows) : finished(0, rows);
         }
-    if constexpr (shape.rows > kNarrow && Part::divisible)
+    if constexpr (shape.rows > kMaxSingleTileRows && Part::divisible)
         if (rows <= shape.rows) {
-            with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
+            with_height<kMaxSingleTileRows + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
             });
             return finished(0, rows);
         }
     Prefetches each = prefetches();
-    for (int tile = 0, row = 0, end; tile < tiles.count; ++tile, row = end) {
-        end = row + tiles.height_of(tile);
+    for (int tile = 0, row = 0, end; tile < tiling.count; ++tile, row = end) {
+        end = row + tiling.height_of(tile);
         for (int vector = 0; vector < 4; vector += shape.vectors)
             each.next(0, [&](const auto& prefetch) {
                 with_height<(shape.rows + 1) / 2, shape.rows>(end - row, [&](auto height) __attribute__((always_inline)) {
@@ -324,9 +325,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
 // are in registers or not (in_registers); correct(first row, end row, sums), which adds what tiles leave out; and, if it is
 // divisible, after(steps), the rest of the part.
 //
-// If a part is expandable, more than `least` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of the
-// rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, prefetch, sums) does what `tile`
-// does; if it is `corrected`, nothing is left out. rows_of_line rows are multiplied with a step while memory delivers a
+// If a part is expandable, more than `threshold` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of
+// the rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, prefetch, sums) does what
+// `tile` does; if it is `corrected`, nothing is left out. rows_per_line rows are multiplied with a step while memory delivers a
 // line.
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
@@ -334,7 +335,7 @@ template <class Panel, class Upcoming>
 void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
     const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
-    alignas(64) float sums[kBand * kPanel];
+    alignas(64) float sums[kMaxBandRows * kPanel];
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
         const Panel panel(op, panel_index);
         auto finish = [&](int row) {

@@ -66,8 +66,8 @@ struct PrefetchBeside {
 };
 
 // The keys and values that one product prefetches. A layer's part of a block is prefetched in `runs` of `run_bytes`,
-// `at_once` (one or two) of them at a time. In attention, `threads` threads walk over the blocks, each from a different one: the blocks
-// that they begin with are prefetched first.
+// `at_once` (one or two) of them at a time. In attention, `threads` threads walk over the blocks, each from a different one:
+// the blocks that they begin with are prefetched first.
 struct KvPrefetch {
     const char* base = nullptr;  // the layer's part of the cache's first block; null: there is nothing to prefetch
     const int64_t* blocks;

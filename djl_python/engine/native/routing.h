@@ -44,12 +44,12 @@ inline int greatest(const float* numbers, int padded) {
     for (int i = 16; i < padded; i += 16) {
         const Floats x = load_floats(numbers + i);
         const Lanes more = is_greater(x, most);
-        most = pick(more, x, most);
-        at = pick(more, ints(i), at);
+        most = select(more, x, most);
+        at = select(more, ints(i), at);
     }
-    at = add_ints(at, counting_ints());
-    const Lanes best = is_equal(most, floats(greatest_lane(most)));
-    return best ? least_lane(at, best) : 0;  // NaN: any expert will do
+    at = add_ints(at, iota_ints());
+    const Lanes best = is_equal(most, floats(max_lane(most)));
+    return best ? min_lane(at, best) : 0;  // NaN: any expert will do
 }
 
 // Sets ranks (experts,) to minus infinity except in op.kv_heads of the op.heads groups of experts: those whose op.dim (1 or
@@ -90,13 +90,13 @@ void route(Run& run, int index, const Op& op, const Step& step) {
         Floats most = floats(never), total = Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
-            most = pick(mask, max(most, load_floats(scores + i, mask)), most);
+            most = select(mask, max(most, load_floats(scores + i, mask)), most);
         }
-        const Floats shift = op.mode == 0 ? floats(greatest_lane(most)) : Floats{};
+        const Floats shift = op.mode == 0 ? floats(max_lane(most)) : Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
             const Floats x = exp(load_floats(scores + i, mask) - shift);
-            total = pick(mask, total + x, total);
+            total = select(mask, total + x, total);
             store_floats(values + i, x);
         }
         const Floats one = floats(1.0f), all = floats(sum_of_lanes(total));
@@ -106,7 +106,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
             const Floats value = x / (op.mode == 0 ? all : x + one);
             const Floats rank = op.bias ? value + load_floats(op.bias + i, mask) : value;
             store_floats(values + i, value);
-            store_floats(ranks + i, pick(mask, rank, floats(never)));
+            store_floats(ranks + i, select(mask, rank, floats(never)));
         }
         if (op.kv_heads < op.heads) leave_groups(ranks, op);
         float sum = 0;

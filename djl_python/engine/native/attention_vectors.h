@@ -11,7 +11,8 @@
 namespace djl {
 namespace {
 
-constexpr int kHigh = std::min(6, kSumRegisters / 2);  // queries that are scored, and whose values are mixed, together
+// Queries that are scored, and whose values are mixed, together.
+constexpr int kMaxQueriesTogether = std::min(6, kSumRegisters / 2);
 
 // Vectors of sums for each of so many (query, head) pairs: as many as registers hold, of the numbers that divide the vectors
 // of common heads.
@@ -83,11 +84,11 @@ inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups,
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
 }
 
-// Calls work(first, how many, whether it is the first run) for runs of up to kHigh pairs.
+// Calls work(first, how many, whether it is the first run) for runs of up to kMaxQueriesTogether pairs.
 template <class Work>
 inline void for_runs(int count, const Work& work) {
-    for (int first = 0; first < count; first += kHigh)
-        with_height<1, kHigh>(std::min(kHigh, count - first), [&](auto height) {
+    for (int first = 0; first < count; first += kMaxQueriesTogether)
+        with_height<1, kMaxQueriesTogether>(std::min(kMaxQueriesTogether, count - first), [&](auto height) {
             if (first) work(first, height, std::false_type{});
             else work(first, height, std::true_type{});
         });

@@ -38,12 +38,12 @@ inline void wake_all(std::atomic<uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
-// For attention whose walks are divided, see attention.h: room for the parts, and how many parts of each walk are done.
-struct Parts {
+// For attention whose walks are divided, see attention.h: room for the partials, and how many of each walk are done.
+struct Partials {
     std::vector<float> room;
     std::vector<std::atomic<int>> done;
 
-    explicit Parts(int threads) : done(kTasksPerThread * threads) {}
+    explicit Partials(int threads) : done(kTasksPerThread * threads) {}
 };
 
 // Tasks from `first` to before `end`.
@@ -56,19 +56,19 @@ struct TaskRange {
 // One walk over a list of operations.
 struct Run {
     const int threads;
-    Parts& parts;
+    Partials& partials;
     std::vector<Op> ops;
-    std::vector<int> shares;                // for each attention: `shares_of` of attention.h
+    std::vector<int> splits;                // for each attention: `splits_of` of attention.h
     std::vector<KvPrefetch> kv_prefetches;  // for each product: see prefetch.h
     Step step{}, late{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // how many of the pool's own threads are in it
 
-    Run(int threads, Parts& parts) : threads(threads), parts(parts), counters(kMaxOps * (threads + 1)) {}
+    Run(int threads, Partials& partials) : threads(threads), partials(partials), counters(kMaxOps * (threads + 1)) {}
 
     void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
-        shares.assign(count, 1);
+        splits.assign(count, 1);
         kv_prefetches.assign(count, KvPrefetch{});
         step = what;
         late = of_wanted;
@@ -173,12 +173,12 @@ struct Pool {
     std::atomic<Run*> current{nullptr};
     std::atomic<bool> stopping{false};
     std::atomic<int> sleeping{0};  // threads that sleep between runs
-    Parts parts;
+    Partials partials;
     std::vector<std::unique_ptr<Run>> runs;  // each of the other threads can be late in one; one more is free
     double seconds[kKinds] = {};             // by kind of operation, over all runs, on the calling thread
 
-    Pool(int n, int spins) : threads(n), follow_spins(spins), parts(n) {
-        for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, parts));
+    Pool(int n, int spins) : threads(n), follow_spins(spins), partials(n) {
+        for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, partials));
     }
 
     // Returns a run that no thread is in and, until `begin`, none can enter.

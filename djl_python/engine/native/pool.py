@@ -98,7 +98,7 @@ CHOICE: Final = np.dtype(
     [
         *((name, np.int64) for name in ("changed", "token", "position", "occurred", "counts")),
         ("seed", np.uint64),
-        *((name, np.int32) for name in ("how", "tells", "alternatives", "top_k", "occurrences")),
+        *((name, np.int32) for name in ("mode", "wants_logprob", "alternatives", "top_k", "occurrences")),
         *((name, np.float32) for name in ("top_p", "min_p", "inverse_temperature", "repetition", "presence")),
         *((name, np.float32) for name in ("frequency", "logprob")),
     ],

@@ -156,7 +156,7 @@ Pieces pieces_of(const Op& op, const Step& step, const Place& place, const Place
     for (int g = 0; g < groups; ++g) {
         auto* keys = keys_of_group(place, g);
         pieces.at[g] = (const char*)keys;
-        pieces.at[groups + g] = (const char*)values_behind(op, keys);
+        pieces.at[groups + g] = (const char*)values_after(op, keys);
     }
     const int there = next ? std::min(next->groups(), pieces.distance) : 0;
     for (int g = 0; g < pieces.distance; ++g)  // prefetching a piece that is already cached costs little

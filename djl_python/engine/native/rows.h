@@ -74,7 +74,7 @@ void norm(Run& run, int index, const Op& op, const Step& step) {
         auto* row = (typename F::T*)op.out + t * pitch_of(op, op.n);
         if (op.mode == 0) take_ownership(row, op.n);
         float mean, inverse;
-        normalize(x, op.n, op.norm, op.eps, mean, inverse);
+        norm_statistics(x, op.n, op.norm, op.eps, mean, inverse);
         auto value = [&](int i, Lanes mask) {
             Floats v = load_floats(x + i, mask) - floats(mean);
             v = v * floats(inverse);
@@ -117,7 +117,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
                 store_floats(room.data() + i, x, mask);
             }
             float mean, inverse;
-            normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
+            norm_statistics(room.data(), op.k, op.norm, op.eps, mean, inverse);
             for (int i = 0; i < op.k; i += 16) {
                 const Lanes mask = lanes_of(op.k - i);
                 Floats x = load_floats(room.data() + i, mask) - floats(mean);

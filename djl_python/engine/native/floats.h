@@ -62,7 +62,7 @@ struct PlainWeights {
     void correct(const char*, int64_t, int, float*) const {}
 
     template <class Work>
-    void each_listed(const Work&) const {}
+    void for_each_outlier(const Work&) const {}
 };
 
 // For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
@@ -185,7 +185,7 @@ private:
 
 constexpr int kTilesTogether = 16;  // along k: their weights stay in L1
 
-// For many rows by tiles: weights as pairs, with the listed weights in their places.
+// For many rows by tiles: weights as pairs, with the outliers in their places.
 struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     static constexpr Shape shape{TileBlock::rows, 2};
     static constexpr int threshold = kMaxSingleTileRows, rows_per_line = 8 * kRowsPerLine;
@@ -200,7 +200,7 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
         ExpandedPairs::take_weights(part, from, steps, vector);
-        part.each_listed([&](int step, int column, int second, uint16_t weight) {
+        part.for_each_outlier([&](int step, int column, int second, uint16_t weight) {
             if (step < from || step >= from + steps || column / 32 * 2 != vector) return;
             memcpy(weights + (step - from) * kBytes + column % 32 * 4 + second * 2, &weight, sizeof weight);
         });
@@ -227,8 +227,8 @@ private:
 
 // A part of a panel and the rows that it is multiplied with. `Weights` reads the part's format. It has `lines`; the part's
 // address `at`; read<V>(vector, work), which calls work with a reader; correct(rows, their stride and count, sums), which
-// adds the products of weights that the reader leaves out; and each_listed(work), which calls work(step, column, which of
-// the pair, weight) for each of those weights.
+// adds the products of weights that the reader leaves out; and for_each_outlier(work), which calls work(step, column, which
+// of the pair, weight) for each of those weights.
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
@@ -260,8 +260,8 @@ struct FloatPart {
     }
 
     template <class Work>
-    void each_listed(const Work& work) const {
-        weights.each_listed(work);
+    void for_each_outlier(const Work& work) const {
+        weights.for_each_outlier(work);
     }
 
     // The rest of the part after some steps.

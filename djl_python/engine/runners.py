@@ -35,7 +35,7 @@ from .native.library import UnavailableError
 from .native.linears import NativeLinears
 from .native.mapped import in_passing, trim
 from .native.modules import replace_mlps_, replace_norms_
-from .native.places import KEYS
+from .native.places import KEYS_PER_GROUP
 from .native.pool import FORMATS
 from .native.program import Program
 from .native.read import read_recipe
@@ -246,8 +246,8 @@ def _open_native(
             raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
         if settings.image_example is not None:
             raise UnavailableError("they do not run models that take images")
-        if settings.block_size % KEYS:
-            raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS}")
+        if settings.block_size % KEYS_PER_GROUP:
+            raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
         recipe = read_recipe(loaded.model, wanted)
         shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
         state_bytes = recipe.state_bytes(loaded.dtype)

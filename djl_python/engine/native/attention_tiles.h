@@ -22,17 +22,17 @@ inline void score_in_tiles(const int32_t* queries, int count, int pairs, const P
             const char* key = pieces.at[g] + p * 64;
             block.multiply<Pairs>(queries + p, pairs * 4, key, two ? pieces.at[g + 1] + p * 64 : nullptr, 64);
             for (int line = p; line < p + steps; ++line) {
-                fetch(pieces.fetched(g)[0] + line * 64);
-                if (two) fetch(pieces.fetched(g)[1] + line * 64);
+                prefetch_l2(pieces.prefetched(g)[0] + line * 64);
+                if (two) prefetch_l2(pieces.prefetched(g)[1] + line * 64);
             }
         }
-        block.store(out + g * kKeys, kChunkKeys * sizeof(float), two);
+        block.store(out + g * kKeysPerGroup, kChunkKeys * sizeof(float), two);
     }
 }
 
 // Adds up the groups' values, weighted by packed pairs of bf16 (count, kChunkKeys / 2), into sums (count, dim).
 inline void mix_in_tiles(const int32_t* weights, int count, const Pieces& pieces, int groups, int dim, float* sums) {
-    constexpr int steps = kKeys / 2;
+    constexpr int steps = kKeysPerGroup / 2;
     const TileBlock block(count);
     const int vectors = dim / 16, lines = vectors * steps;  // of a piece
     block.shape(steps);
@@ -42,7 +42,7 @@ inline void mix_in_tiles(const int32_t* weights, int count, const Pieces& pieces
         for (int g = 0; g < groups; ++g) {
             const char* value = pieces.at[groups + g] + v * 64;
             block.multiply<Pairs>(weights + g * steps, kChunkKeys / 2 * 4, value, two ? value + 64 : nullptr, dim * 4);
-            for (int line = 0; v == 0 && line < lines; ++line) fetch(*pieces.fetched(groups + g) + line * 64);
+            for (int line = 0; v == 0 && line < lines; ++line) prefetch_l2(*pieces.prefetched(groups + g) + line * 64);
         }
         block.store(sums + v * 16, dim * (int64_t)sizeof(float), two);
     }

@@ -11,15 +11,16 @@
 namespace djl {
 namespace {
 
-constexpr int kHigh = std::min(6, kSums / 2);  // queries that are scored, and whose values are mixed, together
+// Queries that are scored, and whose values are mixed, together.
+constexpr int kMaxQueriesTogether = std::min(6, kSumRegisters / 2);
 
 // Vectors of sums for each of so many (query, head) pairs: as many as registers hold, of the numbers that divide the vectors
 // of common heads.
-constexpr int sums_of(int pairs) { return kSums >= 4 * pairs ? 4 : kSums >= 2 * pairs ? 2 : 1; }
+constexpr int sums_of(int pairs) { return kSumRegisters >= 4 * pairs ? 4 : kSumRegisters >= 2 * pairs ? 2 : 1; }
 
-// Scores R (query, head) pairs against G groups of keys. With A, fetches a piece for each group.
+// Scores R (query, head) pairs against G groups of keys. With A, prefetches a piece for each group.
 template <class F, int R, int G, bool A>
-inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* fetched, float* out) {
+inline void score(const int32_t* queries, int pairs, const char* const* keys, const char* const* prefetched, float* out) {
     Floats sum[R][G];
     for (auto& one : sum)
         for (auto& group : one) group = Floats{};
@@ -27,13 +28,13 @@ inline void score(const int32_t* queries, int pairs, const char* const* keys, co
         Ints key[G];
         for (int g = 0; g < G; ++g) {
             key[g] = load_ints(keys[g] + p * 64);
-            if (A) fetch(fetched[g] + p * 64);
+            if (A) prefetch_l2(prefetched[g] + p * 64);
         }
         for (int r = 0; r < R; ++r)
             for (int g = 0; g < G; ++g) sum[r][g] = F::add_products(sum[r][g], key[g], ints(queries[r * pairs + p]));
     }
     for (int r = 0; r < R; ++r)
-        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeys, sum[r][g]);
+        for (int g = 0; g < G; ++g) store_floats(out + r * kChunkKeys + g * kKeysPerGroup, sum[r][g]);
 }
 
 template <class F, int R, bool A>
@@ -41,22 +42,22 @@ inline void score_groups(const int32_t* queries, int pairs, const Pieces& pieces
     constexpr int wide = R <= 2 ? sums_of(R) : 2;
     int g = 0;
     for (; g + wide <= groups; g += wide)
-        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
-    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.fetched(g), out + g * kKeys);
+        score<F, R, wide, A>(queries, pairs, pieces.at + g, pieces.prefetched(g), out + g * kKeysPerGroup);
+    for (; g < groups; ++g) score<F, R, 1, A>(queries, pairs, pieces.at + g, pieces.prefetched(g), out + g * kKeysPerGroup);
 }
 
-// Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, fetches a piece
-// for each group, some lines with each step.
+// Adds weights times values of `groups` groups for R pairs: V vectors of the value, from `vector` on. With A, prefetches a
+// piece for each group, some lines with each step.
 template <class F, int R, int V, bool A>
 inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int dim, int vector, float* sums) {
-    constexpr int steps = kKeys / F::pair;
+    constexpr int steps = kKeysPerGroup / F::pair;
     const int lines = dim / 16;  // of a piece, for each step
     Floats sum[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = load_floats(sums + r * dim + (vector + v) * 16);
     for (int g = 0; g < groups; ++g) {
         const char* base = pieces.at[groups + g] + vector * 64;
-        const char* fetched = *pieces.fetched(groups + g);
+        const char* prefetched = *pieces.prefetched(groups + g);
         for (int s = 0; s < steps; ++s) {
             for (int v = 0; v < V; ++v) {
                 const Ints value = load_ints(base + v * 64);
@@ -65,7 +66,7 @@ inline void mix(const int32_t* weights, const Pieces& pieces, int groups, int di
             }
             base += dim * 4;
             if (A)
-                for (int line = 0; line < lines; ++line, fetched += 64) fetch(fetched);
+                for (int line = 0; line < lines; ++line, prefetched += 64) prefetch_l2(prefetched);
         }
     }
     for (int r = 0; r < R; ++r)
@@ -83,11 +84,11 @@ inline void mix_groups(const int32_t* weights, const Pieces& pieces, int groups,
     for (; v < vectors; ++v) mix<F, R, 1, false>(weights, pieces, groups, dim, v, sums);
 }
 
-// Calls work(first, how many, whether it is the first run) for runs of up to kHigh pairs.
+// Calls work(first, how many, whether it is the first run) for runs of up to kMaxQueriesTogether pairs.
 template <class Work>
 inline void for_runs(int count, const Work& work) {
-    for (int first = 0; first < count; first += kHigh)
-        with_height<1, kHigh>(std::min(kHigh, count - first), [&](auto height) {
+    for (int first = 0; first < count; first += kMaxQueriesTogether)
+        with_height<1, kMaxQueriesTogether>(std::min(kMaxQueriesTogether, count - first), [&](auto height) {
             if (first) work(first, height, std::false_type{});
             else work(first, height, std::true_type{});
         });

@@ -19,8 +19,8 @@ struct Ints {
 };
 
 constexpr const char* kVectors = "AVX2";
-constexpr int kSums = 6;
-constexpr Shape kOfFloats{3, 2}, kOfExpanded{6, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
+constexpr int kSumRegisters = 6;
+constexpr Shape kFloatTile{3, 2}, kExpandedTile{6, 1}, kPairTile{4, 1}, kQuadTile{4, 1};
 constexpr bool kUnpacksOnce = true;
 
 // Applies `work` to both halves.
@@ -44,15 +44,15 @@ inline Ints ints(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)
 inline Ints shorts(int16_t x) { return {_mm256_set1_epi16(x), _mm256_set1_epi16(x)}; }
 inline Ints bytes(int8_t x) { return {_mm256_set1_epi8(x), _mm256_set1_epi8(x)}; }
 
-inline Floats counting() {
+inline Floats iota() {
     return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
 }
-inline Ints counting_ints() {
+inline Ints iota_ints() {
     return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
 // Expands a mask: all bits of each lane that it names are set.
-inline Ints widened(Lanes lanes) {
+inline Ints expanded_mask(Lanes lanes) {
     const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     auto half = [&](int byte) { return _mm256_cmpeq_epi32(_mm256_set1_epi32(byte) & bits, bits); };
     return {half(lanes & 255), half(lanes >> 8)};
@@ -61,24 +61,24 @@ inline Lanes lanes_where(__m256 low, __m256 high) {
     return (Lanes)(_mm256_movemask_ps(low) | _mm256_movemask_ps(high) << 8);
 }
 
-inline Floats pick(Lanes lanes, Floats these, Floats others) {
-    const Ints which = widened(lanes);
+inline Floats select(Lanes lanes, Floats these, Floats others) {
+    const Ints which = expanded_mask(lanes);
     return {_mm256_blendv_ps(others.low, these.low, _mm256_castsi256_ps(which.low)),
             _mm256_blendv_ps(others.high, these.high, _mm256_castsi256_ps(which.high))};
 }
-inline Ints pick(Lanes lanes, Ints these, Ints others) {
-    const Ints which = widened(lanes);
+inline Ints select(Lanes lanes, Ints these, Ints others) {
+    const Ints which = expanded_mask(lanes);
     return {_mm256_blendv_epi8(others.low, these.low, which.low), _mm256_blendv_epi8(others.high, these.high, which.high)};
 }
 
 inline Floats load_floats(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
 inline Floats load_floats(const float* from, Lanes lanes) {
     if (lanes == 0xffff) return load_floats(from);
-    const Ints which = widened(lanes);
+    const Ints which = expanded_mask(lanes);
     return {_mm256_maskload_ps(from, which.low), _mm256_maskload_ps(from + 8, which.high)};
 }
 inline Floats load_floats(const float* from, Lanes lanes, Floats others) {
-    return lanes == 0xffff ? load_floats(from) : pick(lanes, load_floats(from, lanes), others);
+    return lanes == 0xffff ? load_floats(from) : select(lanes, load_floats(from, lanes), others);
 }
 inline void store_floats(float* to, Floats x) {
     _mm256_storeu_ps(to, x.low);
@@ -86,7 +86,7 @@ inline void store_floats(float* to, Floats x) {
 }
 inline void store_floats(float* to, Floats x, Lanes lanes) {
     if (lanes == 0xffff) return store_floats(to, x);
-    const Ints which = widened(lanes);
+    const Ints which = expanded_mask(lanes);
     _mm256_maskstore_ps(to, which.low, x.low);
     _mm256_maskstore_ps(to + 8, which.high, x.high);
 }
@@ -98,8 +98,8 @@ inline void store_ints(void* to, Ints x) {
     _mm256_storeu_si256((__m256i*)to + 1, x.high);
 }
 
-inline Floats fma(Floats a, Floats b, Floats more) {
-    return {_mm256_fmadd_ps(a.low, b.low, more.low), _mm256_fmadd_ps(a.high, b.high, more.high)};
+inline Floats fma(Floats a, Floats b, Floats addend) {
+    return {_mm256_fmadd_ps(a.low, b.low, addend.low), _mm256_fmadd_ps(a.high, b.high, addend.high)};
 }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
@@ -108,7 +108,7 @@ inline Floats reciprocal(Floats x) {
     const Floats guess = halves(x, [](__m256 half) { return _mm256_rcp_ps(half); });
     return guess * (floats(2.0f) - x * guess);
 }
-inline Floats magnitude(Floats x) {
+inline Floats abs(Floats x) {
     return halves(x, [](__m256 half) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), half); });
 }
 inline Floats round_to_whole(Floats x) {
@@ -143,18 +143,18 @@ inline int32_t sum_of_lanes(Ints x) {
     for (int32_t lane : lanes) sum += lane;
     return sum;
 }
-inline float greatest_lane(Floats x) {
+inline float max_lane(Floats x) {
     const __m256 both = _mm256_max_ps(x.low, x.high);
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-inline int32_t least_lane(Ints x, Lanes lanes) {
-    int32_t all[16], least = INT32_MAX;
+inline int32_t min_lane(Ints x, Lanes lanes) {
+    int32_t all[16], lowest = INT32_MAX;
     store_ints(all, x);
     for (int i = 0; i < 16; ++i)
-        if (lanes >> i & 1 && all[i] < least) least = all[i];
-    return least;
+        if (lanes >> i & 1 && all[i] < lowest) lowest = all[i];
+    return lowest;
 }
 
 inline Lanes is_greater(Floats a, Floats b) {
@@ -207,7 +207,7 @@ inline void store_bytes(int8_t* to, const Ints (&x)[4]) {
 }
 
 inline Floats load_column(const float* from) {
-    const Ints places = shift_left<4>(counting_ints());
+    const Ints places = shift_left<4>(iota_ints());
     return {_mm256_i32gather_ps(from, places.low, 4), _mm256_i32gather_ps(from, places.high, 4)};
 }
 inline Floats permute_two(Floats a, Ints places, Floats b) {

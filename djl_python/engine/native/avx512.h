@@ -13,9 +13,9 @@ using Floats = __m512;
 using Ints = __m512i;
 
 constexpr const char* kVectors = "AVX-512";
-constexpr int kSums = 24;
-constexpr Shape kOfFloats{12, 2}, kOfExpanded{12, 2}, kOfPairs{12, 2};
-constexpr Shape kOfQuads{6, 2};  // so that there are registers for integer sums and fp32 sums
+constexpr int kSumRegisters = 24;
+constexpr Shape kFloatTile{12, 2}, kExpandedTile{12, 2}, kPairTile{12, 2};
+constexpr Shape kQuadTile{6, 2};  // so that there are registers for integer sums and fp32 sums
 constexpr bool kUnpacksOnce = false;
 
 // The same number in every lane, of 32, 16 or 8 bits.
@@ -25,8 +25,8 @@ inline Ints shorts(int16_t x) { return _mm512_set1_epi16(x); }
 inline Ints bytes(int8_t x) { return _mm512_set1_epi8(x); }
 
 // 0, 1, 2, ...
-inline Floats counting() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
-inline Ints counting_ints() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline Floats iota() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline Ints iota_ints() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 
 // Memory of lanes that the mask doesn't name is not touched.
 inline Floats load_floats(const float* from) { return _mm512_loadu_ps(from); }
@@ -37,11 +37,11 @@ inline void store_floats(float* to, Floats x, Lanes lanes) { _mm512_mask_storeu_
 inline Ints load_ints(const void* from) { return _mm512_loadu_si512(from); }
 inline void store_ints(void* to, Ints x) { _mm512_storeu_si512(to, x); }
 
-inline Floats fma(Floats a, Floats b, Floats more) { return _mm512_fmadd_ps(a, b, more); }
+inline Floats fma(Floats a, Floats b, Floats addend) { return _mm512_fmadd_ps(a, b, addend); }
 inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where either is NaN
 inline Floats reciprocal(Floats x) { return _mm512_rcp14_ps(x); }  // good to 2^-14
-inline Floats magnitude(Floats x) { return _mm512_abs_ps(x); }
+inline Floats abs(Floats x) { return _mm512_abs_ps(x); }
 inline Floats round_to_whole(Floats x) { return _mm512_roundscale_ps(x, 0); }
 // x * 2^n; n is a whole number from -200 to 127.
 inline Floats times_power_of_two(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
@@ -52,15 +52,15 @@ inline Floats with_sign_of(Floats x, Floats size) {
 
 inline float sum_of_lanes(Floats x) { return _mm512_reduce_add_ps(x); }
 inline int32_t sum_of_lanes(Ints x) { return _mm512_reduce_add_epi32(x); }
-inline float greatest_lane(Floats x) { return _mm512_reduce_max_ps(x); }
-inline int32_t least_lane(Ints x, Lanes lanes) { return _mm512_mask_reduce_min_epi32(lanes, x); }
+inline float max_lane(Floats x) { return _mm512_reduce_max_ps(x); }
+inline int32_t min_lane(Ints x, Lanes lanes) { return _mm512_mask_reduce_min_epi32(lanes, x); }
 
 // False where either is NaN.
 inline Lanes is_greater(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 inline Lanes is_at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 inline Lanes is_equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-inline Floats pick(Lanes lanes, Floats these, Floats others) { return _mm512_mask_mov_ps(others, lanes, these); }
-inline Ints pick(Lanes lanes, Ints these, Ints others) { return _mm512_mask_mov_epi32(others, lanes, these); }
+inline Floats select(Lanes lanes, Floats these, Floats others) { return _mm512_mask_mov_ps(others, lanes, these); }
+inline Ints select(Lanes lanes, Ints these, Ints others) { return _mm512_mask_mov_epi32(others, lanes, these); }
 
 inline Floats as_floats(Ints x) { return _mm512_castsi512_ps(x); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
@@ -91,7 +91,7 @@ inline void store_shorts_of_quads(int16_t* to, Ints x) {
 
 // Every sixteenth number, from an address on.
 inline Floats load_column(const float* from) {
-    return _mm512_i32gather_ps(_mm512_slli_epi32(counting_ints(), 4), from, 4);
+    return _mm512_i32gather_ps(_mm512_slli_epi32(iota_ints(), 4), from, 4);
 }
 
 // The numbers at `places` (0 to 31) of two vectors, one after the other.
@@ -130,7 +130,7 @@ inline __m256i to_bf16(Floats x) {  // NaN stays NaN
     const Ints bits = _mm512_castps_si512(x), odd = _mm512_srli_epi32(bits, 16) & ints(1);
     const Ints rounded = add_ints(bits, add_ints(odd, ints(0x7fff)));
     const Lanes none = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const Ints kept = pick(none, bits | ints(0x400000), rounded);
+    const Ints kept = select(none, bits | ints(0x400000), rounded);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
 }
 #endif

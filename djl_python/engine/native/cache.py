@@ -20,7 +20,7 @@ from ..attention import How, LayerShape
 from ..scheduler import Chunk
 from .advance import cache_ahead
 from .memory import Growing
-from .places import KEYS, Places, cache_fields, heads_fit, places_of, slots_of, span_of, tile_of
+from .places import KEYS_PER_GROUP, Places, cache_fields, heads_fit, places_of, slots_of, span_of, tile_of
 from .pool import FORMATS, Kind, Op, Pool, Step
 
 
@@ -56,7 +56,7 @@ class NativeCache:
         """Whether the kernels support heads and blocks of these sizes in this dtype."""
         return (
             dtype in FORMATS
-            and block_size % KEYS == 0
+            and block_size % KEYS_PER_GROUP == 0
             and all(heads_fit(each) and each.heads % each.kv_heads == 0 for each in layers)
         )
 
@@ -103,7 +103,7 @@ class NativeCache:
             sinks = None if how.sinks is None else how.sinks.float().contiguous()
             self._operations[name] = (
                 (Op * 3)(
-                    Op(kind=Kind.EMPTY),
+                    Op(kind=Kind.CLEAR_VALUES),
                     Op(kind=Kind.HEADS, **layout),
                     Op(
                         kind=Kind.ATTEND, scale=how.scaling, window=how.window, softcap=how.softcap,

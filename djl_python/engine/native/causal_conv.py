@@ -11,7 +11,7 @@ from torch import Tensor
 from .pool import ACTIVATIONS, FORMATS, Kind, Op, Pool, Step
 
 _ACTIVATIONS: Final = {None: ACTIVATIONS[None], "silu": ACTIVATIONS["silu"], "swish": ACTIVATIONS["silu"]}
-MOST_TAPS: Final = 8
+MAX_TAPS: Final = 8
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def _fits(hidden: Tensor, weight: Tensor, bias: Tensor | None, activation: Any) 
         weight.dtype in FORMATS
         and hidden.dtype == weight.dtype
         and (bias is None or bias.dtype == weight.dtype)
-        and weight.shape[1] <= MOST_TAPS
+        and weight.shape[1] <= MAX_TAPS
         and activation in _ACTIVATIONS
     )
 

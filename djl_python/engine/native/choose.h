@@ -20,8 +20,8 @@ namespace {
 // Masses exp((x - top) / temperature), computed as powers of two; exactly zero where x is minus infinity.
 struct Mass {
     Floats top, factor;
-    Mass(float greatest, float inverse_temperature) {
-        top = floats(greatest);
+    Mass(float max_score, float inverse_temperature) {
+        top = floats(max_score);
         factor = floats(inverse_temperature * kLog2e);
     }
     Floats operator()(Floats x) const { return exp2((x - top) * factor); }
@@ -35,13 +35,13 @@ inline Floats part_of(const float* x, int n, int block, int v) {
 }
 
 // Blocks are taken sixteen at a time, so that their sums or maxima are one vector.
-constexpr int kSixteen = 16;
+constexpr int kBlocksTogether = 16;
 
 // Reduces each of sixteen vectors with `join`; lane i of the result is that of vector i. Each of four stages halves the
 // number of vectors and doubles how many of the sixteen share one.
 template <class Join>
-inline Floats join_lanes(Floats (&v)[kSixteen], Join join) {
-    static const int32_t lows[4][kSixteen] = {
+inline Floats join_lanes(Floats (&v)[kBlocksTogether], Join join) {
+    static const int32_t lows[4][kBlocksTogether] = {
         {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23},
         {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27},
         {0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29},
@@ -59,14 +59,14 @@ inline Floats join_lanes(Floats (&v)[kSixteen], Join join) {
 
 inline Floats sum_of(Floats a, Floats b) { return a + b; }
 
-inline float greatest_of(const float* x, int n) {
-    Floats most = floats(-INFINITY);
+inline float max_of(const float* x, int n) {
+    Floats maxima = floats(-INFINITY);
     for (int i = 0; i < n; i += 16)
-        most = max(most, load_floats(x + i, lanes_of(n - i), most));
-    return greatest_lane(most);
+        maxima = max(maxima, load_floats(x + i, lanes_of(n - i), maxima));
+    return max_lane(maxima);
 }
 
-enum How : int32_t { kGiven, kBest, kDraw };
+enum ChoiceMode : int32_t { kGiven, kBest, kDraw };
 
 // One row's choice; the i-th is for row i of the logits. Mirrored in pool.py.
 struct Choice {
@@ -76,9 +76,9 @@ struct Choice {
     const int64_t* occurred;  // (occurrences,) tokens to penalize,
     const float* counts;      // and how often each was generated
     uint64_t seed;            // of the row's random numbers, together with `position`
-    int32_t how;
-    int32_t tells;         // whether the logprob is wanted
-    int32_t alternatives;  // best tokens to report beside the chosen one; only with `tells`
+    int32_t mode;
+    int32_t wants_logprob;
+    int32_t alternatives;  // best tokens to report beside the chosen one; only with `wants_logprob`
     int32_t top_k;         // 0: no bound
     int32_t occurrences;
     float top_p, min_p, inverse_temperature;
@@ -101,17 +101,17 @@ struct Row {
         maxima.resize(blocks);
         if (known) std::copy(known, known + blocks, maxima.begin());
         else scan();
-        top = greatest_of(maxima.data(), blocks);
+        top = max_of(maxima.data(), blocks);
     }
 
     void scan() {
-        for (int b = 0; b < blocks; b += kSixteen) {
-            Floats most[kSixteen];
-            for (int i = 0; i < kSixteen; ++i) {  // minus infinity beyond the last block
-                most[i] = part_of(x, n, b + i, 0);
-                for (int v = 1; v < 4; ++v) most[i] = max(most[i], part_of(x, n, b + i, v));
+        for (int b = 0; b < blocks; b += kBlocksTogether) {
+            Floats block_maxima[kBlocksTogether];
+            for (int i = 0; i < kBlocksTogether; ++i) {  // minus infinity beyond the last block
+                block_maxima[i] = part_of(x, n, b + i, 0);
+                for (int v = 1; v < 4; ++v) block_maxima[i] = max(block_maxima[i], part_of(x, n, b + i, v));
             }
-            store_floats(maxima.data() + b, join_lanes(most, max), lanes_of(blocks - b));
+            store_floats(maxima.data() + b, join_lanes(block_maxima, max), lanes_of(blocks - b));
         }
     }
 
@@ -119,18 +119,18 @@ struct Row {
     void update_maxima(const int64_t* tokens, int count) {
         for (int i = 0; i < count; ++i) {
             const int b = (int)(tokens[i] / kPanel);
-            maxima[b] = greatest_of(x + b * kPanel, std::min(kPanel, n - b * kPanel));
+            maxima[b] = max_of(x + b * kPanel, std::min(kPanel, n - b * kPanel));
         }
-        top = greatest_of(maxima.data(), blocks);
+        top = max_of(maxima.data(), blocks);
     }
 
     void read_masses(float inverse_temperature) {
         masses.resize(blocks);
         const Mass mass_of(top, inverse_temperature);
         Floats sums = Floats{};
-        for (int b = 0; b < blocks; b += kSixteen) {
-            Floats mass[kSixteen];
-            for (int i = 0; i < kSixteen; ++i) {
+        for (int b = 0; b < blocks; b += kBlocksTogether) {
+            Floats mass[kBlocksTogether];
+            for (int i = 0; i < kBlocksTogether; ++i) {
                 mass[i] = Floats{};
                 for (int v = 0; v < 4; ++v) mass[i] = mass[i] + mass_of(part_of(x, n, b + i, v));
                 sums = sums + mass[i];
@@ -142,9 +142,9 @@ struct Row {
 };
 
 // The k best tokens as (score, id), best first, the lower id first among equals.
-using Found = std::vector<std::pair<float, int>>;
+using Best = std::vector<std::pair<float, int>>;
 
-void find_best(const Row& row, int k, Found& found) {
+void find_best(const Row& row, int k, Best& best) {
     thread_local std::vector<float> tops;
     // Each of the k best blocks has a token at least as good as the k-th block's best: no lower token can be among the k best.
     float bar = -INFINITY;
@@ -155,7 +155,7 @@ void find_best(const Row& row, int k, Found& found) {
         std::nth_element(tops.begin(), tops.begin() + k - 1, tops.end(), std::greater<float>());
         bar = tops[k - 1];
     }
-    found.clear();
+    best.clear();
     const Floats wanted = floats(bar);
     for (int b = 0; b < row.blocks; ++b) {
         if (row.maxima[b] < bar) continue;
@@ -165,15 +165,15 @@ void find_best(const Row& row, int k, Found& found) {
             Lanes good = lanes & is_at_least(x, wanted);
             for (; good; good &= good - 1) {
                 const int id = i + __builtin_ctz(good);
-                found.push_back({row.x[id], id});
+                best.push_back({row.x[id], id});
             }
         }
     }
-    while ((int)found.size() < k) found.push_back({-INFINITY, 0});  // the scores are NaN
-    std::partial_sort(found.begin(), found.begin() + k, found.end(), [](const auto& a, const auto& b) {
+    while ((int)best.size() < k) best.push_back({-INFINITY, 0});  // the scores are NaN
+    std::partial_sort(best.begin(), best.begin() + k, best.end(), [](const auto& a, const auto& b) {
         return a.first > b.first || (a.first == b.first && a.second < b.second);
     });
-    found.resize(k);
+    best.resize(k);
 }
 
 inline float mass_of_sixteen(const std::vector<float>& masses, int first) {
@@ -202,57 +202,57 @@ struct Before {
 inline double uniform(uint64_t state) { return (double)(state >> 11) * 0x1p-53; }
 
 // Draws among the top_k best. top_p is a share of their total mass; the token that crosses it may be drawn too.
-int draw_ranked(const Row& row, const Choice& choice, uint64_t state) {
-    thread_local Found found;
+int draw_top_k(const Row& row, const Choice& choice, uint64_t state) {
+    thread_local Best best;
     thread_local std::vector<float> weights;
-    find_best(row, choice.top_k, found);
+    find_best(row, choice.top_k, best);
     const Mass mass_of(row.top, choice.inverse_temperature);
-    weights.assign((found.size() + 15) / 16 * 16, -INFINITY);
-    for (size_t i = 0; i < found.size(); ++i) weights[i] = found[i].first;
+    weights.assign((best.size() + 15) / 16 * 16, -INFINITY);
+    for (size_t i = 0; i < best.size(); ++i) weights[i] = best[i].first;
     Floats sums = Floats{};
     for (size_t i = 0; i < weights.size(); i += 16) {
         const Floats mass = mass_of(load_floats(weights.data() + i));
         store_floats(weights.data() + i, mass);
         sums = sums + mass;
     }
-    const float most = choice.top_p < 1 ? choice.top_p * sum_of_lanes(sums) : INFINITY;
-    const float least = choice.min_p * weights[0];
+    const float max_mass = choice.top_p < 1 ? choice.top_p * sum_of_lanes(sums) : INFINITY;
+    const float min_mass = choice.min_p * weights[0];
     float kept = weights[0];  // the best token may always be drawn
     size_t end = 1;
-    for (; end < found.size() && kept < most && weights[end] >= least && weights[end] > 0; ++end) kept += weights[end];
+    for (; end < best.size() && kept < max_mass && weights[end] >= min_mass && weights[end] > 0; ++end) kept += weights[end];
     const float aim = (float)(uniform(state) * kept);
     float sum = 0;
     for (size_t i = 0; i < end; ++i)
-        if ((sum += weights[i]) > aim) return found[i].second;
-    return found[end - 1].second;
+        if ((sum += weights[i]) > aim) return best[i].second;
+    return best[end - 1].second;
 }
 
 // Draws by rejection sampling. A token is drawn from all, and accepted if it is permitted: the tokens before it have less
 // than top_p of the total mass, and it has at least min_p of the best token's. If it is not permitted, nor is any token
 // after it, and the next is drawn from those before it. The accepted token is distributed as if drawn from the permitted
 // ones alone, and nothing is sorted.
-int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
+int draw_by_rejection(const Row& row, const Choice& choice, uint64_t state) {
     thread_local std::vector<float> left, next;
     const int blocks = row.blocks;
     const Mass mass_of(row.top, choice.inverse_temperature);
     left = row.masses;
     next.resize(blocks);
     float all = 0;
-    for (int b = 0; b < blocks; b += kSixteen) all += mass_of_sixteen(left, b);
+    for (int b = 0; b < blocks; b += kBlocksTogether) all += mass_of_sixteen(left, b);
     float total = all;
     Before open{-INFINITY, row.n};  // the tokens that may still be drawn; at first all
     while (true) {
         const float aim = (float)(uniform(state) * total);
         float sum = 0;
         int sixteen = 0, block = 0, token = -1;
-        for (int b = 0; b < blocks; b += kSixteen) {  // the last with a mass, if rounding puts the aim beyond the end
+        for (int b = 0; b < blocks; b += kBlocksTogether) {  // the last with a mass, if rounding puts the aim beyond the end
             const float mass = mass_of_sixteen(left, b);
             if (!(mass > 0)) continue;
             sixteen = b;
             if (sum + mass > aim) break;
             sum += mass;
         }
-        for (int b = sixteen; b < std::min(blocks, sixteen + kSixteen); ++b) {
+        for (int b = sixteen; b < std::min(blocks, sixteen + kBlocksTogether); ++b) {
             if (!(left[b] > 0)) continue;
             block = b;
             if (sum + left[b] > aim) break;
@@ -261,7 +261,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
         alignas(64) float parts[kPanel];
         for (int v = 0; v < 4; ++v) {
             const Floats part = part_of(row.x, row.n, block, v);
-            store_floats(parts + v * 16, pick(open(part, block * kPanel + v * 16), mass_of(part), Floats{}));
+            store_floats(parts + v * 16, select(open(part, block * kPanel + v * 16), mass_of(part), Floats{}));
         }
         for (int i = 0; i < kPanel; ++i) {
             if (!(parts[i] > 0)) continue;
@@ -280,7 +280,7 @@ int draw_weighed(const Row& row, const Choice& choice, uint64_t state) {
             Floats mass = Floats{};
             for (int v = 0; v < 4; ++v) {
                 const Floats part = part_of(row.x, row.n, b, v);
-                mass = pick(before(part, b * kPanel + v * 16), mass + mass_of(part), mass);
+                mass = select(before(part, b * kPanel + v * 16), mass + mass_of(part), mass);
             }
             ahead += next[b] = sum_of_lanes(mass);
         }
@@ -327,47 +327,47 @@ private:
 // int64 ids, best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
-    thread_local Found found;
+    thread_local Best best;
     thread_local std::vector<float> kept;
-    run.share(index, step.wanted, [&](int task) {
+    run.parallel_for(index, step.wanted, [&](int task) {
         Choice& choice = ((Choice*)op.routed)[task];
         float* logits = (float*)op.in + (int64_t)task * op.n;
-        const bool of_changed = choice.changed >= 0 && choice.how != kGiven;
+        const bool of_changed = choice.changed >= 0 && choice.mode != kGiven;
         float top = 0, log_mass = 0;  // of the raw logits
         const int panels = (op.n + kPanel - 1) / kPanel;
-        if (choice.tells || !of_changed)
+        if (choice.wants_logprob || !of_changed)
             own.read_maxima(logits, op.n, op.maxima ? op.maxima + (int64_t)task * panels : nullptr);
-        if (choice.tells) {
+        if (choice.wants_logprob) {
             own.read_masses(1.0f);
             top = own.top;
             log_mass = logf(own.total);
-            if (choice.alternatives) find_best(own, choice.alternatives, found);
+            if (choice.alternatives) find_best(own, choice.alternatives, best);
             for (int i = 0; i < choice.alternatives; ++i) {
-                ((float*)op.values)[(int64_t)task * op.k + i] = found[i].first - top - log_mass;
-                ((int64_t*)op.keys)[(int64_t)task * op.k + i] = found[i].second;
+                ((float*)op.values)[(int64_t)task * op.k + i] = best[i].first - top - log_mass;
+                ((int64_t*)op.keys)[(int64_t)task * op.k + i] = best[i].second;
             }
         }
-        if (choice.how != kGiven) {
+        if (choice.mode != kGiven) {
             float* scores = of_changed ? (float*)op.weight + choice.changed * op.n : logits;
             Row& row = of_changed ? other : own;
             if (of_changed) row.read_maxima(scores, op.n);
             const Penalized penalized(row, scores, choice, kept);
-            if (choice.how == kBest) {
-                find_best(row, 1, found);
-                choice.token = found[0].second;
+            if (choice.mode == kBest) {
+                find_best(row, 1, best);
+                choice.token = best[0].second;
             } else {
                 const uint64_t state = mixed(choice.seed + choice.position);
-                const bool has_masses = choice.tells && !of_changed && !choice.occurrences;
+                const bool has_masses = choice.wants_logprob && !of_changed && !choice.occurrences;
                 if (choice.top_k) {
-                    choice.token = draw_ranked(row, choice, state);
+                    choice.token = draw_top_k(row, choice, state);
                 } else {
                     if (!has_masses || choice.inverse_temperature != 1.0f) row.read_masses(choice.inverse_temperature);
-                    choice.token = draw_weighed(row, choice, state);
+                    choice.token = draw_by_rejection(row, choice, state);
                 }
             }
         }
         // Subtracts the greatest logit first: the difference is exact near 0.
-        if (choice.tells) choice.logprob = logits[choice.token] - top - log_mass;
+        if (choice.wants_logprob) choice.logprob = logits[choice.token] - top - log_mass;
     });
 }
 

@@ -57,8 +57,8 @@ class NativeChooser:
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
         choices = _choices(len(logits))
-        choices["how"] = _GIVEN
-        choices["tells"] = 1
+        choices["mode"] = _GIVEN
+        choices["wants_logprob"] = 1
         choices["token"] = token_ids
         choices["alternatives"] = min(alternatives, logits.shape[1])
         return self._run(logits, None, _Asked(choices))
@@ -70,7 +70,7 @@ class NativeChooser:
     def _run(self, logits: Tensor, changed: Tensor | None, asked: _Asked) -> Chosen:
         rows, vocabulary = logits.shape
         operation = self._operations[0]
-        operation.n, operation.k = vocabulary, asked.most
+        operation.n, operation.k = vocabulary, asked.max_alternatives
         operation.in_, operation.maxima = logits.data_ptr(), self._maxima_of(logits)
         operation.weight = None if changed is None else changed.data_ptr()
         operation.routed, operation.values, operation.keys = asked.addresses
@@ -87,10 +87,10 @@ class _Asked:
 
     def __init__(self, choices: npt.NDArray[Any]) -> None:
         counts = choices["alternatives"]
-        self.most = int(counts.max())
+        self.max_alternatives = int(counts.max())
         self.tokens, self.logprobs = choices["token"], choices["logprob"]
-        self._values = np.empty((len(choices), self.most), np.float32)
-        self._ids = np.empty((len(choices), self.most), np.int64)
+        self._values = np.empty((len(choices), self.max_alternatives), np.float32)
+        self._ids = np.empty((len(choices), self.max_alternatives), np.int64)
         self._counts = [(row, count) for row, count in enumerate(counts.tolist()) if count]
         self._none: list[Top] = [()] * len(choices)
         self.addresses = choices.ctypes.data, self._values.ctypes.data, self._ids.ctypes.data
@@ -120,9 +120,9 @@ class _Table:
         self.choices = choices = _choices(len(params))
         choices["changed"][plan.changed] = range(len(plan.changed))
         choices["seed"] = mix(np.array([p.seed for p in params], np.uint64))
-        choices["how"] = np.where(drawn, _DRAW, _BEST)
-        choices["how"][self.typical] = _GIVEN
-        choices["tells"] = [p.logprobs for p in params]
+        choices["mode"] = np.where(drawn, _DRAW, _BEST)
+        choices["mode"][self.typical] = _GIVEN
+        choices["wants_logprob"] = [p.logprobs for p in params]
         choices["alternatives"] = [min(p.top_logprobs, vocabulary) if p.logprobs else 0 for p in params]
         choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
         choices["top_p"] = [p.top_p for p in params]

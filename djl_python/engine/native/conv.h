@@ -13,22 +13,22 @@
 namespace djl {
 namespace {
 
-constexpr int kChannels = 64;  // of a task: whole cache lines of each token
-constexpr int kManyChannels = 512;  // of a task that covers all spans: memory is read in longer stretches
-constexpr int kMostTaps = 8;
+constexpr int kChannelsPerTask = 64;       // whole cache lines of each token
+constexpr int kChannelsPerSpanTask = 512;  // of a task that covers all spans: memory is read in longer stretches
+constexpr int kMaxTaps = 8;
 
 // The taps of 16 channels, the last of which multiplies the newest token, and their bias.
 template <class F>
 struct Taps {
-    Floats weight[kMostTaps], bias;
+    Floats weight[kMaxTaps], bias;
     Lanes lanes;
 
     Taps(const Op& op, int channel) : bias(Floats{}), lanes(lanes_of(op.n - channel)) {
-        alignas(64) float turned[kMostTaps][16] = {};
+        alignas(64) float transposed[kMaxTaps][16] = {};
         const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.dim;
         for (int c = 0; c < std::min(16, op.n - channel); ++c)
-            for (int k = 0; k < op.dim; ++k) turned[k][c] = F::to(from[c * op.dim + k]);
-        for (int k = 0; k < op.dim; ++k) weight[k] = load_floats(turned[k]);
+            for (int k = 0; k < op.dim; ++k) transposed[k][c] = F::to(from[c * op.dim + k]);
+        for (int k = 0; k < op.dim; ++k) weight[k] = load_floats(transposed[k]);
         if (op.keys) bias = F::load((const typename F::T*)op.keys + channel, lanes);
     }
 };
@@ -52,7 +52,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
         return;
     }
     const T* in = (const T*)op.in + (sequence * op.n + channel) * tokens;
-    alignas(64) float turned[16][16] = {};
+    alignas(64) float transposed[16][16] = {};
     for (int first = 0; first < tokens; first += 16) {
         for (int c = 0; c < channels; ++c) {
             Floats sum = Floats{};
@@ -62,10 +62,10 @@ void convolve(const Op& op, int64_t sequence, int channel) {
                 const Floats weight = floats(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.dim + k]));
                 sum = fma(weight, F::load(in + (int64_t)c * tokens + from, known), sum);
             }
-            store_floats(turned[c], sum);
+            store_floats(transposed[c], sum);
         }
         for (int t = first; t < std::min(tokens, first + 16); ++t) {
-            const Floats sum = taps.bias + load_column(&turned[0][t - first]);
+            const Floats sum = taps.bias + load_column(&transposed[0][t - first]);
             F::store(out + (int64_t)t * op.n, activate<F>(sum, op.activation), taps.lanes);
         }
     }
@@ -78,14 +78,14 @@ void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int chan
     const int channels = std::min(16, op.n - channel);
     const T* in = (const T*)op.in + sequence * op.n + channel;
     T* state = (T*)op.routed + (sequence * op.n + channel) * op.dim;
-    alignas(64) float turned[kMostTaps][16] = {};
+    alignas(64) float transposed[kMaxTaps][16] = {};
     for (int c = 0; c < channels; ++c) {
         T* of = state + c * op.dim;
-        for (int k = 0; k + 1 < op.dim; ++k) turned[k][c] = F::to(of[k] = of[k + 1]);
-        turned[op.dim - 1][c] = F::to(of[op.dim - 1] = in[c]);
+        for (int k = 0; k + 1 < op.dim; ++k) transposed[k][c] = F::to(of[k] = of[k + 1]);
+        transposed[op.dim - 1][c] = F::to(of[op.dim - 1] = in[c]);
     }
     Floats sum = taps.bias;
-    for (int k = 0; k < op.dim; ++k) sum = fma(taps.weight[k], load_floats(turned[k]), sum);
+    for (int k = 0; k < op.dim; ++k) sum = fma(taps.weight[k], load_floats(transposed[k]), sum);
     F::store((T*)op.out + sequence * op.n + channel, activate<F>(sum, op.activation), taps.lanes);
 }
 
@@ -108,7 +108,7 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
         store_ints(state + half, now);
         pairs[half] = products_of_pairs(now, load_ints(weight + half));
     }
-    const Ints even = shift_left<1>(counting_ints()), odd = add_ints(even, ints(1));
+    const Ints even = shift_left<1>(iota_ints()), odd = add_ints(even, ints(1));
     const Floats sum = permute_two(pairs[0], even, pairs[1]) + permute_two(pairs[0], odd, pairs[1]);
     BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate<BF16>(sum + bias, op.activation));
 }
@@ -117,18 +117,18 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
 // null, or, to convolve one more token, the states (sequences, n, dim) T, which change.
 template <class F>
 void convolution(Run& run, int index, const Op& op, const Step& step) {
-    const int blocks = (op.n + kChannels - 1) / kChannels;
+    const int blocks = (op.n + kChannelsPerTask - 1) / kChannelsPerTask;
     if (!op.routed) {
-        run.share_in_order(index, step.wanted * blocks, [&](int task) {
-            const int first = task % blocks * kChannels;
-            for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16)
+        run.parallel_for_ordered(index, step.wanted * blocks, [&](int task) {
+            const int first = task % blocks * kChannelsPerTask;
+            for (int channel = first; channel < std::min(op.n, first + kChannelsPerTask); channel += 16)
                 convolve<F>(op, task / blocks, channel);
         });
         return;
     }
-    run.share_in_order(index, blocks, [&](int task) {
-        const int first = task * kChannels;
-        for (int channel = first; channel < std::min(op.n, first + kChannels); channel += 16) {
+    run.parallel_for_ordered(index, blocks, [&](int task) {
+        const int first = task * kChannelsPerTask;
+        for (int channel = first; channel < std::min(op.n, first + kChannelsPerTask); channel += 16) {
             const Taps<F> taps(op, channel);
             for (int64_t sequence = 0; sequence < step.wanted; ++sequence)
                 if (F::pair == 2 && op.dim == 4 && taps.lanes == 0xffff) convolve_next_of_four(op, taps.bias, sequence, channel);
@@ -146,7 +146,7 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
     auto state_of = [&](int slot) { return state_in<T>(op, step, slot) + channel; };
     const int source = step.span_source[span], next = span + 1 < step.spans ? step.span_source[span + 1] : -1;
     for (int k = 0; next >= 0 && k < before; ++k) __builtin_prefetch(state_of(next) + (int64_t)k * op.n, 1);
-    Floats weight[K ? K : kMostTaps], past[K ? K : kMostTaps];  // the oldest first
+    Floats weight[K ? K : kMaxTaps], past[K ? K : kMaxTaps];  // the oldest first
     for (int k = 0; k < taps; ++k) weight[k] = load_floats((const float*)op.weight + (int64_t)k * op.n + channel, lanes);
     for (int k = 0; k < before; ++k)
         past[k] = source < 0 ? Floats{} : F::load(state_of(source) + (int64_t)k * op.n, lanes);
@@ -177,10 +177,11 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
 // state (dim - 1, n) T, the last inputs, which changes.
 template <class F>
 void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
-    const int blocks = (op.n + kManyChannels - 1) / kManyChannels;
-    run.share_in_order(index, blocks, [&](int task) {
+    const int blocks = (op.n + kChannelsPerSpanTask - 1) / kChannelsPerSpanTask;
+    run.parallel_for_ordered(index, blocks, [&](int task) {
         for (int span = 0; span < step.spans; ++span)
-            for (int channel = task * kManyChannels; channel < std::min(op.n, (task + 1) * kManyChannels); channel += 16)
+            for (int channel = task * kChannelsPerSpanTask;
+                 channel < std::min(op.n, (task + 1) * kChannelsPerSpanTask); channel += 16)
                 switch (op.dim) {
                     case 3: convolve_span<F, 3>(op, step, span, channel); break;
                     case 4: convolve_span<F, 4>(op, step, span, channel); break;

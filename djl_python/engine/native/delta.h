@@ -18,12 +18,12 @@
 namespace djl {
 namespace {
 
-constexpr int kMostDim = 256;  // rows of a state, at most
-constexpr int kMostColumns = kSums >= 16 ? 8 : 2;  // vectors of columns of a task, at most
+constexpr int kMaxDim = 256;  // rows of a state
+constexpr int kMaxColumnVectors = kSumRegisters >= 16 ? 8 : 2;  // of a task
 
 // Writes a row (dim,) T in fp32, times a factor; with `unit`, it is normalized to length one first.
 template <class F>
-inline void direction(const typename F::T* from, int dim, float eps, bool unit, float factor, float* out) {
+inline void load_scaled(const typename F::T* from, int dim, float eps, bool unit, float factor, float* out) {
     Floats squares = Floats{};
     for (int i = 0; i < dim; i += 16) {
         const Floats x = F::load(from + i, 0xffff);
@@ -39,7 +39,7 @@ inline void direction(const typename F::T* from, int dim, float eps, bool unit, 
 template <class F, int V>
 void delta_columns(const Op& op, const Step& step, int span, int head, int column) {
     using T = typename F::T;
-    alignas(64) float held[kMostDim * V * 16], key[kMostDim], query[kMostDim];
+    alignas(64) float held[kMaxDim * V * 16], key[kMaxDim], query[kMaxDim];
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     const int64_t of_head = (int64_t)head * op.dim * op.value_dim + column;
     auto save = [&](int slot) {
@@ -55,9 +55,9 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
     const int key_head = head / (op.heads / op.kv_heads);
     for (int64_t t = first; t < end; ++t) {
         const int64_t of_key = t * op.stride + key_head * op.dim;
-        direction<F>((const T*)op.in + of_key, op.dim, op.eps, op.mode, op.scale, query);
-        direction<F>((const T*)op.keys + of_key, op.dim, op.eps, op.mode, 1, key);
-        const Floats kept = floats(expf(op.bias[t * op.k + head]));
+        load_scaled<F>((const T*)op.in + of_key, op.dim, op.eps, op.mode, op.scale, query);
+        load_scaled<F>((const T*)op.keys + of_key, op.dim, op.eps, op.mode, 1, key);
+        const Floats decay = floats(expf(op.bias[t * op.k + head]));
         const Floats beta = floats(op.weight2[t * op.k + head]);
         Floats missing[V], answer[V];
         for (int v = 0; v < V; ++v) missing[v] = answer[v] = Floats{};
@@ -66,12 +66,12 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
                 missing[v] = fma(floats(key[i]), load_floats(held + (i * V + v) * 16), missing[v]);
         for (int v = 0; v < V; ++v) {
             const Floats value = F::load((const T*)op.values + t * op.n + head * op.value_dim + column + v * 16, 0xffff);
-            missing[v] = beta * fma(-kept, missing[v], value);
+            missing[v] = beta * fma(-decay, missing[v], value);
         }
         for (int i = 0; i < op.dim; ++i)
             for (int v = 0; v < V; ++v) {
                 float* at = held + (i * V + v) * 16;
-                const Floats next = fma(floats(key[i]), missing[v], kept * load_floats(at));
+                const Floats next = fma(floats(key[i]), missing[v], decay * load_floats(at));
                 store_floats(at, next);
                 answer[v] = fma(floats(query[i]), next, answer[v]);
             }
@@ -89,11 +89,11 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
 template <class F>
 void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     // With several tokens in a span, 64 columns (16 without AVX-512) stay in L1; with one, memory is read in longer stretches.
-    const int most = step.tokens > step.spans ? kMostColumns / 2 : kMostColumns;
+    const int max_vectors = step.tokens > step.spans ? kMaxColumnVectors / 2 : kMaxColumnVectors;
     int vectors = 1;
-    while (vectors < most && op.value_dim % (vectors * 32) == 0) vectors *= 2;
+    while (vectors < max_vectors && op.value_dim % (vectors * 32) == 0) vectors *= 2;
     const int blocks = op.value_dim / (vectors * 16);
-    run.share_in_order(index, step.spans * op.heads * blocks, [&](int task) {
+    run.parallel_for_ordered(index, step.spans * op.heads * blocks, [&](int task) {
         const int head = task / blocks % op.heads, column = task % blocks * vectors * 16, span = task / blocks / op.heads;
         switch (vectors) {
             case 8: return delta_columns<F, 8>(op, step, span, head, column);
@@ -110,17 +110,17 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void decay(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    run.share_rows(index, step.tokens, [&](int64_t t) {
+    run.parallel_for_rows(index, step.tokens, [&](int64_t t) {
         float* out = (float*)op.out + t * 2 * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
             const Lanes mask = lanes_of(op.heads - h);
             auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
             auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
-            const Floats forgets = softplus(given(op.in) + of_heads(op.bias));
-            const Floats against = exp(-given(op.keys));
-            const Floats puts_in = floats(op.scale) / (floats(1.0f) + against);
-            store_floats(out + h, of_heads(op.weight) * forgets, mask);
-            store_floats(out + op.heads + h, puts_in, mask);
+            const Floats dt = softplus(given(op.in) + of_heads(op.bias));
+            const Floats exp_minus = exp(-given(op.keys));
+            const Floats beta = floats(op.scale) / (floats(1.0f) + exp_minus);
+            store_floats(out + h, of_heads(op.weight) * dt, mask);
+            store_floats(out + op.heads + h, beta, mask);
         }
     });
 }

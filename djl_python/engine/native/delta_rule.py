@@ -16,7 +16,7 @@ from .places import Spans, even_spans
 from .pool import FORMATS, Kind, Op, Pool, Step
 
 LANES: Final = 16
-MOST_DIM: Final = 256
+MAX_DIM: Final = 256
 EPS: Final = 1e-6  # of the L2 norm inside transformers' functions
 
 
@@ -107,7 +107,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bo
         query.dtype in FORMATS
         and query.dtype == key.dtype == value.dtype
         and key.shape[3] % LANES == value.shape[3] % LANES == 0
-        and key.shape[3] <= MOST_DIM
+        and key.shape[3] <= MAX_DIM
         and value.shape[2] % key.shape[2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )

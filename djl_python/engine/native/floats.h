@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include "ahead.h"
 #include "formats.h"
 #include "linear.h"
+#include "prefetch.h"
 #include "program.h"
 #include "tiles.h"
 
@@ -12,8 +12,8 @@ namespace djl {
 namespace {
 
 // sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step.
-template <class F, int R, int V, int Times = 1, class Reader, class Fetch>
-inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Fetch fetch, Sums sums) {
+template <class F, int R, int V, int Times = 1, class Reader, class Prefetch>
+inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Prefetch prefetch, Sums sums) {
     Floats sum[R][V];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
@@ -25,12 +25,12 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
             reader.read(b);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const Ints x = rows.spread(r);
+                const Ints x = rows.broadcast(r);
                 for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
             }
             rows.advance();
         }
-        fetch();
+        prefetch();
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r)
@@ -62,16 +62,16 @@ struct PlainWeights {
     void correct(const char*, int64_t, int, float*) const {}
 
     template <class Work>
-    void each_listed(const Work&) const {}
+    void for_each_outlier(const Work&) const {}
 };
 
 // For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
 struct ExpandedToFloats {
-    static constexpr Shape shape = kOfExpanded;
-    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+    static constexpr Shape shape = kExpandedTile;
+    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
-    static int steps_of(int left) { return evenly(left, kTwice); }
+    static int steps_of(int left) { return evenly(left, kL1Steps); }
 
     template <class Part>
     void take_rows(const Part& part, int from, int steps, int count) {
@@ -98,16 +98,16 @@ struct ExpandedToFloats {
         });
     }
 
-    template <class Fetch>
-    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
+    template <class Prefetch>
+    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
     }
 
 private:
     static constexpr int kNumbers = 2 * shape.vectors * 16;  // of a step
 
-    alignas(64) float weights[kTwice * kNumbers];
-    alignas(64) float rows[kBand * kTwice * 2];
+    alignas(64) float weights[kL1Steps * kNumbers];
+    alignas(64) float rows[kMaxBandRows * kL1Steps * 2];
     int64_t stride;  // bytes
 
     struct Reader {
@@ -119,15 +119,15 @@ private:
         }
     };
 
-    template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
+    template <int R, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
         const Rows<R> x((const char*)rows + row * stride, stride);
-        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, fetch, sums);
+        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, prefetch, sums);
     }
 };
 
 // Some steps of V vectors of a part, unpacked to pairs, and the rows as they are.
-template <int V, int Most>
+template <int V, int MaxSteps>
 struct ExpandedPairs {
     template <class Part>
     void take_rows(const Part& part, int from, int, int) {
@@ -149,22 +149,22 @@ struct ExpandedPairs {
 protected:
     static constexpr int kBytes = V * 64;  // of a step
 
-    alignas(64) char weights[Most * kBytes];
+    alignas(64) char weights[MaxSteps * kBytes];
     const char* rows;
     int64_t stride;  // bytes
 };
 
 // For many rows where unpacking weights costs as much as multiplying them: weights as pairs.
-struct ExpandedToPairs : ExpandedPairs<kOfExpanded.vectors, kTwice> {
-    static constexpr Shape shape = kOfExpanded;
-    static constexpr int least = 2 * shape.rows, rows_of_line = kRowsOfLine;
+struct ExpandedToPairs : ExpandedPairs<kExpandedTile.vectors, kL1Steps> {
+    static constexpr Shape shape = kExpandedTile;
+    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
-    static int steps_of(int left) { return evenly(left, kTwice); }
+    static int steps_of(int left) { return evenly(left, kL1Steps); }
 
-    template <class Fetch>
-    void multiply(int height, int row, int steps, const Fetch& fetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, fetch, sums); });
+    template <class Prefetch>
+    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
     }
 
 private:
@@ -177,18 +177,18 @@ private:
         }
     };
 
-    template <int R, class Fetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Fetch& fetch, Sums sums) const {
-        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, fetch, sums);
+    template <int R, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
+        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, prefetch, sums);
     }
 };
 
 constexpr int kTilesTogether = 16;  // along k: their weights stay in L1
 
-// For many rows by tiles: weights as pairs, with the listed weights in their places.
+// For many rows by tiles: weights as pairs, with the outliers in their places.
 struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     static constexpr Shape shape{TileBlock::rows, 2};
-    static constexpr int least = kNarrow, rows_of_line = 8 * kRowsOfLine;
+    static constexpr int threshold = kMaxSingleTileRows, rows_per_line = 8 * kRowsPerLine;
     static constexpr bool corrected = true;
 
     // Whole tiles; at the end the steps that don't fill one.
@@ -200,14 +200,14 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
         ExpandedPairs::take_weights(part, from, steps, vector);
-        part.each_listed([&](int step, int column, int second, uint16_t weight) {
+        part.for_each_outlier([&](int step, int column, int second, uint16_t weight) {
             if (step < from || step >= from + steps || column / 32 * 2 != vector) return;
             memcpy(weights + (step - from) * kBytes + column % 32 * 4 + second * 2, &weight, sizeof weight);
         });
     }
 
-    template <class Fetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+    template <class Prefetch>
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
         const TileBlock block(height);
         const int together = std::min(steps, kTileSteps);
         block.shape(together);
@@ -216,7 +216,7 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
         const char* w = weights;
         for (int step = 0; step < steps; step += together, x += 4 * kTileSteps, w += kTileSteps * kBytes) {
             block.multiply<Pairs>(x, stride, w, w + 64, kBytes);
-            for (int i = 0; i < together; ++i) fetch();
+            for (int i = 0; i < together; ++i) prefetch();
         }
         block.store(sums.at, kPitch);
     }
@@ -227,26 +227,26 @@ private:
 
 // A part of a panel and the rows that it is multiplied with. `Weights` reads the part's format. It has `lines`; the part's
 // address `at`; read<V>(vector, work), which calls work with a reader; correct(rows, their stride and count, sums), which
-// adds the products of weights that the reader leaves out; and each_listed(work), which calls work(step, column, which of
-// the pair, weight) for each of those weights.
+// adds the products of weights that the reader leaves out; and for_each_outlier(work), which calls work(step, column, which
+// of the pair, weight) for each of those weights.
 template <class F, class Weights>
 struct FloatPart {
     static constexpr int lines = Weights::lines;
     static constexpr bool in_registers = true, divisible = true;
     static constexpr bool unpacked_once = kUnpacksOnce && lines < PlainWeights::lines;
-    static constexpr bool expandable = F::pair == 2 && (kTiles || !kMultipliesPairs || unpacked_once);
+    static constexpr bool expandable = F::pair == 2 && (kHasAmx || !kMultipliesPairs || unpacked_once);
     static constexpr Shape shape = F::shape;
     using ExpandedToVectors = std::conditional_t<kMultipliesPairs, ExpandedToPairs, ExpandedToFloats>;
-    using Expanded = std::conditional_t<kTiles, ExpandedToTiles, ExpandedToVectors>;
+    using Expanded = std::conditional_t<kHasAmx, ExpandedToTiles, ExpandedToVectors>;
     const char* at;
 
     FloatPart(const Weights& weights, const typename F::T* rows, int64_t stride)
         : at(weights.at), weights(weights), rows(rows), stride(stride * sizeof(typename F::T)) {}
 
-    template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, const Fetch& fetch, Sums sums) const {
+    template <int R, int V, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
         weights.template read<V>(vector, [&](const auto& reader) {
-            float_tile<F, R, V>(Rows<R>(this->row(row, 0), stride), reader, steps, fetch, sums);
+            float_tile<F, R, V>(Rows<R>(this->row(row, 0), stride), reader, steps, prefetch, sums);
         });
     }
 
@@ -260,8 +260,8 @@ struct FloatPart {
     }
 
     template <class Work>
-    void each_listed(const Work& work) const {
-        weights.each_listed(work);
+    void for_each_outlier(const Work& work) const {
+        weights.for_each_outlier(work);
     }
 
     // The rest of the part after some steps.
@@ -302,7 +302,7 @@ struct FloatPanel {
     FloatPart<F, Weights> part(int number, int row) const {
         const int first = number * length;
         const int64_t stride = stride_of(op, op.k);
-        const auto* rows = (const typename F::T*)op.in + row * stride + taken_from(op, panel) + first * F::pair;
+        const auto* rows = (const typename F::T*)op.in + row * stride + input_offset(op, panel) + first * F::pair;
         return {Weights(op, panel, parts, number, at(first)), rows, stride};
     }
 

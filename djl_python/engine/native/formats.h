@@ -34,7 +34,7 @@ inline Floats exp(Floats x) {
 struct BF16 {
     using T = uint16_t;
     static constexpr int pair = 2;
-    static constexpr Shape shape = kOfPairs;
+    static constexpr Shape shape = kPairTile;
     static Floats add_products(Floats sum, Ints b, Ints a) { return add_pairs(sum, b, a); }
     static float to(T x) {
         uint32_t bits = (uint32_t)x << 16;
@@ -63,7 +63,7 @@ struct BF16 {
 struct F32 {
     using T = float;
     static constexpr int pair = 1;
-    static constexpr Shape shape = kOfFloats;
+    static constexpr Shape shape = kFloatTile;
     static Floats add_products(Floats sum, Ints b, Ints a) { return fma(as_floats(b), as_floats(a), sum); }
     static float to(T x) { return x; }
     static Floats load(const T* from, Lanes mask) { return load_floats(from, mask); }
@@ -75,7 +75,7 @@ struct F32 {
 
 // log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x| <= 1. With s = y / (2 + y), log(1 + y) is 2 (s + s^3/3 + ...).
 inline Floats softplus(Floats x) {
-    const Floats y = exp(-magnitude(x));
+    const Floats y = exp(-abs(x));
     const Floats s = y / (y + floats(2.0f)), square = s * s;
     Floats p = floats(2.0f / 11);
     for (int k = 9; k > 0; k -= 2) p = fma(p, square, floats(2.0f / k));
@@ -102,7 +102,7 @@ inline Floats tanh(Floats x) {
 
 // Abramowitz and Stegun, 7.1.26: within 1.5e-7.
 inline Floats erf(Floats x) {
-    const Floats one = floats(1.0f), size = magnitude(x);
+    const Floats one = floats(1.0f), size = abs(x);
     const Floats t = one / fma(size, floats(0.3275911f), one);
     Floats p = floats(1.061405429f);
     p = fma(p, t, floats(-1.453152027f));
@@ -126,7 +126,7 @@ struct Rows {
         asm("" : "+r"(high), "+r"(this->stride), "+r"(three), "+r"(five));
     }
 
-    Ints spread(int row, int further = 0) const {
+    Ints broadcast(int row, int further = 0) const {
         int32_t x;
         memcpy(&x, (row < 6 ? low : high) + offset(row % 6) + further, 4);
         return ints(x);

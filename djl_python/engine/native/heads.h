@@ -16,23 +16,23 @@ namespace {
 // Keys are (dim / pair, 16, pair), values (16 / pair, value_dim, pair).
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    const int64_t groups = step.block_size / kKeys;
+    const int64_t groups = step.block_size / kKeysPerGroup;
     auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
-    return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeys;
+    return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeysPerGroup;
 }
 
 template <class T>
-inline T* values_behind(const Op& op, T* keys) {
-    return keys + op.dim * kKeys;
+inline T* values_after(const Op& op, T* keys) {
+    return keys + op.dim * kKeysPerGroup;
 }
 
 template <class F>
 inline typename F::T* value_group(const Op& op, const Step& step, int64_t block, int head, int group) {
-    return values_behind(op, key_group<F>(op, step, block, head, group));
+    return values_after(op, key_group<F>(op, step, block, head, group));
 }
 
-inline void normalize(const float* x, int n, int mode, float eps, float& mean, float& inverse) {
-    if (mode == kCopy) {
+inline void norm_statistics(const float* x, int n, int kind, float eps, float& mean, float& inverse) {
+    if (kind == kCopy) {
         mean = 0;
         inverse = 1;
         return;
@@ -41,7 +41,7 @@ inline void normalize(const float* x, int n, int mode, float eps, float& mean, f
     int i = 0;
     mean = 0;
     float tail = 0;
-    if (mode == kLayer) {
+    if (kind == kLayer) {
         for (; i + 16 <= n; i += 16) sum = sum + load_floats(x + i);
         for (; i < n; ++i) tail += x[i];
         mean = (sum_of_lanes(sum) + tail) / n;
@@ -83,18 +83,18 @@ inline void rotate(float* x, const Op& op, int64_t position) {
 template <class F>
 void latents(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const T* latent = (const T*)op.in + (int64_t)t * (op.value_dim + op.rotary);
-        const T* asked = (const T*)op.weight + (int64_t)t * op.stride;
+        const T* query_rotary = (const T*)op.weight + (int64_t)t * op.stride;
         float* queries = (float*)op.out + (int64_t)t * ((op.heads + 1) * op.dim + op.value_dim);
         float *key = queries + op.heads * op.dim, *value = key + op.dim;
         for (int i = 0; i < op.value_dim; ++i) value[i] = F::to(latent[i]);
         float mean, inverse;
-        normalize(value, op.value_dim, kRms, op.eps, mean, inverse);
+        norm_statistics(value, op.value_dim, kRms, op.eps, mean, inverse);
         for (int i = 0; i < op.value_dim; ++i) key[op.rotary + i] = value[i] *= inverse * op.weight2[i];
         for (int i = 0; i < op.rotary; ++i) key[i] = F::to(latent[op.value_dim + i]);
         for (int h = 0; h < op.heads; ++h)
-            for (int i = 0; i < op.rotary; ++i) queries[h * op.dim + i] = F::to(asked[h * op.rotary + i]);
+            for (int i = 0; i < op.rotary; ++i) queries[h * op.dim + i] = F::to(query_rotary[h * op.rotary + i]);
     });
 }
 
@@ -105,24 +105,25 @@ template <class F>
 void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
-    auto turn = [&](float* x, int count, const float* weight, int64_t position) {
+    auto normalize_and_rotate = [&](float* x, int count, const float* weight, int64_t position) {
         const int width = op.mode ? count * op.dim : op.dim;  // of one norm
         for (int from = 0; weight && from < count * op.dim; from += width) {
             float mean, inverse;
-            normalize(x + from, width, kRms, op.eps, mean, inverse);
+            norm_statistics(x + from, width, kRms, op.eps, mean, inverse);
             for (int i = 0; i < width; ++i) x[from + i] *= inverse * weight[i];
         }
         for (int h = 0; op.rotary && h < count; ++h) rotate(x + h * op.dim, op, position);
     };
     // In order: consecutive tokens write to the same cache lines.
-    run.share_rows(index, step.tokens, [&](int t) {
+    run.parallel_for_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
-        const int64_t position = step.turns[t];
-        turn(row, op.heads, op.weight2, position);
+        const int64_t position = step.rotary_rows[t];
+        normalize_and_rotate(row, op.heads, op.weight2, position);
         if (!op.keys) return;
-        turn(row + queries, op.kv_heads, op.weight3, position);
+        normalize_and_rotate(row + queries, op.kv_heads, op.weight3, position);
         const int64_t block = step.slots[t] / step.block_size;
-        const int offset = (int)(step.slots[t] % step.block_size), group = offset / kKeys, lane = offset % kKeys;
+        const int offset = (int)(step.slots[t] % step.block_size);
+        const int group = offset / kKeysPerGroup, lane = offset % kKeysPerGroup;
         for (int h = 0; h < op.kv_heads; ++h) {
             const float* key = row + queries + h * op.dim;
             T* to = key_group<F>(op, step, block, h, group);
@@ -131,12 +132,12 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
                 const Lanes mask = lanes_of(op.dim - i);
                 F::store(rounded, load_floats(key + i, mask));
                 for (int d = i; d < std::min(i + 16, op.dim); d += F::pair)
-                    memcpy(to + (d / F::pair * kKeys + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
+                    memcpy(to + (d / F::pair * kKeysPerGroup + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
             float* value = row + queries + keys + h * op.value_dim;
             if (op.bias) {
                 float mean, inverse;
-                normalize(value, op.value_dim, kRms, op.softcap, mean, inverse);
+                norm_statistics(value, op.value_dim, kRms, op.softcap, mean, inverse);
                 for (int i = 0; i < op.value_dim; ++i) value[i] *= inverse * op.bias[i];
             }
             T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair;

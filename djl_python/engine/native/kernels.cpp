@@ -47,7 +47,7 @@ void operate(Run& run, int i) {
         case kDispatch: dispatch(run, i, op, step); break;
         case kCombine: combine(run, i, op, step); break;
         case kDelta: delta_rule<F>(run, i, op, step); break;
-        case kEmpty: empty<F>(run, i, step); break;
+        case kClearValues: clear_values<F>(run, i, step); break;
         case kConvolve: convolution<F>(run, i, op, step); break;
         case kScan: scan<F>(run, i, op, step); break;
         case kNormRows: norm_rows<F>(run, i, op, step); break;
@@ -55,18 +55,18 @@ void operate(Run& run, int i) {
         case kDecay: decay<F>(run, i, op, step); break;
         case kGate: gate<F>(run, i, op, step); break;
         case kStepSizes: step_sizes<F>(run, i, op, step); break;
-        case kSelect: select<F>(run, i, op, step); break;
+        case kSelectiveScan: selective_scan<F>(run, i, op, step); break;
         case kLatents: latents<F>(run, i, op, step); break;
     }
 }
 
 template <class F>
 void walk(Pool& pool, Run& run) {
-    Tiling tiling;
+    TilesGuard guard;
     auto then = std::chrono::steady_clock::now();
     for (int i = 0; i < (int)run.ops.size(); ++i) {
         if (!run.has_passed(i)) operate<F>(run, i);
-        if (number) continue;
+        if (thread_index) continue;
         const auto now = std::chrono::steady_clock::now();
         pool.seconds[run.ops[i].kind] += std::chrono::duration<double>(now - then).count();
         then = now;
@@ -75,20 +75,20 @@ void walk(Pool& pool, Run& run) {
 
 void walk_any(Pool& pool, Run& run) { run.bf16 ? walk<BF16>(pool, run) : walk<F32>(pool, run); }
 
-// A product's slots for prefetching what attention reads, see ahead.h.
+// A product's slots for prefetching what attention reads, see prefetch.h.
 template <class F>
-Slots slots_of(const Op& op, const Step& step) {
+PrefetchSlots prefetch_slots_of(const Op& op, const Step& step) {
     return with_format<F>(op, [&](auto panel) { return decltype(panel)::type::cut(op, step).slots(); });
 }
 
 template <class F>
 void plan(Run& run) {
-    plan_streams(run.ops, run.step, sizeof(typename F::T), run.threads,
-                 [&](const Op& op) { return slots_of<F>(op, run.step_of(op)); }, run.streams);
+    plan_kv_prefetches(run.ops, run.step, sizeof(typename F::T), run.threads,
+                       [&](const Op& op) { return prefetch_slots_of<F>(op, run.step_of(op)); }, run.kv_prefetches);
 }
 
 void work(Pool* pool, int thread) {
-    number = thread;
+    thread_index = thread;
     pool->follow([&](Run& run) { walk_any(*pool, run); });
 }
 
@@ -99,7 +99,7 @@ using namespace djl;
 
 extern "C" {
 
-const char* djl_vectors() { return kTiles ? "AVX-512 and AMX" : kVectors; }
+const char* djl_vectors() { return kHasAmx ? "AVX-512 and AMX" : kVectors; }
 const char* djl_fingerprint() { return DJL_FINGERPRINT; }
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
@@ -126,11 +126,11 @@ int64_t djl_codes_bytes(int k) { return integer_row_bytes((k + kGroup - 1) / kGr
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
-// Runs the program; returns 0 when it is done, -1 if it has more than kMostOps operations. `late` is the step of late
+// Runs the program; returns 0 when it is done, -1 if it has more than kMaxOps operations. `late` is the step of late
 // operations, null if there are none. Not reentrant.
 int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
     auto* pool = (Pool*)handle;
-    if (count > kMostOps) return -1;
+    if (count > kMaxOps) return -1;
     Run& run = pool->prepare();
     run.begin(ops, count, *step, late ? *late : *step, bf16);
     for (int i = 0; i < count; ++i)

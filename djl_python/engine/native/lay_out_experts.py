@@ -12,14 +12,14 @@ from .pool import ACTIVATIONS, Kind
 from .recipe import ExpertGroups, Experts
 from .recipe_parts import Norm, NotUnderstoodError, Stacked
 
-_MOST_EXPERTS: Final = 1024  # kMostExperts of routing.h
+_MAX_EXPERTS: Final = 1024  # kMaxExperts of routing.h
 
 
 def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale: float) -> None:
     """hidden += scale * after(experts(normed))"""
     router = experts.router
     count, chosen = len(router.scores.weight), router.chosen
-    if count > _MOST_EXPERTS:
+    if count > _MAX_EXPERTS:
         raise NotUnderstoodError(f"{count} experts")
     gates = [] if experts.shared_gate is None else [experts.shared_gate]
     scored = layout.pack_exactly(Stacked([router.scores, *gates], None).joined())

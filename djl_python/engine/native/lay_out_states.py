@@ -107,7 +107,7 @@ def _selective_space(layout: Layout, space: SelectiveSpace, given: Rows, states:
     layout.add_linear(narrow, Rows(of_steps, narrow.k), steps, mode=STORE_FP32, scale=1.0)
     answers = layout.buffer("answers", channels, layout.dtype)
     layout.add(
-        Kind.SELECT, dim=channels, value_dim=size, n=2 * size, in_=convolved, bias=steps, keys=shared,
+        Kind.SELECTIVE_SCAN, dim=channels, value_dim=size, n=2 * size, in_=convolved, bias=steps, keys=shared,
         values=shared + size * item, weight=layout.keep(space.decay),
         weight2=None if space.step_bias is None else layout.keep(space.step_bias),
         weight3=None if space.skipped is None else layout.keep(space.skipped),

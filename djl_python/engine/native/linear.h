@@ -1,10 +1,10 @@
 // Matrix products with packed weights, and what is done to their rows before they are stored.
 //
-// Up to kNarrow rows are one tile of the whole width of a panel: each weight is read once and used at once. More rows are
-// several tiles, whose shape depends on the format and the registers: with AVX-512, tiles of floats are half a panel wide and
-// twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and unpacking it
-// costs nothing beside that. Where bf16 is multiplied as fp32, or by AMX tiles, many rows share weights that are expanded
-// once for all of them.
+// Up to kMaxSingleTileRows rows are one tile of the whole width of a panel: each weight is read once and used at once. More
+// rows are several tiles, whose shape depends on the format and the registers: with AVX-512, tiles of floats are half a panel
+// wide and twice as high, so that a vector of weights is used with twice as many rows while it is in a register, and
+// unpacking it costs nothing beside that. Where bf16 is multiplied as fp32, or by AMX tiles, many rows share weights that are
+// expanded once for all of them.
 // Tiles prefetch what comes next at an even rate: with an even load, memory is never waited for.
 
 #pragma once
@@ -13,9 +13,9 @@
 #include <type_traits>
 
 #include "activations.h"
-#include "ahead.h"
 #include "formats.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "routing.h"
 #include "tiles.h"
@@ -23,10 +23,10 @@
 namespace djl {
 namespace {
 
-constexpr int kNarrow = kSums / 4;  // most rows of a tile of four vectors
-constexpr int kRowsOfLine = 5;  // rows that vectors multiply with a step while memory delivers a line
-constexpr int kBand = kTiles ? 256 : 96;  // most rows that a panel is multiplied with at a time
-constexpr int kTwice = 96;  // steps whose weights stay in L1 while they are used more than once
+constexpr int kMaxSingleTileRows = kSumRegisters / 4;  // rows of a tile of four vectors
+constexpr int kRowsPerLine = 5;  // rows that vectors multiply with a step while memory delivers a line
+constexpr int kMaxBandRows = kHasAmx ? 256 : 96;  // rows that a panel is multiplied with at a time
+constexpr int kL1Steps = 96;  // steps whose weights stay in L1 while they are used more than once
 
 // How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
@@ -36,10 +36,10 @@ inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPan
 inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
 
 // Where in a row a panel's product finds its input.
-inline int64_t taken_from(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
+inline int64_t input_offset(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
 
 // Where a panel's product puts its first number of a row of output.
-inline int64_t made_at(const Op& op, int64_t row, int panel) {
+inline int64_t output_offset(const Op& op, int64_t row, int panel) {
     return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
 }
 
@@ -50,7 +50,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
-    Floats most = floats(-INFINITY);
+    Floats max_score = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated<F>(sum[0], sum[2], op);
@@ -64,7 +64,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = activate<F>(sum[v], op.activation);
     }
-    const int64_t begin = made_at(op, row, panel);
+    const int64_t begin = output_offset(op, row, panel);
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
         const int c = first + v * 16;
@@ -82,21 +82,21 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
             x = tanh(x / cap) * cap;
         }
         store_floats(out, x, mask);
-        most = pick(mask, max(most, x), most);
+        max_score = select(mask, max(max_score, x), max_score);
     }
-    if (op.maxima) op.maxima[row * panels_of(op) + panel] = greatest_lane(most);
+    if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);
 }
 
 // How rows are cut into tiles to be multiplied with a part of a panel whose steps are so many lines. Tiles have nearly the
 // same height: a low last one would be bound by the latency of its additions.
-struct Tiles {
+struct RowTiling {
     int count, height, taller;  // the first `taller` tiles are one row higher
     int runs;                   // through tiles, to cover all of a panel's vectors
-    int spare;                  // runs that are slots, see ahead.h: they have no weights to fetch, and memory can deliver more
+    int spare;                  // runs that are slots (prefetch.h): without weights to prefetch, while memory can deliver more
 
-    Tiles(int rows, Shape shape, int lines, int rows_of_line)
+    RowTiling(int rows, Shape shape, int lines, int rows_per_line)
         : count((rows + shape.rows - 1) / shape.rows), height(rows / count), taller(rows % count),
-          runs(count * 4 / shape.vectors), spare(std::min(rows / rows_of_line, runs) - lines) {
+          runs(count * 4 / shape.vectors), spare(std::min(rows / rows_per_line, runs) - lines) {
         if (count == 1 || spare < 0) spare = 0;
     }
 
@@ -105,12 +105,12 @@ struct Tiles {
 
 // How `rows` rows are cut into tiles for a type of part.
 template <class Part>
-inline Tiles tiles_of(int rows) {
+inline RowTiling row_tiling_of(int rows) {
     if constexpr (Part::expandable) {
         using Expanded = typename Part::Expanded;
-        if (rows > Expanded::least) return {rows, Expanded::shape, Part::lines, Expanded::rows_of_line};
+        if (rows > Expanded::threshold) return {rows, Expanded::shape, Part::lines, Expanded::rows_per_line};
     }
-    return {rows, Part::shape, Part::lines, kRowsOfLine};
+    return {rows, Part::shape, Part::lines, kRowsPerLine};
 }
 
 // How a product without experts is cut: into panels of columns; if it has many rows, into bands of rows too, so that there is
@@ -127,11 +127,11 @@ struct Cut {
     // For a panel of `steps` steps whose parts have type Part and `part` steps each.
     template <class Part>
     Cut(const Op& op, const Step& step, int steps, int part, Type<Part>)
-        : panels(panels_side_by_side(op)), rows(rows_of(op, step)), bands(std::max(1, (rows + kBand - 1) / kBand)),
-          height(std::max(1, (rows + bands - 1) / bands)), steps(steps), part(part), whole_parts(steps / part),
-          spare(tiles_of<Part>(height).spare) {}
+        : panels(panels_side_by_side(op)), rows(rows_of(op, step)),
+          bands(std::max(1, (rows + kMaxBandRows - 1) / kMaxBandRows)), height(std::max(1, (rows + bands - 1) / bands)),
+          steps(steps), part(part), whole_parts(steps / part), spare(row_tiling_of<Part>(height).spare) {}
 
-    Slots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
+    PrefetchSlots slots() const { return {(int64_t)panels * bands * whole_parts * spare, part}; }
 
     // The first slot of the first part of the piece that begins at that panel and row.
     int first_slot(int panel, int row) const {
@@ -140,9 +140,9 @@ struct Cut {
 
     // The tasks of a thread's stretch, one for each of its bands; the first and last band may be pieces. Two threads that share
     // a band have different numbers for it.
-    Stretch stretch(int thread, int threads) const {
+    TaskRange tasks_of(int thread, int threads) const {
         const int64_t first = begin(thread, threads), end = begin(thread + 1, threads);
-        return first < end ? Stretch{band_of(first) + thread, band_of(end - 1) + thread + 1} : Stretch{0, 0};
+        return first < end ? TaskRange{band_of(first) + thread, band_of(end - 1) + thread + 1} : TaskRange{0, 0};
     }
 
     // The panel that a thread begins with.
@@ -167,8 +167,8 @@ private:
         if (rows == 0 || thread == threads) return even;
         const int64_t panel = even / rows * rows, first = panel + even % rows / height * height;
         const int64_t last = std::min(first + height, panel + rows);
-        const int least = 2 * kNarrow;
-        return even - first < least ? first : last - even < least ? last : even;
+        const int min_rows = 2 * kMaxSingleTileRows;
+        return even - first < min_rows ? first : last - even < min_rows ? last : even;
     }
 };
 
@@ -180,18 +180,18 @@ inline void for_each_band(Run& run, int index, const Op& op, const Step& step, c
     if (op.experts) {
         const Routed routed(op, step);
         const int active = routed.active[op.experts];
-        run.share_in_order(index, active * panels, [&](int task) {
+        run.parallel_for_ordered(index, active * panels, [&](int task) {
             const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
-                last = end - first > kBand ? first + kBand : end;
+                last = end - first > kMaxBandRows ? first + kMaxBandRows : end;
                 work(panel, last < end ? panel : std::min(panel + 1, op.experts * panels - 1), first, last);
             }
         });
         return;
     }
-    auto stretch_of = [&](int thread) { return cut.stretch(thread, run.threads); };
-    run.share_stretches(index, stretch_of, [&](int task, int thread) {
+    auto range_of = [&](int thread) { return cut.tasks_of(thread, run.threads); };
+    run.parallel_for_ranges(index, range_of, [&](int task, int thread) {
         cut.piece(task, thread, run.threads, [&](int panel, int first, int last, bool ends) {
             work(panel, ends ? -1 : last == cut.rows ? panel + 1 : panel, first, last);
         });
@@ -213,25 +213,25 @@ struct Sums {
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, Sums sums) {
     constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
-    const char* at = part.at + kAhead;
-    const int length = evenly(steps, kTwice);
+    const char* at = part.at + kPrefetchDistance;
+    const int length = evenly(steps, kL1Steps);
     for (int from = 0; from < steps; from += length) {
         const Part some = part.after(from);
         const int count = std::min(length, steps - from);
         for (int vector = 0; vector < 4; vector += vectors) {
             at += count * bytes;
-            some.template tile<R, vectors>(0, vector, count, FetchOwn<(bytes + 63) / 64>{at, bytes}, sums.tile(0, vector));
+            some.template tile<R, vectors>(0, vector, count, PrefetchOwn<(bytes + 63) / 64>{at, bytes}, sums.tile(0, vector));
         }
         sums.begun = true;
     }
 }
 
-// What the runs through the tiles of a part fetch, one after the other: the lines of the part that is multiplied next, evenly
-// distributed; runs that get no line fetch slots.
-struct Fetches {
+// What the runs through the tiles of a part prefetch, one after the other: the lines of the part that is multiplied next,
+// evenly distributed; runs that get no line prefetch slots.
+struct Prefetches {
     const char* following;
     int steps, lines, runs;  // of the part
-    const Stream& stream;
+    const KvPrefetch& kv_prefetch;
     int slot, last_slot;
     int run = 0, line = 0;
 
@@ -239,29 +239,30 @@ struct Fetches {
     template <class Work>
     void next(int step, const Work& work) {
         const char* from = following + (int64_t)line * steps * 64;
-        const int fetched = ++run * lines / runs - line;
-        line += fetched;
-        if (fetched == 2) work(FetchNext<2>{from + step * 128, 128});
-        else if (fetched == 1) work(FetchNext<1>{from + step * 64, 64});
-        else if (slot < last_slot) stream.with_slot(slot++, step, work);
-        else work(FetchNext<0>{});
+        const int count = ++run * lines / runs - line;
+        line += count;
+        if (count == 2) work(PrefetchNext<2>{from + step * 128, 128});
+        else if (count == 1) work(PrefetchNext<1>{from + step * 64, 64});
+        else if (slot < last_slot) kv_prefetch.with_slot(slot++, step, work);
+        else work(PrefetchNext<0>{});
     }
 };
 
 // Multiplies many rows with a part, some steps at a time, whose weights are expanded once for all rows.
 template <class Part>
-void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fetches, const Tiles& tiles, Sums sums) {
+void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& prefetches, const RowTiling& tiling,
+                       Sums sums) {
     using Expanded = typename Part::Expanded;
     Expanded expanded;
     for (int from = 0, count; from < steps; from += count) {
         count = Expanded::steps_of(steps - from);
-        Fetches each = fetches;
+        Prefetches each = prefetches;
         expanded.take_rows(part, from, count, rows);
         for (int vector = 0; vector < 4; vector += Expanded::shape.vectors) {
             expanded.take_weights(part, from, count, vector);
-            for (int tile = 0, row = 0; tile < tiles.count; row += tiles.height_of(tile++))
-                each.next(from, [&](const auto& fetch) {
-                    expanded.multiply(tiles.height_of(tile), row, count, fetch, sums.tile(row, vector));
+            for (int tile = 0, row = 0; tile < tiling.count; row += tiling.height_of(tile++))
+                each.next(from, [&](const auto& prefetch) {
+                    expanded.multiply(tiling.height_of(tile), row, count, prefetch, sums.tile(row, vector));
                 });
         }
         sums.begun = true;
@@ -273,40 +274,41 @@ void multiply_expanded(const Part& part, int rows, int steps, const Fetches& fet
 // it is done. The lines that `done` stores to come from memory or another core's cache, a dozen at a time, while the next
 // tile is multiplied.
 template <class Part, class Next, class Done>
-void multiply_part(const Part& part, int rows, int steps, Next next, const Stream& stream, int slot, Sums sums, Done done) {
+void multiply_part(const Part& part, int rows, int steps, Next next, const KvPrefetch& kv_prefetch, int slot, Sums sums,
+                   Done done) {
     constexpr int lines = Part::lines;
     constexpr Shape shape = Part::shape;
     auto finished = [&](int first, int last) {
         part.correct(first, last, sums.at);
         done(first, last);
     };
-    if (rows <= kNarrow) {
-        with_height<1, kNarrow>(rows, [&](auto height) __attribute__((always_inline)) {
-            part.template tile<height, 4>(0, 0, steps, FetchOwn<lines>{part.at + kAhead, lines * 64}, sums);
+    if (rows <= kMaxSingleTileRows) {
+        with_height<1, kMaxSingleTileRows>(rows, [&](auto height) __attribute__((always_inline)) {
+            part.template tile<height, 4>(0, 0, steps, PrefetchOwn<lines>{part.at + kPrefetchDistance, lines * 64}, sums);
         });
         return finished(0, rows);
     }
-    const Tiles tiles = tiles_of<Part>(rows);
-    auto fetches = [&] { return Fetches{next(), steps, lines, tiles.runs, stream, slot, slot + tiles.spare}; };
+    const RowTiling tiling = row_tiling_of<Part>(rows);
+    auto prefetches = [&] { return Prefetches{next(), steps, lines, tiling.runs, kv_prefetch, slot, slot + tiling.spare}; };
     if constexpr (Part::expandable)
-        if (rows > Part::Expanded::least) {
-            multiply_expanded(part, rows, steps, fetches(), tiles, sums);
+        if (rows > Part::Expanded::threshold) {
+            multiply_expanded(part, rows, steps, prefetches(), tiling, sums);
             return Part::Expanded::corrected ? done(0, rows) : finished(0, rows);
         }
-    if constexpr (shape.rows > kNarrow && Part::divisible)
+    if constexpr (shape.rows > kMaxSingleTileRows && Part::divisible)
         if (rows <= shape.rows) {
-            with_height<kNarrow + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
+            with_height<kMaxSingleTileRows + 1, shape.rows>(rows, [&](auto height) __attribute__((always_inline)) {
                 multiply_alone<height>(part, steps, sums);
             });
             return finished(0, rows);
         }
-    Fetches each = fetches();
-    for (int tile = 0, row = 0, end; tile < tiles.count; ++tile, row = end) {
-        end = row + tiles.height_of(tile);
+    Prefetches each = prefetches();
+    for (int tile = 0, row = 0, end; tile < tiling.count; ++tile, row = end) {
+        end = row + tiling.height_of(tile);
         for (int vector = 0; vector < 4; vector += shape.vectors)
-            each.next(0, [&](const auto& fetch) {
+            each.next(0, [&](const auto& prefetch) {
                 with_height<(shape.rows + 1) / 2, shape.rows>(end - row, [&](auto height) __attribute__((always_inline)) {
-                    part.template tile<height, shape.vectors>(row, vector, steps, fetch, sums.tile(row, vector));
+                    part.template tile<height, shape.vectors>(row, vector, steps, prefetch, sums.tile(row, vector));
                 });
             });
         if (Part::in_registers) finished(row, end);
@@ -319,21 +321,21 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const Strea
 //
 // Panel knows a weight format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has
 // its address `at`; `lines`, the lines of 64 bytes that hold a step; the `shape` of its tiles where there are several;
-// tile<R, V>(row, vector, steps, fetch, sums), which adds R rows times V of the four vectors to their sums, which meanwhile
+// tile<R, V>(row, vector, steps, prefetch, sums), which adds R rows times V of the four vectors to their sums, which meanwhile
 // are in registers or not (in_registers); correct(first row, end row, sums), which adds what tiles leave out; and, if it is
 // divisible, after(steps), the rest of the part.
 //
-// If a part is expandable, more than `least` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of the
-// rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, fetch, sums) does what `tile`
-// does; if it is `corrected`, nothing is left out. rows_of_line rows are multiplied with a step while memory delivers a
+// If a part is expandable, more than `threshold` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of
+// the rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, prefetch, sums) does what
+// `tile` does; if it is `corrected`, nothing is left out. rows_per_line rows are multiplied with a step while memory delivers a
 // line.
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>
 void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
-    const Stream& stream = run.streams[index], nothing{};
+    const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
-    alignas(64) float sums[kBand * kPanel];
+    alignas(64) float sums[kMaxBandRows * kPanel];
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
         const Panel panel(op, panel_index);
         auto finish = [&](int row) {
@@ -353,7 +355,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
                 return at ? at : panel.at(from);
             };
             const auto part = panel.part(number, first);
-            multiply_part(part, last - first, count, next, count == cut.part ? stream : nothing, slot, {sums, number > 0},
+            multiply_part(part, last - first, count, next, count == cut.part ? kv_prefetch : nothing, slot, {sums, number > 0},
                           [&](int row, int end) {
                               if (from + count == cut.steps)
                                   for (; row < end; ++row) finish(row);

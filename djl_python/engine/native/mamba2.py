@@ -13,7 +13,7 @@ from .places import even_spans
 from .pool import FORMATS, Kind, Op, Pool, Step
 
 LANES: Final = 16
-MOST_STATE: Final = 256
+MAX_STATE: Final = 256
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
         hidden.dtype in FORMATS
         and hidden.dtype == B.dtype == C.dtype
         and B.shape[-1] % LANES == 0
-        and B.shape[-1] <= MOST_STATE
+        and B.shape[-1] <= MAX_STATE
         and hidden.shape[-2] % B.shape[-2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )

@@ -20,8 +20,8 @@ struct Ints {
 };
 
 constexpr const char* kVectors = "NEON";
-constexpr int kSums = 6;
-constexpr Shape kOfFloats{5, 1}, kOfExpanded{5, 1}, kOfPairs{4, 1}, kOfQuads{4, 1};
+constexpr int kSumRegisters = 6;
+constexpr Shape kFloatTile{5, 1}, kExpandedTile{5, 1}, kPairTile{4, 1}, kQuadTile{4, 1};
 constexpr bool kUnpacksOnce = true;
 
 // Applies `work` to each quarter.
@@ -55,10 +55,10 @@ inline Ints ints(int32_t x) {
 inline Ints shorts(int16_t x) { return ints((int32_t)((uint32_t)(uint16_t)x * 0x10001u)); }
 inline Ints bytes(int8_t x) { return ints((int32_t)((uint32_t)(uint8_t)x * 0x1010101u)); }
 
-inline Ints counting_ints() {
+inline Ints iota_ints() {
     return {int32x4_t{0, 1, 2, 3}, int32x4_t{4, 5, 6, 7}, int32x4_t{8, 9, 10, 11}, int32x4_t{12, 13, 14, 15}};
 }
-inline Floats counting() {
+inline Floats iota() {
     return {float32x4_t{0, 1, 2, 3}, float32x4_t{4, 5, 6, 7}, float32x4_t{8, 9, 10, 11}, float32x4_t{12, 13, 14, 15}};
 }
 
@@ -67,7 +67,7 @@ inline Ints bits_of_lanes() {
     return {int32x4_t{1, 2, 4, 8}, int32x4_t{16, 32, 64, 128}, int32x4_t{256, 512, 1024, 2048},
             int32x4_t{4096, 8192, 16384, 32768}};
 }
-inline Ints widened(Lanes lanes) {
+inline Ints expanded_mask(Lanes lanes) {
     const int32x4_t all = vdupq_n_s32(lanes);
     return quarters(bits_of_lanes(), [&](int32x4_t bit) { return vreinterpretq_s32_u32(vtstq_s32(all, bit)); });
 }
@@ -83,16 +83,16 @@ inline Ints as_ints(Floats x) {
     return quarters(x, [](float32x4_t x) { return vreinterpretq_s32_f32(x); });
 }
 
-inline Ints pick_bits(Ints which, Ints these, Ints others) {
+inline Ints select_bits(Ints which, Ints these, Ints others) {
     auto quarter = [](int32x4_t which, int32x4_t these, int32x4_t others) {
         return vbslq_s32(vreinterpretq_u32_s32(which), these, others);
     };
     return {quarter(which.a, these.a, others.a), quarter(which.b, these.b, others.b), quarter(which.c, these.c, others.c),
             quarter(which.d, these.d, others.d)};
 }
-inline Ints pick(Lanes lanes, Ints these, Ints others) { return pick_bits(widened(lanes), these, others); }
-inline Floats pick(Lanes lanes, Floats these, Floats others) {
-    return as_floats(pick_bits(widened(lanes), as_ints(these), as_ints(others)));
+inline Ints select(Lanes lanes, Ints these, Ints others) { return select_bits(expanded_mask(lanes), these, others); }
+inline Floats select(Lanes lanes, Floats these, Floats others) {
+    return as_floats(select_bits(expanded_mask(lanes), as_ints(these), as_ints(others)));
 }
 
 inline Floats load_floats(const float* from) {
@@ -130,8 +130,9 @@ inline void store_ints(void* to, Ints x) {
     vst1q_s32(at + 12, x.d);
 }
 
-inline Floats fma(Floats x, Floats y, Floats more) {
-    return {vfmaq_f32(more.a, x.a, y.a), vfmaq_f32(more.b, x.b, y.b), vfmaq_f32(more.c, x.c, y.c), vfmaq_f32(more.d, x.d, y.d)};
+inline Floats fma(Floats x, Floats y, Floats addend) {
+    return {vfmaq_f32(addend.a, x.a, y.a), vfmaq_f32(addend.b, x.b, y.b), vfmaq_f32(addend.c, x.c, y.c),
+            vfmaq_f32(addend.d, x.d, y.d)};
 }
 // y where either is NaN, as with AVX; the instruction would return NaN.
 inline Floats min(Floats x, Floats y) {
@@ -147,7 +148,7 @@ inline Floats reciprocal(Floats x) {
         return guess * vrecpsq_f32(x, guess);
     });
 }
-inline Floats magnitude(Floats x) {
+inline Floats abs(Floats x) {
     return quarters(x, [](float32x4_t x) { return vabsq_f32(x); });
 }
 inline Floats round_to_whole(Floats x) {
@@ -162,16 +163,16 @@ inline Floats times_power_of_two(Floats x, Floats n) {
     });
 }
 inline Floats with_sign_of(Floats x, Floats size) {
-    return as_floats(pick_bits(ints(INT32_MIN), as_ints(x), as_ints(size)));
+    return as_floats(select_bits(ints(INT32_MIN), as_ints(x), as_ints(size)));
 }
 
 inline float sum_of_lanes(Floats x) { return vaddvq_f32((x.a + x.b) + (x.c + x.d)); }
 inline int32_t sum_of_lanes(Ints x) { return vaddvq_s32((x.a + x.b) + (x.c + x.d)); }
-inline float greatest_lane(Floats x) {
+inline float max_lane(Floats x) {
     return vmaxnmvq_f32(vmaxnmq_f32(vmaxnmq_f32(x.a, x.b), vmaxnmq_f32(x.c, x.d)));
 }
-inline int32_t least_lane(Ints x, Lanes lanes) {
-    const Ints asked = pick(lanes, x, ints(INT32_MAX));
+inline int32_t min_lane(Ints x, Lanes lanes) {
+    const Ints asked = select(lanes, x, ints(INT32_MAX));
     return vminvq_s32(vminq_s32(vminq_s32(asked.a, asked.b), vminq_s32(asked.c, asked.d)));
 }
 

@@ -25,10 +25,10 @@ from .recipe_parts import Linear, NotUnderstoodError
 PANEL: Final = 64
 SAME, TWELVE, EIGHT, FOUR, EIGHT_BY_GROUP = range(5)
 _STEP_BYTES: Final = 192  # of one step (128 weights) of a 12-bit panel
-_NAMES: Final = 16  # high bytes that a panel's table has
-# The most weights that may be listed for 12 bits to be worth it, as a share of one panel's weights, and of all.
-_LISTED_OF_PANEL: Final = 1 / 16
-_LISTED: Final = 1 / 128
+_HIGH_BYTES: Final = 16  # high bytes that a panel's table has
+# The most weights that may be outliers for 12 bits to be worth it, as a share of one panel's weights, and of all.
+_MAX_OUTLIERS_OF_PANEL: Final = 1 / 16
+_MAX_OUTLIERS: Final = 1 / 128
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Packer:
         return Packed(n, k, weight_format, weight, bias, scales, zeros, codes[0].order)
 
     def _twelve(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
-        """Pack (n, k) bf16, one or a gated pair, in 12 bits; None if too many weights would have to be listed."""
+        """Pack (n, k) bf16, one or a gated pair, in 12 bits; None if too many weights would have to be outliers."""
         n, k = weights[0].shape
         panels = -(-n // (PANEL // len(weights)))
         parts = self._pool.parts(k // 2)
         packed = self._memory.take(panels * (k // 2) * _STEP_BYTES)
-        tables = torch.empty(panels, _NAMES, dtype=torch.uint8)
+        tables = torch.empty(panels, _HIGH_BYTES, dtype=torch.uint8)
         counts = torch.empty(panels, parts, dtype=torch.int32)
-        listed = torch.empty(panels, int(PANEL * k * _LISTED_OF_PANEL), dtype=torch.int32)
+        outliers = torch.empty(panels, int(PANEL * k * _MAX_OUTLIERS_OF_PANEL), dtype=torch.int32)
         operation = Op(
             kind=Kind.PACK,
             n=n,
@@ -119,16 +119,16 @@ class Packer:
             out=packed.data_ptr(),
             keys=tables.data_ptr(),
             values=counts.data_ptr(),
-            weight3=listed.data_ptr(),
-            heads=listed.shape[1],
+            weight3=outliers.data_ptr(),
+            heads=outliers.shape[1],
         )
         self._pool.run((Op * 1)(operation), 1, Step())
-        if counts.amin() < 0 or counts.sum() > _LISTED * n * k * len(weights):
+        if counts.amin() < 0 or counts.sum() > _MAX_OUTLIERS * n * k * len(weights):
             give_back(packed.data_ptr(), packed.data_ptr() + len(packed))
             return None
         # Offset of each part's list in the tensor that holds these offsets, then the lists.
         starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1
-        held = [row[:count] for row, count in zip(listed, counts.sum(1).tolist(), strict=True)]
+        held = [row[:count] for row, count in zip(outliers, counts.sum(1).tolist(), strict=True)]
         return Packed(n, k, TWELVE, packed, bias, tables, torch.cat([starts.int(), *held]))
 
     def _lanes(self, parts: list[Tensor], width: int = PANEL) -> Tensor:

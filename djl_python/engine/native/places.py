@@ -15,8 +15,8 @@ from ..sequence import Sequence
 from ..state_slots import StateSpan
 from .pool import Step
 
-KEYS: Final = 16  # keys of a cache group; block sizes are multiples of it
-QUERIES: Final = 24  # (query, head) pairs that share a pass over the keys
+KEYS_PER_GROUP: Final = 16  # keys of a cache group; block sizes are multiples of it
+QUERIES_PER_WALK: Final = 24  # (query, head) pairs that share a pass over the keys
 
 #: (sequence, first, end): a range of its tokens, without `end`.
 Span = tuple[Sequence, int, int]
@@ -26,11 +26,11 @@ Span = tuple[Sequence, int, int]
 class Places:
     """A step's tokens. Tiles are runs of one sequence's tokens; `tile_table` has where its blocks begin in `blocks`.
 
-    `turns` are the positions' rows in the rotary tables.
+    `rotary_rows` are the positions' rows in the rotary tables.
     """
 
     positions: npt.NDArray[np.int64]
-    turns: npt.NDArray[np.int64]
+    rotary_rows: npt.NDArray[np.int64]
     tile_start: npt.NDArray[np.int32]
     tile_size: npt.NDArray[np.int32]
     tile_table: npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class Places:
             block_count=len(self.blocks),
             block_bytes=block_bytes,
         )
-        for name in ("positions", "turns", "tile_start", "tile_size", "tile_table", "blocks"):
+        for name in ("positions", "rotary_rows", "tile_start", "tile_size", "tile_table", "blocks"):
             setattr(step, name, getattr(self, name).ctypes.data)
         return step
 
@@ -115,7 +115,7 @@ def cache_fields(shape: LayerShape, begin: int) -> dict[str, int]:
 
 def tile_of(heads_per_kv_head: int) -> int:
     """How many tokens of a sequence share a pass over its keys."""
-    return max(1, QUERIES // heads_per_kv_head)
+    return max(1, QUERIES_PER_WALK // heads_per_kv_head)
 
 
 def span_of(chunk: Chunk) -> Span:
@@ -134,7 +134,7 @@ def slots_of(span: Span, block_size: int) -> list[int]:
 def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> Places:
     """Places of the tokens of these spans, one after the other in the batch; `near` is `Rotary.near`."""
     positions: list[int] = []
-    turns: list[int] = []
+    rotary_rows: list[int] = []
     starts, sizes, tables = [], [], []
     blocks: list[int] = []
     for sequence, first, end in spans:
@@ -144,12 +144,12 @@ def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> P
             tables.append(len(blocks))
         positions += range(first, end)
         if near:
-            turns += range(first + near, end + near) if sequence.far else range(first, end)
+            rotary_rows += range(first + near, end + near) if sequence.far else range(first, end)
         blocks += sequence.blocks[: (end - 1) // block_size + 1]
     of_tokens = np.array(positions, np.int64)
     return Places(
         positions=of_tokens,
-        turns=np.array(turns, np.int64) if near else of_tokens,
+        rotary_rows=np.array(rotary_rows, np.int64) if near else of_tokens,
         tile_start=np.array(starts, np.int32),
         tile_size=np.array(sizes, np.int32),
         tile_table=np.array(tables, np.int64),

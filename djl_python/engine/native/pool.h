@@ -17,18 +17,18 @@
 #include <thread>
 #include <vector>
 
-#include "ahead.h"
+#include "prefetch.h"
 #include "processor.h"
 #include "program.h"
 
 namespace djl {
 
-constexpr int kMostOps = 4096;
-constexpr int kPatience = 20000;  // spins before a waiting thread sleeps: most of a millisecond
-constexpr int kShares = 4;        // with so many tasks for each thread, work is not cut finer
-constexpr int kRowsTogether = 8;  // most rows of a task
+constexpr int kMaxOps = 4096;
+constexpr int kSpinsBeforeSleep = 20000;  // of a waiting thread: most of a millisecond
+constexpr int kTasksPerThread = 4;        // with so many tasks for each thread, work is not cut finer
+constexpr int kMaxRowsPerTask = 8;
 
-inline thread_local int number = 0;  // of this thread in its pool; 0 is the calling thread
+inline thread_local int thread_index = 0;  // of this thread in its pool; 0 is the calling thread
 
 inline void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -38,16 +38,16 @@ inline void wake_all(std::atomic<uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
 }
 
-// For attention whose walks are divided, see attention.h: room for the parts, and how many parts of each walk are done.
-struct Parts {
+// For attention whose walks are divided, see attention.h: room for the partials, and how many of each walk are done.
+struct Partials {
     std::vector<float> room;
     std::vector<std::atomic<int>> done;
 
-    explicit Parts(int threads) : done(kShares * threads) {}
+    explicit Partials(int threads) : done(kTasksPerThread * threads) {}
 };
 
 // Tasks from `first` to before `end`.
-struct Stretch {
+struct TaskRange {
     int first, end;
 
     int count() const { return end - first; }
@@ -56,20 +56,20 @@ struct Stretch {
 // One walk over a list of operations.
 struct Run {
     const int threads;
-    Parts& parts;
+    Partials& partials;
     std::vector<Op> ops;
-    std::vector<int> shares;      // for each attention: `shares_of` of attention.h
-    std::vector<Stream> streams;  // for each product: see ahead.h
+    std::vector<int> splits;                // for each attention: `splits_of` of attention.h
+    std::vector<KvPrefetch> kv_prefetches;  // for each product: see prefetch.h
     Step step{}, late{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // how many of the pool's own threads are in it
 
-    Run(int threads, Parts& parts) : threads(threads), parts(parts), counters(kMostOps * (threads + 1)) {}
+    Run(int threads, Partials& partials) : threads(threads), partials(partials), counters(kMaxOps * (threads + 1)) {}
 
     void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
-        shares.assign(count, 1);
-        streams.assign(count, Stream{});
+        splits.assign(count, 1);
+        kv_prefetches.assign(count, KvPrefetch{});
         step = what;
         late = of_wanted;
         bf16 = is_bf16;
@@ -84,7 +84,7 @@ struct Run {
     // Does an operation's tasks together with the other threads; returns when all `count` are done. A late thread may have
     // computed `count` from what the next run has written since, so it checks `has_passed` before each task.
     template <class Work>
-    void share(int op, int count, Work work) {
+    void parallel_for(int op, int count, Work work) {
         auto& next = counters[op * (threads + 1)];
         int mine = 0;
         for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count && !has_passed(op); ++mine)
@@ -92,55 +92,56 @@ struct Run {
         finish(op, mine, count);
     }
 
-    // The same, but each thread begins with its own stretch of tasks: memory that is read in order arrives faster.
+    // The same, but each thread begins with its own range of tasks: memory that is read in order arrives faster.
     template <class Work>
-    void share_in_order(int op, int count, Work work) {
-        auto begin = [&](int stretch) { return (int)((int64_t)count * stretch / threads); };
-        share_stretches(op, [&](int stretch) { return Stretch{begin(stretch), begin(stretch + 1)}; },
-                        [&](int task, int) { work(task); });
+    void parallel_for_ordered(int op, int count, Work work) {
+        auto begin = [&](int thread) { return (int)((int64_t)count * thread / threads); };
+        parallel_for_ranges(op, [&](int thread) { return TaskRange{begin(thread), begin(thread + 1)}; },
+                            [&](int task, int) { work(task); });
     }
 
     // The same for rows, several to a task: taking a task waits until all stores before it are done, and rows are stored to
     // lines that other cores have read.
     template <class Work>
-    void share_rows(int op, int count, Work work) {
-        const int together = rows_together(count);
-        share_in_order(op, (count + together - 1) / together, [&](int task) {
-            for (int row = task * together; row < std::min((task + 1) * together, count); ++row) work(row);
+    void parallel_for_rows(int op, int count, Work work) {
+        const int per_task = rows_per_task(count);
+        parallel_for_ordered(op, (count + per_task - 1) / per_task, [&](int task) {
+            for (int row = task * per_task; row < std::min((task + 1) * per_task, count); ++row) work(row);
         });
     }
 
     // The same for rows in as many pieces as there are threads; each thread begins with its own piece of all rows.
     template <class Work>
-    void share_pieces_of_rows(int op, int count, Work work) {
-        const int together = rows_together(count), tasks = (count + together - 1) / together;
-        share_stretches(op, [&](int thread) { return Stretch{tasks * thread, tasks * (thread + 1)}; }, [&](int task, int thread) {
-            const int first = (task - tasks * thread) * together;
-            for (int row = first; row < std::min(first + together, count); ++row) work(row, thread);
+    void parallel_for_row_pieces(int op, int count, Work work) {
+        const int per_task = rows_per_task(count), tasks = (count + per_task - 1) / per_task;
+        parallel_for_ranges(op, [&](int thread) { return TaskRange{tasks * thread, tasks * (thread + 1)}; },
+                            [&](int task, int thread) {
+            const int first = (task - tasks * thread) * per_task;
+            for (int row = first; row < std::min(first + per_task, count); ++row) work(row, thread);
         });
     }
 
-    // The same with the caller's stretches, which have different task numbers; `work` is told whose stretch a task is of.
-    template <class StretchOf, class Work>
-    void share_stretches(int op, StretchOf stretch_of, Work work) {
+    // The same with the caller's ranges, which have different task numbers; `work` is told whose range a task is of.
+    template <class RangeOf, class Work>
+    void parallel_for_ranges(int op, RangeOf range_of, Work work) {
         int mine = 0, count = 0;
         for (int i = 0; i < threads; ++i) {
-            const int whose = (number + i) % threads;
-            const Stretch stretch = stretch_of(whose);
-            count += stretch.count();
-            auto& next = counters[op * (threads + 1) + whose];
-            if (next.load(std::memory_order_relaxed) >= stretch.count()) continue;
-            for (int task; (task = stretch.first + next.fetch_add(1, std::memory_order_relaxed)) < stretch.end &&
+            const int owner = (thread_index + i) % threads;
+            const TaskRange range = range_of(owner);
+            count += range.count();
+            auto& next = counters[op * (threads + 1) + owner];
+            if (next.load(std::memory_order_relaxed) >= range.count()) continue;
+            for (int task; (task = range.first + next.fetch_add(1, std::memory_order_relaxed)) < range.end &&
                            !has_passed(op); ++mine)
-                work(task, whose);
+                work(task, owner);
         }
         finish(op, mine, count);
     }
 
 private:
-    int rows_together(int rows) const { return std::max(1, std::min(rows / (kShares * threads), kRowsTogether)); }
+    int rows_per_task(int rows) const { return std::max(1, std::min(rows / (kTasksPerThread * threads), kMaxRowsPerTask)); }
 
-    std::vector<std::atomic<int>> counters;  // for each operation: the tasks taken of each stretch, and the tasks done
+    std::vector<std::atomic<int>> counters;  // for each operation: the tasks taken of each range, and the tasks done
     std::atomic<uint32_t> passed{0};         // how many operations are done
     std::atomic<int> sleeping{0};            // threads that sleep until another operation is done
 
@@ -155,7 +156,7 @@ private:
         }
         for (int spins = 0; !has_passed(op); ++spins) {
             pause();
-            if (spins < kPatience) continue;
+            if (spins < kSpinsBeforeSleep) continue;
             sleeping.fetch_add(1, std::memory_order_seq_cst);
             const uint32_t now = passed.load(std::memory_order_seq_cst);
             if ((int)now <= op) sleep_while(passed, now);
@@ -172,12 +173,12 @@ struct Pool {
     std::atomic<Run*> current{nullptr};
     std::atomic<bool> stopping{false};
     std::atomic<int> sleeping{0};  // threads that sleep between runs
-    Parts parts;
+    Partials partials;
     std::vector<std::unique_ptr<Run>> runs;  // each of the other threads can be late in one; one more is free
     double seconds[kKinds] = {};             // by kind of operation, over all runs, on the calling thread
 
-    Pool(int n, int spins) : threads(n), follow_spins(spins), parts(n) {
-        for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, parts));
+    Pool(int n, int spins) : threads(n), follow_spins(spins), partials(n) {
+        for (int i = 0; i < n; ++i) runs.push_back(std::make_unique<Run>(n, partials));
     }
 
     // Returns a run that no thread is in and, until `begin`, none can enter.

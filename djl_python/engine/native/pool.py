@@ -42,7 +42,7 @@ class Kind(IntEnum):
     DISPATCH = 11
     COMBINE = 12
     DELTA = 13
-    EMPTY = 14
+    CLEAR_VALUES = 14
     CONVOLVE = 15
     SCAN = 16
     NORM_ROWS = 17
@@ -50,7 +50,7 @@ class Kind(IntEnum):
     DECAY = 19
     GATE = 20
     STEP_SIZES = 21
-    SELECT = 22
+    SELECTIVE_SCAN = 22
     LATENTS = 23
 
 
@@ -80,7 +80,7 @@ class Step(ctypes.Structure):
     _fields_ = (
         ("tokens", ctypes.c_int32),
         ("wanted", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "turns", "slots", "rows")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "rotary_rows", "slots", "rows")),
         ("tiles", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("tile_start", "tile_size", "tile_table", "blocks")),
         ("block_size", ctypes.c_int32),
@@ -98,7 +98,7 @@ CHOICE: Final = np.dtype(
     [
         *((name, np.int64) for name in ("changed", "token", "position", "occurred", "counts")),
         ("seed", np.uint64),
-        *((name, np.int32) for name in ("how", "tells", "alternatives", "top_k", "occurrences")),
+        *((name, np.int32) for name in ("mode", "wants_logprob", "alternatives", "top_k", "occurrences")),
         *((name, np.float32) for name in ("top_p", "min_p", "inverse_temperature", "repetition", "presence")),
         *((name, np.float32) for name in ("frequency", "logprob")),
     ],

@@ -48,7 +48,7 @@ const char* upcoming_weights(const Run& run, int index) {
         if (op.experts) return nullptr;
         return with_format<F>(op, [&](auto panel) {
             using Panel = typename decltype(panel)::type;
-            return Panel(op, Panel::cut(op, run.step_of(op)).first_panel(number, run.threads)).at(0);
+            return Panel(op, Panel::cut(op, run.step_of(op)).first_panel(thread_index, run.threads)).at(0);
         });
     }
     return nullptr;

@@ -7,14 +7,14 @@
 
 namespace djl {
 
-constexpr int kPanel = 64;   // columns of a packed weight panel: four vectors
-constexpr int kSteps = 512;  // most steps along k (a 32-bit lane of each column) in a part of a panel: 128 KiB
-constexpr int kKeys = 16;    // keys of a cache group: one vector of scores
+constexpr int kPanel = 64;          // columns of a packed weight panel: four vectors
+constexpr int kMaxPartSteps = 512;  // along k (a 32-bit lane of each column) in a part of a panel: 128 KiB
+constexpr int kKeysPerGroup = 16;   // keys of a cache group: one vector of scores
 
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
-    kCombine, kDelta, kEmpty, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate,
-    kStepSizes, kSelect, kLatents
+    kCombine, kDelta, kClearValues, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate,
+    kStepSizes, kSelectiveScan, kLatents
 };
 constexpr int kKinds = 24;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; the others: integer codes of 8 or 4 bits.
@@ -61,7 +61,7 @@ struct Step {
     int32_t wanted;             // rows that a kGather takes, or whose scores are read; sequences of a kConvolve
     const int64_t* ids;         // (tokens,)
     const int64_t* positions;   // (tokens,)
-    const int64_t* turns;       // (tokens,) rows of the rotary tables
+    const int64_t* rotary_rows; // (tokens,) rows of the rotary tables
     const int64_t* slots;       // (tokens,) places in the cache: block * block_size + offset
     const int64_t* rows;        // (wanted,)
     int32_t tiles;              // attention: runs of tokens of one sequence
@@ -105,9 +105,9 @@ inline int rows_of(const Op& op, const Step& step) {
     return op.of_experts ? step.tokens * op.chosen : step.tokens;
 }
 
-// The length of pieces when `steps` are cut evenly into the fewest pieces of at most `most`.
-inline int evenly(int steps, int most) {
-    const int pieces = (steps + most - 1) / most;
+// The length of pieces when `steps` are cut evenly into the fewest pieces of at most `max_length`.
+inline int evenly(int steps, int max_length) {
+    const int pieces = (steps + max_length - 1) / max_length;
     return (steps + pieces - 1) / pieces;
 }
 
@@ -118,16 +118,16 @@ struct Type {
 };
 
 // Calls work with the height as a compile-time constant.
-template <int Least, int Most, class Work>
+template <int Min, int Max, class Work>
 inline __attribute__((always_inline)) void with_height(int height, const Work& work) {
-    if constexpr (Least < Most)
-        if (height > Least) return with_height<Least + 1, Most>(height, work);
-    work(std::integral_constant<int, Least>{});
+    if constexpr (Min < Max)
+        if (height > Min) return with_height<Min + 1, Max>(height, work);
+    work(std::integral_constant<int, Min>{});
 }
 
 // The steps of a part. A panel is multiplied part by part, so that the weights that all rows share stay in L2 meanwhile.
 // Each part costs a round trip of the sums to memory.
-inline int part_steps(int steps) { return evenly(steps, kSteps); }
+inline int part_steps(int steps) { return evenly(steps, kMaxPartSteps); }
 
 inline int parts_of(int steps) { return (steps + part_steps(steps) - 1) / part_steps(steps); }
 

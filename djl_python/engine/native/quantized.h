@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "ahead.h"
 #include "formats.h"
 #include "linear.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "tiles.h"
 
@@ -85,11 +85,11 @@ template <class Part>
 struct GroupsInTiles {
     using W = typename Part::Weights;
     static constexpr Shape shape{kTileRows, 2};
-    static constexpr int least = kNarrow, rows_of_line = 4 * kRowsOfLine;
+    static constexpr int threshold = kMaxSingleTileRows, rows_per_line = 4 * kRowsPerLine;
     static constexpr bool corrected = true;
     static_assert(kTileSteps == kQuads);
 
-    static int steps_of(int left) { return evenly(left / kQuads, kMost) * kQuads; }
+    static int steps_of(int left) { return evenly(left / kQuads, kMaxGroups) * kQuads; }
 
     void take_rows(const Part& of, int from, int, int) {
         part = &of;
@@ -99,8 +99,8 @@ struct GroupsInTiles {
     void take_weights(const Part& of, int from, int steps, int from_vector) {
         vector = from_vector;
         const char* quad = of.at + (int64_t)from * W::lines * 64;
-        weights = kAsTheyAre ? quad + vector * 64 : room;
-        if (kAsTheyAre) return;
+        weights = kStoredAsBytes ? quad + vector * 64 : room;
+        if (kStoredAsBytes) return;
         for (char* to = room; to < room + steps * kPitch; to += kPitch, quad += W::lines * 64) {
             Ints b[2];
             W::load(quad, vector, b);
@@ -108,8 +108,8 @@ struct GroupsInTiles {
         }
     }
 
-    template <class Fetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Fetch fetch, Sums sums) const {
+    template <class Prefetch>
+    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
         alignas(64) int32_t made[kTileRows * 2 * 16];
         const TileBlock block(height);
         const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);
@@ -121,16 +121,16 @@ struct GroupsInTiles {
             block.multiply<Quads>(first.codes + (int64_t)(begin + g) * kGroup, stride, w, w + 64, kPitch);
             block.store(made, 2 * 64);
             add(made, height, begin + g, first, stride, {sums.at, sums.begun || g > 0});
-            for (int i = 0; i < kQuads; ++i) fetch();
+            for (int i = 0; i < kQuads; ++i) prefetch();
         }
     }
 
 private:
-    static constexpr int kMost = 16;  // groups whose weights stay in L1
-    static constexpr bool kAsTheyAre = W::lines == 4;
-    static constexpr int kPitch = kAsTheyAre ? 4 * 64 : 2 * 64;
+    static constexpr int kMaxGroups = 16;  // groups whose weights stay in L1
+    static constexpr bool kStoredAsBytes = W::lines == 4;
+    static constexpr int kPitch = kStoredAsBytes ? 4 * 64 : 2 * 64;
 
-    alignas(64) char room[kAsTheyAre ? 1 : kMost * kQuads * kPitch];
+    alignas(64) char room[kStoredAsBytes ? 1 : kMaxGroups * kQuads * kPitch];
     const char* weights;
     const Part* part;
     int begin, vector;
@@ -163,10 +163,10 @@ struct IntegerPart {
     using Weights = W;
     using Expanded = GroupsInTiles<IntegerPart>;
     static constexpr int lines = W::lines;
-    static constexpr Shape shape = kOfQuads;
-    static constexpr bool in_registers = 2 * shape.rows * shape.vectors <= kSums;
+    static constexpr Shape shape = kQuadTile;
+    static constexpr bool in_registers = 2 * shape.rows * shape.vectors <= kSumRegisters;
     static constexpr bool divisible = false;  // its steps belong to groups
-    static constexpr bool expandable = kTiles && sizeof(Code) == 1;
+    static constexpr bool expandable = kHasAmx && sizeof(Code) == 1;
 
     const char* at;
     const uint16_t* scales;  // of groups, as are zeros; used where weights have them by group
@@ -176,8 +176,8 @@ struct IntegerPart {
 
     // Where registers aren't enough for both, they hold the integers, and the fp32 sums are in memory: in an array of the
     // tile's own, which stays in L1. Pragmas unroll the loops so that GCC sees in time that `part` can live in registers.
-    template <int R, int V, class Fetch>
-    __attribute__((noinline)) void tile(int row, int vector, int steps, Fetch fetch, Sums sums) const {
+    template <int R, int V, class Prefetch>
+    __attribute__((noinline)) void tile(int row, int vector, int steps, Prefetch prefetch, Sums sums) const {
         const IntegerRow first = integer_row(rows, first_row + row, groups);
         const int64_t stride = integer_row_bytes(groups);
         Rows<R> codes(first.codes, stride), row_scales(first.scales, stride), row_sums(first.sums, stride);
@@ -195,7 +195,7 @@ struct IntegerPart {
                 for (int v = 0; v < V; ++v) zero[v] = load_bytes(group_zeros + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const Ints off = row_sums.spread(r);
+                const Ints off = row_sums.broadcast(r);
 #pragma GCC unroll 4
                 for (int v = 0; v < V; ++v) part[r][v] = without_zero<W>(zero[v], off);
             }
@@ -204,18 +204,18 @@ struct IntegerPart {
                 W::load(quad, begin, b);
 #pragma GCC unroll 12
                 for (int r = 0; r < R; ++r) {
-                    const Ints x = codes.spread(r);
+                    const Ints x = codes.broadcast(r);
                     if constexpr (sizeof(Code) == 1) {
 #pragma GCC unroll 4
                         for (int v = 0; v < V; ++v) add_quads(part[r][v], b[v], x);
                     } else {
-                        const Ints second = codes.spread(r, 4);
+                        const Ints second = codes.broadcast(r, 4);
 #pragma GCC unroll 4
                         for (int v = 0; v < V; ++v) add_quads(part[r][v], b[v], x, second);
                     }
                 }
                 codes.advance(4 * sizeof(Code));
-                fetch();
+                prefetch();
             }
             Floats of_group[V];
             if (W::grouped)
@@ -223,7 +223,7 @@ struct IntegerPart {
                 for (int v = 0; v < V; ++v) of_group[v] = load_halves(group_scales + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                const Floats scale = as_floats(row_scales.spread(r));
+                const Floats scale = as_floats(row_scales.broadcast(r));
 #pragma GCC unroll 4
                 for (int v = 0; v < V; ++v) {
                     const Floats x = to_floats(part[r][v]);
@@ -288,18 +288,18 @@ inline Floats load_ordered(const typename F::T* x, const int32_t* order, int fir
 // Rounds groups `first` to before `end` of a row x (k,) T, into `row`.
 template <class F>
 inline void quantize_groups(const typename F::T* x, const int32_t* order, int k, int first, int end, const IntegerRow& row) {
-    claim(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
+    take_ownership(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
     for (int g = first; g < end; ++g) {
         Floats v[4];
-        Floats greatest = Floats{};
+        Floats magnitudes = Floats{};
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
             const Lanes mask = lanes_of(k - g * kGroup - i * 16);
             v[i] = load_ordered<F>(x, order, g * kGroup + i * 16, mask);
-            greatest = max(greatest, magnitude(v[i]));
+            magnitudes = max(magnitudes, abs(v[i]));
         }
-        const float most = greatest_lane(greatest);
-        const Floats inverse = floats(most > 0 ? 127.0f / most : 0.0f);
+        const float max_magnitude = max_lane(magnitudes);
+        const Floats inverse = floats(max_magnitude > 0 ? 127.0f / max_magnitude : 0.0f);
         Ints codes[4], sum = Ints{};
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
@@ -307,7 +307,7 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
             sum = subtract_ints(sum, codes[i]);
         }
         store_codes(const_cast<Code*>(row.codes) + g * kGroup, codes);
-        const_cast<float*>(row.scales)[g] = most / 127.0f;
+        const_cast<float*>(row.scales)[g] = max_magnitude / 127.0f;
         const_cast<int32_t*>(row.sums)[g] = sum_of_lanes(sum);
     }
 }
@@ -326,9 +326,9 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
     };
     const Op* before = index ? &run.ops[index - 1] : nullptr;
     if (!before || before->kind != kLinear || before->out != op.in || op.of_experts)
-        return run.share_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
+        return run.parallel_for_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
     auto begin = [&](int thread) { return groups * thread / run.threads; };
-    run.share_pieces_of_rows(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
+    run.parallel_for_row_pieces(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
 }
 
 // One number of a weight in the format kEight.

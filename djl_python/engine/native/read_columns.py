@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .causal_conv import MOST_TAPS
+from .causal_conv import MAX_TAPS
 from .pool import ACTIVATIONS
 from .recipe_mixers import Convolution
 from .recipe_parts import NotUnderstoodError
@@ -52,7 +52,7 @@ def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
     activation = "silu" if activation == "swish" else activation
-    if activation not in ACTIVATIONS or weight.shape[1] > MOST_TAPS:
+    if activation not in ACTIVATIONS or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
         taps=weight.float()[channels].T.contiguous(),

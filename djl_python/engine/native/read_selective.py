@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer_reader import LayerReader, Projected
-from .mamba2 import MOST_STATE
+from .mamba2 import MAX_STATE
 from .near import same
 from .parts import rms
 from .read_columns import columns_of, read_convolution
@@ -27,7 +27,7 @@ def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called
     """
     given = scanned.given
     channels, size = given["hidden_states"].shape[1], given["B"].shape[1]
-    if size > MOST_STATE or not given.get("delta_softplus") or given.get("z") is None:
+    if size > MAX_STATE or not given.get("delta_softplus") or given.get("z") is None:
         raise NotUnderstoodError("a selective state space that is large, has no softplus, or no gate")
     if not torch.equal(given["hidden_states"], convolved.made):
         raise NotUnderstoodError("a selective state space of something else than what is convolved")

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .delta_rule import LANES, MOST_DIM
+from .delta_rule import LANES, MAX_DIM
 from .layer_reader import LayerReader, Projected, made_by
-from .mamba2 import MOST_STATE
+from .mamba2 import MAX_STATE
 from .near import distance, same
 from .norms import likely_norms
 from .read_columns import columns_if_any, columns_of, other_columns, read_convolution
@@ -44,7 +44,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     given = ruled.given
     tokens, key_heads, key_dim = given["key"].shape[1:]
     heads, value_dim = given["value"].shape[2:]
-    if key_dim % LANES or value_dim % LANES or key_dim > MOST_DIM or heads % key_heads:
+    if key_dim % LANES or value_dim % LANES or key_dim > MAX_DIM or heads % key_heads:
         raise NotUnderstoodError(f"a delta rule with heads of {key_dim} and {value_dim} dimensions")
     if not given.get("use_qk_l2norm_in_kernel"):
         raise NotUnderstoodError("a delta rule of queries and keys of any length")
@@ -80,7 +80,7 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
     given = scanned.given
     tokens, heads, dim = given["hidden_states"].shape[1:]
     groups, size = given["B"].shape[2:]
-    if size % LANES or size > MOST_STATE or heads % groups:
+    if size % LANES or size > MAX_STATE or heads % groups:
         raise NotUnderstoodError(f"a state space with heads of {dim} by {size}")
     if not given.get("dt_softplus") or given.get("z") is not None:
         raise NotUnderstoodError("a state space whose steps or result are changed in an unknown way")

@@ -17,7 +17,7 @@
 namespace djl {
 namespace {
 
-constexpr int kMostExperts = 1024;
+constexpr int kMaxExperts = 1024;
 
 // What kRoute and kSort write and a layer's other operations read, in Op::routed.
 struct Routed {
@@ -38,35 +38,35 @@ struct Routed {
 };
 
 // The index of the greatest of (padded,) numbers, a multiple of 16; the first if several are equal.
-inline int greatest(const float* numbers, int padded) {
-    Floats most = load_floats(numbers);
+inline int argmax(const float* numbers, int padded) {
+    Floats maxima = load_floats(numbers);
     Ints at = Ints{};
     for (int i = 16; i < padded; i += 16) {
         const Floats x = load_floats(numbers + i);
-        const Lanes more = is_greater(x, most);
-        most = pick(more, x, most);
-        at = pick(more, ints(i), at);
+        const Lanes greater = is_greater(x, maxima);
+        maxima = select(greater, x, maxima);
+        at = select(greater, ints(i), at);
     }
-    at = add_ints(at, counting_ints());
-    const Lanes best = is_equal(most, floats(greatest_lane(most)));
-    return best ? least_lane(at, best) : 0;  // NaN: any expert will do
+    at = add_ints(at, iota_ints());
+    const Lanes best = is_equal(maxima, floats(max_lane(maxima)));
+    return best ? min_lane(at, best) : 0;  // NaN: any expert will do
 }
 
 // Sets ranks (experts,) to minus infinity except in op.kv_heads of the op.heads groups of experts: those whose op.dim (1 or
 // 2) greatest ranks have the greatest sums, the first if several are equal.
-inline void leave_groups(float* ranks, const Op& op) {
+inline void mask_groups(float* ranks, const Op& op) {
     const float never = -std::numeric_limits<float>::infinity();
     const int of_group = op.experts / op.heads;
-    float sums[kMostExperts];
+    float sums[kMaxExperts];
     for (int g = 0; g < op.heads; ++g) {
-        float most = never, next = never;
+        float first = never, second = never;
         for (int e = g * of_group; e < (g + 1) * of_group; ++e) {
-            next = std::max(next, std::min(most, ranks[e]));
-            most = std::max(most, ranks[e]);
+            second = std::max(second, std::min(first, ranks[e]));
+            first = std::max(first, ranks[e]);
         }
-        sums[g] = op.dim == 1 ? most : most + next;
+        sums[g] = op.dim == 1 ? first : first + second;
     }
-    bool taken[kMostExperts] = {};
+    bool taken[kMaxExperts] = {};
     for (int i = 0; i < op.kv_heads; ++i) {
         int best = -1;
         for (int g = 0; g < op.heads; ++g)
@@ -84,19 +84,19 @@ void route(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     const int padded = (op.experts + 15) / 16 * 16;
     const float never = -std::numeric_limits<float>::infinity();
-    alignas(64) float values[kMostExperts], ranks[kMostExperts];
-    run.share(index, step.tokens, [&](int t) {
+    alignas(64) float values[kMaxExperts], ranks[kMaxExperts];
+    run.parallel_for(index, step.tokens, [&](int t) {
         const float* scores = (const float*)op.in + (int64_t)t * op.k;
-        Floats most = floats(never), total = Floats{};
+        Floats maxima = floats(never), total = Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
-            most = pick(mask, max(most, load_floats(scores + i, mask)), most);
+            maxima = select(mask, max(maxima, load_floats(scores + i, mask)), maxima);
         }
-        const Floats shift = op.mode == 0 ? floats(greatest_lane(most)) : Floats{};
+        const Floats shift = op.mode == 0 ? floats(max_lane(maxima)) : Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
             const Floats x = exp(load_floats(scores + i, mask) - shift);
-            total = pick(mask, total + x, total);
+            total = select(mask, total + x, total);
             store_floats(values + i, x);
         }
         const Floats one = floats(1.0f), all = floats(sum_of_lanes(total));
@@ -106,12 +106,12 @@ void route(Run& run, int index, const Op& op, const Step& step) {
             const Floats value = x / (op.mode == 0 ? all : x + one);
             const Floats rank = op.bias ? value + load_floats(op.bias + i, mask) : value;
             store_floats(values + i, value);
-            store_floats(ranks + i, pick(mask, rank, floats(never)));
+            store_floats(ranks + i, select(mask, rank, floats(never)));
         }
-        if (op.kv_heads < op.heads) leave_groups(ranks, op);
+        if (op.kv_heads < op.heads) mask_groups(ranks, op);
         float sum = 0;
         for (int c = 0; c < op.chosen; ++c) {
-            const int expert = greatest(ranks, padded);
+            const int expert = argmax(ranks, padded);
             ranks[expert] = never;
             routed.choices[t * op.chosen + c] = expert;
             routed.weights[t * op.chosen + c] = values[expert];
@@ -124,10 +124,10 @@ void route(Run& run, int index, const Op& op, const Step& step) {
 
 // Assigns a row to each pair of token and expert, ordered by expert. One thread does it.
 void sort(Run& run, int index, const Op& op, const Step& step) {
-    run.share(index, 1, [&](int) {
+    run.parallel_for(index, 1, [&](int) {
         const Routed routed(op, step);
         const int pairs = step.tokens * op.chosen;
-        int32_t next[kMostExperts];
+        int32_t next[kMaxExperts];
         memset(routed.starts, 0, (op.experts + 1) * sizeof(int32_t));
         for (int i = 0; i < pairs; ++i) ++routed.starts[routed.choices[i] + 1];
         int active = 0;
@@ -144,7 +144,7 @@ void sort(Run& run, int index, const Op& op, const Step& step) {
 // out (rows, n bytes): each row of in (tokens, n bytes) is copied to all rows of its token.
 void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const char* row = (const char*)op.in + (int64_t)t * op.n;
         for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c)
             memcpy((char*)op.out + (int64_t)routed.places[c] * op.n, row, op.n);
@@ -156,7 +156,7 @@ void dispatch(Run& run, int index, const Op& op, const Step& step) {
 // one.
 void combine(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         float* out = (float*)op.out + (int64_t)t * op.n;
         const float* shared = op.weight ? (const float*)op.weight + (int64_t)t * op.n : nullptr;
         const float gate = op.weight2 ? 1.0f / (1.0f + expf(-op.weight2[(int64_t)t * op.k + op.experts])) : 1.0f;

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "activations.h"
-#include "ahead.h"
 #include "formats.h"
 #include "heads.h"
 #include "pool.h"
+#include "prefetch.h"
 #include "program.h"
 #include "quantized.h"
 #include "twelve.h"
@@ -17,21 +17,21 @@ namespace {
 // Clears the values of a group of keys that a token begins, in all layers. The rest of the group has a former owner's values.
 // Their weights are zero, but zero times an infinity or NaN is not.
 template <class F>
-void empty_groups(const Run& run, const Step& step, int64_t slot) {
-    if (slot % kKeys) return;
+void clear_value_groups(const Run& run, const Step& step, int64_t slot) {
+    if (slot % kKeysPerGroup) return;
     for (const Op& op : run.ops) {
         if (op.kind != kHeads || !op.keys) continue;
-        const int group = (int)(slot % step.block_size) / kKeys;
+        const int group = (int)(slot % step.block_size) / kKeysPerGroup;
         for (int h = 0; h < op.kv_heads; ++h)
             memset(value_group<F>(op, step, slot / step.block_size, h, group), 0,
-                   (size_t)op.value_dim * kKeys * sizeof(typename F::T));
+                   (size_t)op.value_dim * kKeysPerGroup * sizeof(typename F::T));
     }
 }
 
 // Prepares the cache for the step's tokens, in programs without a kEmbed, which does it otherwise.
 template <class F>
-void empty(Run& run, int index, const Step& step) {
-    run.share(index, step.tokens, [&](int t) { empty_groups<F>(run, step, step.slots[t]); });
+void clear_values(Run& run, int index, const Step& step) {
+    run.parallel_for(index, step.tokens, [&](int t) { clear_value_groups<F>(run, step, step.slots[t]); });
 }
 
 // out (tokens, n) fp32 = weight[id] * scale + bias[position + k], learned positions; weight or bias may be null. Comes
@@ -40,8 +40,8 @@ template <class F>
 void embed(Run& run, int index, const Op& op, const Step& step) {
     auto table = (const typename F::T*)op.weight;
     auto positions = (const typename F::T*)op.bias;
-    run.share(index, step.tokens, [&](int t) {
-        empty_groups<F>(run, step, step.slots[t]);
+    run.parallel_for(index, step.tokens, [&](int t) {
+        clear_value_groups<F>(run, step, step.slots[t]);
         float* out = (float*)op.out + (int64_t)t * op.n;
         if (!table) {
             memset(out, 0, (size_t)op.n * sizeof *out);
@@ -69,12 +69,12 @@ template <class F>
 void norm(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step);
     const auto* weight = (const float*)op.weight;
-    run.share_rows(index, rows, [&](int t) {
+    run.parallel_for_rows(index, rows, [&](int t) {
         const float* x = (const float*)op.in + (int64_t)t * op.n;
         auto* row = (typename F::T*)op.out + t * pitch_of(op, op.n);
-        if (op.mode == 0) claim(row, op.n);
+        if (op.mode == 0) take_ownership(row, op.n);
         float mean, inverse;
-        normalize(x, op.n, op.norm, op.eps, mean, inverse);
+        norm_statistics(x, op.n, op.norm, op.eps, mean, inverse);
         auto value = [&](int i, Lanes mask) {
             Floats v = load_floats(x + i, mask) - floats(mean);
             v = v * floats(inverse);
@@ -104,7 +104,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     thread_local std::vector<float> room;
     const auto* weight = (const float*)op.weight;
-    run.share_rows(index, step.tokens, [&](int64_t t) {
+    run.parallel_for_rows(index, step.tokens, [&](int64_t t) {
         room.resize(op.k + 16);
         for (int first = 0; first < op.n; first += op.k) {
             const int64_t at = t * op.n + first;
@@ -117,7 +117,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
                 store_floats(room.data() + i, x, mask);
             }
             float mean, inverse;
-            normalize(room.data(), op.k, op.norm, op.eps, mean, inverse);
+            norm_statistics(room.data(), op.k, op.norm, op.eps, mean, inverse);
             for (int i = 0; i < op.k; i += 16) {
                 const Lanes mask = lanes_of(op.k - i);
                 Floats x = load_floats(room.data() + i, mask) - floats(mean);
@@ -135,7 +135,7 @@ void norm_rows(Run& run, int index, const Op& op, const Step& step) {
 template <class F>
 void gate(Run& run, int index, const Op& op, const Step& step) {
     const Floats one = floats(1.0f);
-    run.share(index, step.tokens, [&](int t) {
+    run.parallel_for(index, step.tokens, [&](int t) {
         const float* from = (const float*)op.in + (int64_t)t * op.stride;
         auto* out = (typename F::T*)op.out + t * pitch_of(op, op.n);
         for (int i = 0; i < op.n; i += 16) {
@@ -149,7 +149,7 @@ void gate(Run& run, int index, const Op& op, const Step& step) {
 
 // out (wanted, n) fp32 = in[rows]
 void gather(Run& run, int index, const Op& op, const Step& step) {
-    run.share(index, step.wanted, [&](int t) {
+    run.parallel_for(index, step.wanted, [&](int t) {
         memcpy((float*)op.out + (int64_t)t * op.n, (const float*)op.in + step.rows[t] * op.n, (size_t)op.n * 4);
     });
 }

@@ -23,9 +23,9 @@ constexpr int kTileSteps = 16;
 #endif
 
 #if defined(DJL_TILES) || defined(DJL_TILES_IN_SOFTWARE)
-constexpr bool kTiles = true;
+constexpr bool kHasAmx = true;
 #else
-constexpr bool kTiles = false;
+constexpr bool kHasAmx = false;
 #endif
 
 // Register numbers for two rows of tiles by two columns, or for one row by two.
@@ -236,9 +236,9 @@ struct TileBlock {
 };
 
 // While one exists, its thread may multiply tiles; its end releases them.
-struct Tiling {
-    ~Tiling() {
-        if (kTiles) release_tiles();
+struct TilesGuard {
+    ~TilesGuard() {
+        if (kHasAmx) release_tiles();
     }
 };
 

@@ -1,12 +1,12 @@
 // bf16 weights in 12 bits, without loss.
 //
 // The low byte of a trained or random weight is noise; its high byte (sign and most of the exponent) takes few values.
-// A panel has a table of its sixteen most frequent high bytes: a weight is stored as its low byte and a 4-bit name of its
-// high byte. The few weights without a name, one in ten thousand or so, are listed. In their place is a stand-in, the
-// smallest number that the table can make, and the difference is added to the sums: looking for listed weights while a part
-// is multiplied would cost as much as unpacking the whole part.
+// A panel has a table of its sixteen most frequent high bytes: a weight is stored as its low byte and a 4-bit code of its
+// high byte. The few weights without a code, one in ten thousand or so, are outliers, which are listed. In their place is a
+// stand-in, the smallest number that the table can make, and the difference is added to the sums: looking for outliers while
+// a part is multiplied would cost as much as unpacking the whole part.
 // A step of a panel is 128 weights, four vectors of 16 columns times a pair: 64 low bytes of the first two vectors, 64 of
-// the other two, and 64 bytes of names, those of the first two vectors in the lower half of each byte. Bytes are in the
+// the other two, and 64 bytes of codes, those of the first two vectors in the lower half of each byte. Bytes are in the
 // order that the interleaving instructions need.
 
 #pragma once
@@ -21,13 +21,13 @@
 namespace djl {
 namespace {
 
-constexpr int kWeights = 128;  // of a step
+constexpr int kWeightsPerStep = 128;
 constexpr int kStepBytes = 192;
-constexpr int kNames = 16;
-constexpr int kStandIn = kNames - 1;  // the name of the smallest high byte; a stand-in has it and a low byte of 0
-static_assert(kSteps * kWeights <= 1 << 16, "a list has 16 bits for a place in a part");
-constexpr int kColumnAhead = 48;  // steps that are prefetched when one column is read
-constexpr int kTurned = 64;       // steps that are transposed from columns into lanes at a time
+constexpr int kHighBytes = 16;            // of a panel's table
+constexpr int kStandIn = kHighBytes - 1;  // the code of the smallest high byte; a stand-in has it and a low byte of 0
+static_assert(kMaxPartSteps * kWeightsPerStep <= 1 << 16, "a list has 16 bits for a place in a part");
+constexpr int kColumnPrefetchSteps = 48;  // steps that are prefetched when one column is read
+constexpr int kTransposedSteps = 64;      // steps that are transposed from columns into lanes at a time
 
 // The place among a step's 128 weights of the one whose low byte is the i-th of the first 64 (group 0) or of the second (1).
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
@@ -40,10 +40,10 @@ struct TwelveWeights {
 
     // Part `number` of a panel's `parts`, whose steps begin at address `at`.
     TwelveWeights(const Op& op, int panel, int parts, int number, const char* at)
-        : at(at), table((const uint8_t*)op.weight2 + panel * kNames) {
+        : at(at), table((const uint8_t*)op.weight2 + panel * kHighBytes) {
         const auto* lists = (const uint32_t*)op.weight3;
         const uint32_t* start = lists + (int64_t)panel * parts + number;
-        listed = lists + start[0];
+        outliers = lists + start[0];
         end = lists + start[1];
     }
 
@@ -52,14 +52,14 @@ struct TwelveWeights {
     template <int First, int V>
     struct Reader {
         const char* at;
-        Ints names;
+        Ints high_bytes;
 
         void read(Ints (&b)[V]) {
-            const Ints named = load_ints(at + 128);
+            const Ints codes = load_ints(at + 128);
             for (int v = 0; v < V; ++v) {
                 const int group = (First + v) / 2;
                 const Ints low = load_ints(at + 64 * group);
-                const Ints high = look_up(names, (group ? shift_shorts_right<4>(named) : named) & bytes(15));
+                const Ints high = look_up(high_bytes, (group ? shift_shorts_right<4>(codes) : codes) & bytes(15));
                 b[v] = (First + v) % 2 ? interleave_high(low, high) : interleave_low(low, high);
             }
             at += kStepBytes;
@@ -68,19 +68,19 @@ struct TwelveWeights {
 
     template <int V, class Work>
     void read(int vector, const Work& work) const {
-        const Ints names = repeat_table(table);
-        if (vector == 0) return work(Reader<0, V>{at, names});
+        const Ints high_bytes = repeat_table(table);
+        if (vector == 0) return work(Reader<0, V>{at, high_bytes});
         if constexpr (V == 1) {
-            if (vector == 1) return work(Reader<1, V>{at, names});
-            if (vector == 2) return work(Reader<2, V>{at, names});
+            if (vector == 1) return work(Reader<1, V>{at, high_bytes});
+            if (vector == 2) return work(Reader<2, V>{at, high_bytes});
         }
-        work(Reader<4 - V, V>{at, names});
+        work(Reader<4 - V, V>{at, high_bytes});
     }
 
-    // Replaces stand-ins by the listed weights: adds their difference to the sums, whose own rounding exceeds the difference's.
+    // Replaces stand-ins by the outliers: adds their difference to the sums, whose own rounding exceeds the difference's.
     void correct(const char* rows, int64_t stride, int count, float* sums) const {
         const float stand_in = BF16::to((uint16_t)(table[kStandIn] << 8));
-        each_listed([&](int step, int column, int second, uint16_t weight) {
+        for_each_outlier([&](int step, int column, int second, uint16_t weight) {
             const float more = BF16::to(weight) - stand_in;
             const char* x = rows + (2 * step + second) * sizeof(uint16_t);
             float* sum = sums + column;
@@ -89,12 +89,12 @@ struct TwelveWeights {
         });
     }
 
-    // Calls work(step, column, which of the pair, weight) for each listed weight.
+    // Calls work(step, column, which of the pair, weight) for each outlier.
     template <class Work>
-    void each_listed(const Work& work) const {
-        for (const uint32_t* one = listed; one < end; ++one) {
-            const int place = (int)(*one >> 16), word = place % kWeights;
-            work(place / kWeights, word / 2, word % 2, (uint16_t)*one);
+    void for_each_outlier(const Work& work) const {
+        for (const uint32_t* one = outliers; one < end; ++one) {
+            const int place = (int)(*one >> 16), word = place % kWeightsPerStep;
+            work(place / kWeightsPerStep, word / 2, word % 2, (uint16_t)*one);
         }
     }
 
@@ -104,23 +104,23 @@ struct TwelveWeights {
         for (int k = 0; k < 2 * steps; ++k) {
             auto from = (const uint8_t*)at + (int64_t)(k / 2) * kStepBytes;
             if (k % 2 == 0) {  // each step is in a line or two that are not cached
-                auto soon = (const char*)from + kColumnAhead * kStepBytes + column % 16 / 4 * 16;
-                fetch_first(soon + 64 * group);
-                fetch_first(soon + 128);
+                auto soon = (const char*)from + kColumnPrefetchSteps * kStepBytes + column % 16 / 4 * 16;
+                prefetch_l1(soon + 64 * group);
+                prefetch_l1(soon + 128);
             }
             const int word = column % 16 * 2 + k % 2;
             const int i = word / 8 * 16 + vector % 2 * 8 + word % 8;
             const int high = table[from[128 + i] >> 4 * group & 15];
             out[k] = BF16::to((uint16_t)(high << 8 | from[64 * group + i])) * scale;
         }
-        each_listed([&](int step, int its, int second, uint16_t weight) {
+        for_each_outlier([&](int step, int its, int second, uint16_t weight) {
             if (its == column) out[2 * step + second] = BF16::to(weight) * scale;
         });
     }
 
 private:
     const uint8_t* table;
-    const uint32_t *listed, *end;
+    const uint32_t *outliers, *end;
 };
 
 // Writes one column of a packed weight (k, n) in fp32, times `scale`: out (k,).
@@ -134,7 +134,7 @@ inline void twelve_column(const Op& op, int k, int column, float scale, float* o
 }
 
 // Fills a panel's table with its most frequent high bytes, the one of the smallest magnitude last.
-inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) {
+inline void choose_high_bytes(const uint16_t* const* columns, int k, uint8_t* table) {
     int counts[2][256] = {};  // two, so that counts of equal neighbours don't wait for each other
     for (int c = 0; c < kPanel; ++c) {
         if (!columns[c]) continue;
@@ -148,21 +148,21 @@ inline void choose_names(const uint16_t* const* columns, int k, uint8_t* table) 
         order[i] = i;
         counts[0][i] += counts[1][i];
     }
-    std::partial_sort(order, order + kNames, order + 256, [&](int a, int b) {
+    std::partial_sort(order, order + kHighBytes, order + 256, [&](int a, int b) {
         return counts[0][a] != counts[0][b] ? counts[0][a] > counts[0][b] : a < b;
     });
-    for (int i = 0; i < kNames; ++i) table[i] = (uint8_t)order[i];
+    for (int i = 0; i < kHighBytes; ++i) table[i] = (uint8_t)order[i];
     auto magnitude = [](uint8_t high) { return high & 127; };
-    auto smallest = std::min_element(table, table + kNames, [&](int a, int b) { return magnitude(a) < magnitude(b); });
+    auto smallest = std::min_element(table, table + kHighBytes, [&](int a, int b) { return magnitude(a) < magnitude(b); });
     std::swap(*smallest, table[kStandIn]);
 }
 
-// The names of 64 high bytes, in the half of each byte that is the group's; `known` gets a bit for each byte with a name.
-inline Ints names_of(Ints high, const uint8_t* table, int group, uint64_t& known) {
-    Ints named = bytes((int8_t)(kStandIn << 4 * group));
-    for (int name = 0; name < kNames; ++name)
-        known |= replace_where(named, high, (int8_t)table[name], (int8_t)(name << 4 * group));
-    return named;
+// The codes of 64 high bytes, in the half of each byte that is the group's; `known` gets a bit for each byte with a code.
+inline Ints high_byte_codes(Ints high, const uint8_t* table, int group, uint64_t& known) {
+    Ints codes = bytes((int8_t)(kStandIn << 4 * group));
+    for (int code = 0; code < kHighBytes; ++code)
+        known |= replace_where(codes, high, (int8_t)table[code], (int8_t)(code << 4 * group));
+    return codes;
 }
 
 // Packs in (n, k) bf16, or the gated pair of `in` and `weight`, into panels in `out`. It also writes keys (panels, 16) uint8,
@@ -171,29 +171,29 @@ inline Ints names_of(Ints high, const uint8_t* table, int group, uint64_t& known
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
-    alignas(64) uint32_t lanes[kTurned][kPanel];
-    run.share_in_order(index, panels, [&](int panel) {
+    alignas(64) uint32_t lanes[kTransposedSteps][kPanel];
+    run.parallel_for_ordered(index, panels, [&](int panel) {
         const uint16_t* columns[kPanel];
         for (int c = 0; c < kPanel; ++c) {
             const int row = panel * share + c % share;
             columns[c] = row < op.n ? (const uint16_t*)(c < share ? op.in : op.weight) + (int64_t)row * op.k : nullptr;
         }
-        auto* table = (uint8_t*)op.keys + panel * kNames;
-        choose_names(columns, op.k, table);
+        auto* table = (uint8_t*)op.keys + panel * kHighBytes;
+        choose_high_bytes(columns, op.k, table);
         auto* counts = (int32_t*)op.values + (int64_t)panel * parts;
-        auto* listed = (uint32_t*)op.weight3 + (int64_t)panel * op.heads;
-        int many = 0;
+        auto* outliers = (uint32_t*)op.weight3 + (int64_t)panel * op.heads;
+        int outlier_count = 0;
         for (int part = 0; part < parts; ++part) {
-            const int first = part * length, count = std::min(length, steps - first), before = many;
-            const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column: a weight that has a name
+            const int first = part * length, count = std::min(length, steps - first), before = outlier_count;
+            const uint32_t nothing = table[0] * 0x1000100u;  // beyond the last column: a weight that has a code
             auto* to = (char*)op.out + ((int64_t)panel * steps + first) * kStepBytes;
             for (int s = 0; s < count; ++s, to += kStepBytes) {
-                if (s % kTurned == 0)
+                if (s % kTransposedSteps == 0)
                     for (int c = 0; c < kPanel; ++c)
-                        for (int i = s; i < std::min(s + kTurned, count); ++i)
+                        for (int i = s; i < std::min(s + kTransposedSteps, count); ++i)
                             lanes[i - s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + i] : nothing;
-                const uint32_t* lane = lanes[s % kTurned];
-                Ints named = Ints{};
+                const uint32_t* lane = lanes[s % kTransposedSteps];
+                Ints codes = Ints{};
                 for (int group = 0; group < 2; ++group) {
                     const Ints a = load_ints(lane + group * 32);
                     const Ints b = load_ints(lane + group * 32 + 16);
@@ -201,18 +201,19 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                     const Ints low = pack_bytes(a & byte, b & byte);
                     const Ints high = pack_bytes(shift_shorts_right<8>(a), shift_shorts_right<8>(b));
                     uint64_t known = 0;
-                    named = named | names_of(high, table, group, known);
+                    codes = codes | high_byte_codes(high, table, group, known);
                     store_ints(to + group * 64, keep_bytes(known, low));
-                    for (uint64_t others = ~known; others; others &= others - 1) {
-                        const int place = place_of(group, __builtin_ctzll(others));
-                        if (many < op.heads)
-                            listed[many] = (uint32_t)(s * kWeights + place) << 16 | ((const uint16_t*)lane)[place];
-                        ++many;
+                    for (uint64_t outlier_bits = ~known; outlier_bits; outlier_bits &= outlier_bits - 1) {
+                        const int place = place_of(group, __builtin_ctzll(outlier_bits));
+                        if (outlier_count < op.heads)
+                            outliers[outlier_count] =
+                                (uint32_t)(s * kWeightsPerStep + place) << 16 | ((const uint16_t*)lane)[place];
+                        ++outlier_count;
                     }
                 }
-                store_ints(to + 128, named);
+                store_ints(to + 128, codes);
             }
-            counts[part] = many <= op.heads ? many - before : -1;
+            counts[part] = outlier_count <= op.heads ? outlier_count - before : -1;
         }
     });
 }

@@ -3,9 +3,9 @@
 // A `Floats` has sixteen numbers in fp32, an `Ints` 64 bytes that are used as integers of any size, a `Lanes` a bit for
 // each of sixteen numbers. With AVX-512 a vector is one register (avx512.h), with AVX2 two halves (avx2.h), on ARM four
 // quarters (neon.h). The latter two go through memory where they have no masks (unmasked.h).
-// All define the same functions; how many vectors of sums stay in registers (kSums); the shapes of tiles whose sums stay in
-// registers together with their operands (kOf...); and whether many rows should share weights that are unpacked once
-// (kUnpacksOnce). `+ - * /` work on fp32, `& |` on bits.
+// All define the same functions; how many vectors of sums stay in registers (kSumRegisters); the shapes of tiles whose sums
+// stay in registers together with their operands (k...Tile); and whether many rows should share weights that are unpacked
+// once (kUnpacksOnce). `+ - * /` work on fp32, `& |` on bits.
 
 #pragma once
 

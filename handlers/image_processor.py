@@ -19,7 +19,7 @@ from djl_python.config import Options
 from djl_python.errors import ModelLoadError, PayloadError
 from djl_python.types import Array, ImagePrompt, Images, ImageSource
 
-from .image_sources import INSTALL, ImageSources, Picture, decode
+from .image_sources import INSTALL, DecodedImage, ImageSources, decode
 
 _PROCESSOR_FILES: Final = ("processor_config.json", "preprocessor_config.json")
 #: Outputs of processors that are not passed to the model: it gets the ids separately, and none of them is masked.
@@ -108,7 +108,7 @@ class ImageProcessor:
             )
         return self._made(text, decode(sources, files))
 
-    def _made(self, text: str, pictures: Sequence[Picture]) -> ImagePrompt:
+    def _made(self, text: str, pictures: Sequence[DecodedImage]) -> ImagePrompt:
         try:
             made = self._processor(
                 text=[text],
@@ -127,7 +127,7 @@ class ImageProcessor:
         return ImagePrompt(ids.tolist(), Images(inputs, marks, int(positions[-1]) + 1))
 
     def _marks(
-        self, written: list[str], positions: np.ndarray[Any, Any], pictures: Sequence[Picture]
+        self, written: list[str], positions: np.ndarray[Any, Any], pictures: Sequence[DecodedImage]
     ) -> Iterator[tuple[int, bytes]]:
         """Where each image begins, with its digest.
 
@@ -173,10 +173,10 @@ def _array(numbers: np.ndarray[Any, Any]) -> Array:
     return Array(numbers.dtype.str, numbers.shape, numbers.tobytes())
 
 
-def _example() -> Picture:
+def _example() -> DecodedImage:
     """An image of noise: it has content in every corner."""
     from PIL import Image
 
     width, height = _EXAMPLE_SIZE
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    return Picture(Image.fromarray(noise), b"example")
+    return DecodedImage(Image.fromarray(noise), b"example")

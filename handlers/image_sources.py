@@ -35,7 +35,7 @@ INSTALL: Final = "pip install 'djl-serving[images]'"
 
 
 @dataclass(frozen=True)
-class Picture:
+class DecodedImage:
     """A decoded image, upright and in RGB. `digest` identifies its content."""
 
     image: Any
@@ -148,7 +148,7 @@ class Fetcher:
                 if not response.is_redirect:
                     return await self._read(response, source)
                 target = url.join(response.headers["location"])
-            if target.scheme not in ("http", "https") or not await may_lead(url.host, target.host):
+            if target.scheme not in ("http", "https") or not await may_redirect(url.host, target.host):
                 raise _refused(source, "redirects to where images are not fetched from")
             url = target
         raise _refused(source, f"more than {_MAX_REDIRECTS} redirects")
@@ -165,7 +165,7 @@ class Fetcher:
         return bytes(data)
 
 
-def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> list[Picture]:
+def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> list[DecodedImage]:
     """Decode images. Slow.
 
     Args:
@@ -174,7 +174,7 @@ def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> lis
     Raises:
         PayloadError: a file is not an image, or too large; names the field.
     """
-    pictures: list[Picture] = []
+    pictures: list[DecodedImage] = []
     pixels = 0
     for source, file in zip(sources, files, strict=True):
         data = _inline(source) if file is None else file
@@ -184,7 +184,7 @@ def decode(sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> lis
             raise _refused(
                 source, f"expected at most {MAX_PIXELS // 10**6} megapixels, those of earlier images included"
             )
-        pictures.append(Picture(_upright(source, image), hashlib.sha256(data).digest()))
+        pictures.append(DecodedImage(_upright(source, image), hashlib.sha256(data).digest()))
     return pictures
 
 
@@ -253,7 +253,7 @@ def _reading(source: ImageSource) -> Iterator[None]:
         raise _refused(source, f"the image is broken: {str(exc) or type(exc).__name__}") from exc
 
 
-async def may_lead(host: str, target: str) -> bool:
+async def may_redirect(host: str, target: str) -> bool:
     """Whether a redirect may go from one host to another."""
     return target == host or await _is_public(target) or not await _is_public(host)
 

@@ -102,7 +102,7 @@ class LoadedModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Tally:
+class RequestCounts:
     """The outcomes of the requests to a model since it was registered; PAGE routes do not count.
 
     `succeeded` counts statuses below 400, `failed` other statuses and clients that disconnected. Their seconds are the
@@ -128,7 +128,7 @@ class ModelStatus:
     registered_s: float  # Unix time
     in_flight: int
     queued: int
-    tally: Tally = Tally()
+    tally: RequestCounts = RequestCounts()
 
 
 class ServerView(Protocol):
@@ -237,7 +237,7 @@ class Dialect(abc.ABC):
     name: ClassVar[str]
     routes: ClassVar[tuple[Route, ...]] = ()
 
-    #: Routes of other dialects that this one answers for some models, as their `speaker` says; for /openapi.json.
+    #: Routes of other dialects that this one answers for some models (their `answering_dialect`); for /openapi.json.
     shared: ClassVar[tuple[Route, ...]] = ()
 
     #: The version under which this API finds a model that has none.
@@ -287,7 +287,7 @@ class Dialect(abc.ABC):
         """
         raise NotImplementedError(f"{self.name} has no pages")
 
-    def speaker(self, operation: str, model: ModelConfig) -> str:
+    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
         """The name of the dialect that answers a GENERATE or QUERY operation for this model. Where two APIs share a
         path, an option of the model may choose the other dialect, which has an operation of the same name."""
         return self.name
@@ -316,7 +316,7 @@ class Dialect(abc.ABC):
         them, and never `inputs`.
         """
 
-    def last_words(
+    def failed_stream_end(
         self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None
     ) -> bytes | None:
         """The bytes that end a failed stream: `stream_error`'s, if the content type has a place for errors. None: break

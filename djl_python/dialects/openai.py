@@ -25,7 +25,7 @@ from .chat_request import ChatRequest, read_chat
 from .framing import SSE_DONE
 from .generation_fields import GenerationFields
 from .openai_completions import Completion, CompletionFormatter, CompletionRequest, read_completion
-from .openai_errors import ErrorBody, StreamFailure, in_its_terms, openai_answer, stream_failure
+from .openai_errors import ErrorBody, StreamFailure, openai_answer, stream_failure, with_request_fields
 from .request_body import ignored_header, json_object, object_of
 from .typed_body import read_body
 from .typed_errors import ErrorResponse, documented_errors, typed_answer
@@ -163,7 +163,7 @@ class OpenAIDialect(Dialect):
     ) -> Answer:
         prompt_field = "prompt" if operation == COMPLETION else "messages"
         if model is not None and model.option.tgi_compat:
-            return typed_answer(in_its_terms(error, prompt_field))
+            return typed_answer(with_request_fields(error, prompt_field))
         return openai_answer(error, prompt_field)
 
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:

@@ -103,7 +103,7 @@ def stream_failure(error: ServingError, *, tgi: bool) -> ErrorBody | StreamFailu
     return StreamFailure(StreamFailureDetail(body.error, status))
 
 
-def in_its_terms(error: ServingError, prompt_field: str) -> ServingError:
+def with_request_fields(error: ServingError, prompt_field: str) -> ServingError:
     """The error with the request's own field names; `prompt_field` is what it calls its prompt."""
     if isinstance(error, ModelNotNamedError):
         return ModelNotNamedError(error.message.replace(_OUR_MODEL, "model", 1))
@@ -118,7 +118,7 @@ def _message(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
     """(message, param)."""
     if isinstance(error, ContextLengthError):
         return _too_long(error, prompt_field), prompt_field
-    error = in_its_terms(error, prompt_field)
+    error = with_request_fields(error, prompt_field)
     if isinstance(error, ModelNotFoundError | ModelNotNamedError):
         return error.message, "model"
     return error.message, error.field if isinstance(error, PayloadError | ParameterError) else None

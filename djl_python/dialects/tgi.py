@@ -164,7 +164,7 @@ class TgiDialect(Dialect):
             return Answer(200, b"", {})
         return typed_answer(UnavailableError("unhealthy"))
 
-    def speaker(self, operation: str, model: ModelConfig) -> str:
+    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
         """At /generate_stream, the dialect that option.tgi_dialect names."""
         return model.option.tgi_dialect if operation == STREAM else self.name
 
@@ -189,7 +189,7 @@ def _read(inputs: Input, model: ModelConfig, into: type[GenerateBody]) -> tuple[
     try:
         request = read_body(body, into, payload=("inputs",))
     except ParameterError as error:
-        raise rules.in_routers_words(error, body.get("parameters")) from error
+        raise rules.as_router_error(error, body.get("parameters")) from error
     return request, [name.removeprefix("parameters.") for name in unknown_fields(body, into, model)]
 
 

@@ -36,7 +36,7 @@ _WHOLE: Final = ("max_new_tokens", "top_k")
 _DRAW: Final = DrawFields({"temperature": (1.0,), "top_k": (), "top_p": (1.0,), "typical_p": (1.0,)})
 
 
-def in_routers_words(error: ParameterError, parameters: Any) -> ParameterError:
+def as_router_error(error: ParameterError, parameters: Any) -> ParameterError:
     """An error about a type's bounds in the router's words; other errors unchanged."""
     name = (error.field or "").removeprefix("parameters.")
     value = parameters.get(name) if isinstance(parameters, Mapping) else None

@@ -39,11 +39,11 @@ _EXACT_SHARE: Final = 0.5
 _EXACT_AT_ONCE: Final = 4 << 30
 # A difference beyond this, relative to the greatest logit, is more than rounding, unless the model amplifies that:
 # trained models, and most random ones, are within 0.02.
-_SURELY: Final = 0.06
+_SURE_TOLERANCE: Final = 0.06
 # How many times as far as the model's own logits a runner's may be from those in fp32: chance plays a part in both.
 _AS_NEAR: Final = 2.0
 # Greatest distance of either from the fp32 logits, relative to their norm, at which comparing still tells something.
-_TELLS: Final = 1.0
+_MAX_USEFUL_ERROR: Final = 1.0
 
 
 def check_ids(loaded: LoadedModel) -> list[int]:
@@ -94,7 +94,7 @@ class Agreement:
         size = 4 * sum(each.numel() for each in self._loaded.model.parameters())
         self._exact = None if self._quantize is not None or size > _EXACT_AT_ONCE else self._exact
 
-    def hold_against_torch(self) -> None:
+    def rebase_on_rounded(self) -> None:
         """Compute the reference again: the model's own weights have been rounded since."""
         self._on_torch = True
         self._reference = _logits(self._loaded)
@@ -119,7 +119,7 @@ class Agreement:
             return bool((found - reference).norm() <= _ROUNDED_TOLERANCE[self._quantize] * reference.norm())
         if not near(found, reference, tolerance(loaded, self._quantize)):
             return self._as_near(found)
-        sure = near(found, reference, _SURELY) or self._quantize is not None or self._exact is None
+        sure = near(found, reference, _SURE_TOLERANCE) or self._quantize is not None or self._exact is None
         return sure or self._as_near(found)
 
     def _as_near(self, logits: Tensor) -> bool:
@@ -127,7 +127,7 @@ class Agreement:
         if self._quantize is not None or self._exact is None:
             return False
         own, theirs = (float((each - self._exact).norm()) for each in (self._reference, logits))
-        return max(own, theirs) <= _TELLS * float(self._exact.norm()) and theirs <= _AS_NEAR * own
+        return max(own, theirs) <= _MAX_USEFUL_ERROR * float(self._exact.norm()) and theirs <= _AS_NEAR * own
 
     @functools.cached_property
     def _exact(self) -> Tensor | None:

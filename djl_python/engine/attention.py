@@ -37,7 +37,7 @@ class LayerShape:
 
 
 @dataclass(frozen=True)
-class How:
+class AttentionParams:
     """Parameters of a layer's attention, beside queries, keys and values. Window and softcap are 0 for none.
 
     Attributes:
@@ -71,7 +71,7 @@ class PagedCache(Protocol):
         """Context of a step with these chunks, which gives the `Plan` that `attend` takes."""
         ...
 
-    def attend(self, layer: int, plan: Any, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+    def attend(self, layer: int, plan: Any, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams) -> Tensor:
         """Store a layer's new keys and values, and attend to all that each sequence has in the cache.
 
         Args:
@@ -146,7 +146,7 @@ def paged_attention(
     """
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    how = How(scaling, sliding_window or 0, softcap or 0.0, s_aux)
+    how = AttentionParams(scaling, sliding_window or 0, softcap or 0.0, s_aux)
     if callable(_active):
         distance = torch.arange(query.shape[2], device=query.device)[:, None] - torch.arange(
             query.shape[2], device=query.device
@@ -159,7 +159,7 @@ def paged_attention(
     return _active.cache.attend(_active.layer_of[id(module)], _active.plan, query, key, value, how), None
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
     """Scaled dot-product attention with grouped heads, on torch: (S, heads, queries, value_dim).
 
     Args:
@@ -186,7 +186,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How)
     return made.reshape(sequences, heads, queries, -1)
 
 
-def _weights(scores: Tensor, mask: Tensor, how: How) -> Tensor:
+def _weights(scores: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
     """What each value counts: (S, heads, queries, keys), of scores of the same shape."""
     if how.softcap:
         scores = torch.tanh(scores / how.softcap) * how.softcap

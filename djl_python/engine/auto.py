@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..config import has_gpu
 from .free_memory import available_bytes, cpu_cache_bytes
-from .native.advance import Advance, begin_taking
+from .native.advance import Advance, begin_prefault
 from .native.library import begin_building, lacking
 from .rolling_batch import EngineSettings, Progress
 
@@ -35,4 +35,4 @@ def _will_run_natively(settings: EngineSettings) -> bool:
 
 def _begin(settings: EngineSettings) -> Advance | None:
     begin_building()
-    return begin_taking(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())
+    return begin_prefault(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())

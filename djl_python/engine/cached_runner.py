@@ -23,7 +23,7 @@ from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .misfits import MISFITS
 from .model_runner import rows_of
-from .recurrent import Functions
+from .recurrent import ModelContext
 from .scheduler import Chunk
 from .sequence import Sequence
 from .uploads import indices
@@ -51,7 +51,7 @@ class CachedModelRunner:
         self,
         model: Any,
         device: torch.device,
-        functions: Functions = nullcontext,
+        functions: ModelContext = nullcontext,
         together: bool = False,
         in_pieces: bool = True,
     ) -> None:
@@ -69,7 +69,7 @@ class CachedModelRunner:
 
     @classmethod
     def tried(
-        cls, model: Any, device: torch.device, functions: Functions, ids: list[int], tolerance: float
+        cls, model: Any, device: torch.device, functions: ModelContext, ids: list[int], tolerance: float
     ) -> CachedModelRunner:
         """Make a runner that decodes sequences together, if the model can and their logits are the same as alone.
 

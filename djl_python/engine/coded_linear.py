@@ -151,7 +151,7 @@ def dense(weight: Weight) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
 
 
-def below_each_other(weights: Sequence[Weight]) -> Tensor | CodedWeight:
+def concat_rows(weights: Sequence[Weight]) -> Tensor | CodedWeight:
     """Concatenate weights (n, k) by rows. The result has numbers, unless all are whole weights of coded linears."""
     coded = [weight for weight in weights if isinstance(weight, CodedWeight) and weight.rows is None]
     if len(coded) == len(weights):

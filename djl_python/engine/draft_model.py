@@ -24,7 +24,7 @@ _WEIGHT: Final = 0.1  # of the newest time in a moving average
 
 
 @dataclass
-class _Shadow:
+class _DraftState:
     """A sequence as the draft model knows it.
 
     Attributes:
@@ -53,7 +53,7 @@ class ModelDrafter:
         self._max_prefill_tokens = draft.max_prefill_tokens
         self._close_draft = draft.close
         self._sampler = sampler
-        self._shadows: dict[int, _Shadow] = {}
+        self._shadows: dict[int, _DraftState] = {}
         self._draft_s = 0.0  # one pass of the draft model
         self._model_s = 0.0  # one step of the model
         self._proposed_at = 0.0
@@ -66,7 +66,7 @@ class ModelDrafter:
             shadow = self._shadow(sequence)
             count = shadow.confidence.worth(max(0, min(most, self._max_model_len - len(sequence.tokens))), cost)
             if count:
-                twins.append((_twin(sequence, shadow), count))
+                twins.append((_draft_copy(sequence, shadow), count))
         drafts: Drafts = {}
         left, passes = twins, 0
         while left:
@@ -98,7 +98,7 @@ class ModelDrafter:
             if not chunk.drafts
             and chunk.length > 1
             and (end := chunk.sequence.computed + chunk.length) < self._max_model_len
-            and (twin := _twin(chunk.sequence, self._shadow(chunk.sequence), end)).remaining
+            and (twin := _draft_copy(chunk.sequence, self._shadow(chunk.sequence), end)).remaining
         ]
         for piece in pieces:
             self._catch_up(piece.sequence, leave=piece.length)
@@ -113,11 +113,11 @@ class ModelDrafter:
     def close(self) -> None:
         self._close_draft()
 
-    def _shadow(self, sequence: Sequence) -> _Shadow:
+    def _shadow(self, sequence: Sequence) -> _DraftState:
         shadow = self._shadows.get(sequence.id)
         if shadow is None or shadow.blocks is not sequence.blocks:
             # The sequence that a prefix is shared with has computed it, in this cache as in the model's.
-            shadow = self._shadows[sequence.id] = _Shadow(sequence.blocks, sequence.computed)
+            shadow = self._shadows[sequence.id] = _DraftState(sequence.blocks, sequence.computed)
         return shadow
 
     def _catch_up(self, twin: Sequence, leave: int) -> None:
@@ -140,7 +140,7 @@ class ModelDrafter:
             twin.tokens.append(draft.token_id)
 
 
-def _twin(sequence: Sequence, shadow: _Shadow, end: int | None = None) -> Sequence:
+def _draft_copy(sequence: Sequence, shadow: _DraftState, end: int | None = None) -> Sequence:
     """A copy of the sequence's first `end` tokens, to draft after; `computed` as far as the draft's cache is valid."""
     return Sequence(
         sequence.id,

@@ -60,7 +60,7 @@ class ExpertStack:
 
 
 @dataclass(frozen=True)
-class BelowEachOther:
+class ConcatenatedExperts:
     """The rows of all experts, with `missing` rows of zeros after each expert's: a `StoredWeight`."""
 
     stack: ExpertStack

@@ -23,13 +23,13 @@ from .state_slots import StateSlots
 _ROOT: Final = 0
 _FAR_ROOT: Final = 1
 # New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
-_ON_TRUST: Final = 448
+_FREE_GROWTH: Final = 448
 # ... and this many more for each one that was.
-_FOR_EACH_ASKED: Final = 16
+_GROWTH_PER_HIT: Final = 16
 # This many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
 _WORTH_SAVING: Final = 128
 # When this many blocks have come to rest, the counts are halved, so that old ones weigh less.
-_MEMORY: Final = 2048
+_DECAY_AFTER: Final = 2048
 
 
 class OutOfBlocksError(Exception):
@@ -41,7 +41,7 @@ class BlockManager:
 
     Args:
         share: whether sealed blocks are shared by content.
-        at_hand: how many blocks, from the first on, have their memory already; all of them if left out.
+        resident_blocks: how many blocks, from the first on, have their memory already; all of them if left out.
         states: the recurrent states, if the model has any: a prefix is then only reused where a state was saved.
     """
 
@@ -51,7 +51,7 @@ class BlockManager:
         block_size: int,
         *,
         share: bool = True,
-        at_hand: Callable[[], int] | None = None,
+        resident_blocks: Callable[[], int] | None = None,
         states: StateSlots | None = None,
     ) -> None:
         self.total = total
@@ -69,7 +69,7 @@ class BlockManager:
         self._serial_of: dict[int, int] = {}
         self._next_serial = _FAR_ROOT + 1
         self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # evicted from `_known`
-        self._at_hand = at_hand or (lambda: total)
+        self._resident_blocks = resident_blocks or (lambda: total)
         self._rested = 0  # blocks that came to rest
         self._asked = 0  # of those, how many were asked for again, still there or evicted
 
@@ -167,7 +167,7 @@ class BlockManager:
         sequence.computed = 0
         if self._states is not None:
             self._states.release(sequence)
-        if self._rested > _MEMORY:
+        if self._rested > _DECAY_AFTER:
             self._rested //= 2
             self._asked //= 2
 
@@ -252,7 +252,7 @@ class BlockManager:
         self._users[block] += 1
 
     def _take(self) -> int:
-        if self._free and (not self._unused_sealed or self._free[0] < self._at_hand() or self._may_grow):
+        if self._free and (not self._unused_sealed or self._free[0] < self._resident_blocks() or self._may_grow):
             block = heapq.heappop(self._free)
         elif self._unused_sealed:
             block = self._evict()
@@ -264,7 +264,7 @@ class BlockManager:
     @property
     def _may_grow(self) -> bool:
         """Whether resting blocks are asked for often enough to be worth new memory."""
-        return self._rested <= _ON_TRUST + _FOR_EACH_ASKED * self._asked
+        return self._rested <= _FREE_GROWTH + _GROWTH_PER_HIT * self._asked
 
     def _evict(self) -> int:
         block, _ = self._unused_sealed.popitem(last=False)

@@ -24,22 +24,22 @@ from typing import Final
 STRETCH: Final = 2.8
 QUEUE_STRETCH: Final = 0.3
 #: Limit of that stretch; and longest step in decode-only steps, however long the usual step has become.
-MOST_STRETCH: Final = 4.0
-MOST_DECODE_STEPS: Final = 8.0
+MAX_STRETCH: Final = 4.0
+MAX_DECODE_STEPS: Final = 8.0
 #: Fewer prefill tokens than this are not worth reading the weights for.
-LEAST_TOKENS: Final = 16
+MIN_TOKENS: Final = 16
 #: After this many steps with prefill, one runs without, to time decode again: its cost drifts with load and context.
-CHECKED_EVERY: Final = 50
+DECODE_ONLY_EVERY: Final = 50
 #: Longest prefill-only step, in decode steps, while several prompts wait and nothing decodes: beyond that, reading the
 #: weights once for more tokens saves nothing.
-WELL_READ_STEPS: Final = 8.0
+MAX_PREFILL_STEPS: Final = 8.0
 # Prefill tokens before anything was measured: beside decode, and while nothing decodes.
 _FIRST_TOKENS: Final = 64
 _FIRST_ALONE: Final = 512
 _WEIGHT: Final = 0.2  # of the newest measurement
 # The usual step's time: all but this share of the last remembered steps took at least as long.
 _REMEMBERED: Final = 256
-_SHORTER: Final = 0.3
+_USUAL_QUANTILE: Final = 0.3
 _FEW: Final = 3  # prompts, which are no queue yet
 
 
@@ -54,57 +54,57 @@ class PrefillPacer:
         self._most = most
         self._decode: dict[int, _Mean] = {}  # decode-only steps, by the bit length of their batch size
         self._token_s = 0.0  # of one more prefill token
-        self._unchecked = 0  # steps with decode and prefill since one had no prefill
+        self._mixed_steps = 0  # steps with decode and prefill since one had no prefill
         self._taken: deque[float] = deque(maxlen=_REMEMBERED)  # durations of steps with decode
 
-    def budget(self, generating: int, prompts: int = 1) -> int:
-        """Prefill tokens for a step that decodes `generating` sequences; 0 asks for a decode-only step, to time it."""
-        if not generating:
-            return self._most if prompts == 1 else self._well_read()
-        decode_s = self._decode_s(generating)
-        if not decode_s or self._unchecked >= CHECKED_EVERY:
+    def budget(self, decoding: int, prompts: int = 1) -> int:
+        """Prefill tokens for a step that decodes `decoding` sequences; 0 asks for a decode-only step, to time it."""
+        if not decoding:
+            return self._most if prompts == 1 else self._efficient_prefill()
+        decode_s = self._decode_s(decoding)
+        if not decode_s or self._mixed_steps >= DECODE_ONLY_EVERY:
             return 0
         if not self._token_s:
             return min(self._most, _FIRST_TOKENS)
-        stretch = min(STRETCH + QUEUE_STRETCH * max(0, prompts - _FEW), MOST_STRETCH)
-        longest_s = min(stretch * max(decode_s, self._usual_s()), MOST_DECODE_STEPS * decode_s)
-        return min(self._most, max(LEAST_TOKENS, int((longest_s - decode_s) / self._token_s)))
+        stretch = min(STRETCH + QUEUE_STRETCH * max(0, prompts - _FEW), MAX_STRETCH)
+        longest_s = min(stretch * max(decode_s, self._usual_s()), MAX_DECODE_STEPS * decode_s)
+        return min(self._most, max(MIN_TOKENS, int((longest_s - decode_s) / self._token_s)))
 
-    def _well_read(self) -> int:
+    def _efficient_prefill(self) -> int:
         """Prefill tokens beyond which a prefill-only step saves nothing."""
         decode_s = self._decode_s(1)
         if not decode_s or not self._token_s:
             return min(self._most, _FIRST_ALONE)
-        return min(self._most, max(LEAST_TOKENS, int(WELL_READ_STEPS * decode_s / self._token_s)))
+        return min(self._most, max(MIN_TOKENS, int(MAX_PREFILL_STEPS * decode_s / self._token_s)))
 
-    def learn(self, generating: int, prompt_tokens: int, step_s: float) -> None:
-        """Learn that a step with `generating` decoding sequences and `prompt_tokens` prefill tokens took `step_s`."""
-        if generating:
+    def learn(self, decoding: int, prompt_tokens: int, step_s: float) -> None:
+        """Learn that a step with `decoding` decoding sequences and `prompt_tokens` prefill tokens took `step_s`."""
+        if decoding:
             self._taken.append(step_s)
         if not prompt_tokens:
-            self._unchecked = 0
-            self._decode.setdefault(generating.bit_length(), _Mean()).add(generating, step_s)
+            self._mixed_steps = 0
+            self._decode.setdefault(decoding.bit_length(), _Mean()).add(decoding, step_s)
             return
-        decode_s = self._decode_s(generating) if generating else 0.0
-        self._unchecked += bool(generating)
-        if prompt_tokens >= LEAST_TOKENS and step_s > decode_s and (decode_s or not generating):
+        decode_s = self._decode_s(decoding) if decoding else 0.0
+        self._mixed_steps += bool(decoding)
+        if prompt_tokens >= MIN_TOKENS and step_s > decode_s and (decode_s or not decoding):
             token_s = (step_s - decode_s) / prompt_tokens
             self._token_s += (_WEIGHT if self._token_s else 1.0) * (token_s - self._token_s)
 
-    def _decode_s(self, generating: int) -> float:
+    def _decode_s(self, decoding: int) -> float:
         """Seconds of a decode-only step, interpolated between those of fewer and more sequences; 0 without any."""
-        known = sorted(self._decode.values(), key=lambda mean: mean.generating)
-        below = next((mean for mean in reversed(known) if mean.generating <= generating), None)
-        above = next((mean for mean in known if mean.generating > generating), None)
+        known = sorted(self._decode.values(), key=lambda mean: mean.decoding)
+        below = next((mean for mean in reversed(known) if mean.decoding <= decoding), None)
+        above = next((mean for mean in known if mean.decoding > decoding), None)
         if below is None or above is None:
             nearest = below or above
             return nearest.step_s if nearest else 0.0
-        share = (generating - below.generating) / (above.generating - below.generating)
+        share = (decoding - below.decoding) / (above.decoding - below.decoding)
         return below.step_s + share * (above.step_s - below.step_s)
 
     def _usual_s(self) -> float:
         """Seconds of the usual step; 0 while too few steps are remembered."""
-        shorter = int(_SHORTER * _REMEMBERED) - (_REMEMBERED - len(self._taken))
+        shorter = int(_USUAL_QUANTILE * _REMEMBERED) - (_REMEMBERED - len(self._taken))
         return sorted(self._taken)[shorter] if shorter >= 0 else 0.0
 
 
@@ -112,10 +112,10 @@ class PrefillPacer:
 class _Mean:
     """Moving averages over decode-only steps: sequences decoded, and seconds taken."""
 
-    generating: float = 0.0
+    decoding: float = 0.0
     step_s: float = 0.0
 
-    def add(self, generating: int, step_s: float) -> None:
+    def add(self, decoding: int, step_s: float) -> None:
         weight = _WEIGHT if self.step_s else 1.0
-        self.generating += weight * (generating - self.generating)
+        self.decoding += weight * (decoding - self.decoding)
         self.step_s += weight * (step_s - self.step_s)

@@ -60,7 +60,7 @@ class PagedRollingBatch(RollingBatch):
                 opened.kv_blocks,
                 settings.block_size,
                 share=opened.share_prefixes,
-                at_hand=opened.blocks_at_hand,
+                resident_blocks=opened.resident_blocks,
                 states=opened.states,
             ),
             max_sequences=settings.max_batch_size,

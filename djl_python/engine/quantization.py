@@ -72,11 +72,11 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
     if quantize == "int8":
         scales = torch.empty(n)
         for rows in parts_of(n, k):
-            codes[rows], scales[rows] = _eight(_padded(weight[rows]))
+            codes[rows], scales[rows] = _to_int8(_padded(weight[rows]))
         return Codes(8, codes, scales)
     scales, zeros = torch.empty(n, groups, dtype=torch.float16), torch.empty(n, groups, dtype=torch.uint8)
     for rows in parts_of(n, k):
-        codes[rows], scales[rows], zeros[rows] = _four(_padded(weight[rows]))
+        codes[rows], scales[rows], zeros[rows] = _to_int4(_padded(weight[rows]))
     return Codes(4, codes, scales, zeros)
 
 
@@ -96,13 +96,13 @@ def _padded(weight: Tensor) -> Tensor:
     return torch.nn.functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
 
 
-def _eight(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = weight.abs().amax(1) / 127
     codes = (weight / scales.clamp_min(1e-30)[:, None]).round_().add_(128)
     return codes.to(torch.uint8), scales
 
 
-def _four(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     grouped = weight.view(len(weight), -1, GROUP)
     low, high = grouped.aminmax(dim=2)
     low, high = low.clamp_max(0), high.clamp_min(0)

@@ -23,7 +23,7 @@ from .scheduler import Chunk
 from .uploads import indices
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
-Functions = Callable[[], AbstractContextManager[None]]
+ModelContext = Callable[[], AbstractContextManager[None]]
 
 _UPDATES: Final = ("update_conv_state", "update_recurrent_state")
 # What forward functions call their cache.
@@ -69,7 +69,7 @@ class RecurrentLayers:
         # A sequence's states, one cache layer for each module, are in `_alone`, or a row of `_together`.
         self._alone: dict[int, list[Any]] = {}
         self._together = CacheRows()
-        self.functions: Functions = nullcontext
+        self.functions: ModelContext = nullcontext
 
     @classmethod
     def seen_in(cls, model: Any, run: Callable[[], Any]) -> RecurrentLayers | None:

@@ -49,7 +49,7 @@ def original_length(module: nn.Module) -> int:
 
 
 @torch.inference_mode()
-def settle_rotations_(model: nn.Module, longest: int, *, but_long: bool = False) -> bool:
+def freeze_rope_(model: nn.Module, longest: int, *, but_long: bool = False) -> bool:
     """Fix rotary embeddings to those of a sequence of `longest` tokens, in all sequences; returns whether any changed.
 
     Some rotary embeddings (LongRoPE, dynamic NTK) change beyond the training length, and transformers chooses by the

@@ -45,9 +45,9 @@ from .native.siblings import joined
 from .native.stand_ins import StandIns
 from .paging import TRIAL_BLOCK, Paging
 from .quantization import Quantize
-from .recurrent import Functions, RecurrentLayers
+from .recurrent import ModelContext, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
-from .rotations import settle_rotations_
+from .rotations import freeze_rope_
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
 from .step_memory import step_bytes
@@ -74,7 +74,7 @@ class OpenedRunner:
     takes_images: bool = False
     takes_drafts: bool = False
     chooser: Chooser = field(default_factory=TorchChooser)
-    blocks_at_hand: Callable[[], int] | None = None  # `BlockManager`'s `at_hand`
+    resident_blocks: Callable[[], int] | None = None  # `BlockManager`'s `resident_blocks`
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
     near: int = 0  # `Scheduler`'s `near`
     whole_prompts: bool = False  # likewise
@@ -100,7 +100,7 @@ def open_runner(
         )
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
-    settle_rotations_(loaded.model, wanted, but_long=settings.kernels != "torch")
+    freeze_rope_(loaded.model, wanted, but_long=settings.kernels != "torch")
     agreement = _agreement(settings, loaded)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     pages = can_page(loaded)
@@ -110,7 +110,7 @@ def open_runner(
         return opened
     if advance is not None:
         advance.give_back()
-    if settle_rotations_(loaded.model, wanted):
+    if freeze_rope_(loaded.model, wanted):
         agreement = _agreement(settings, loaded)
     layers, recurrent = _probed(loaded) if pages else ({}, None)
     if not layers:
@@ -120,23 +120,23 @@ def open_runner(
         agreement.before_changes()
     _replace_modules_(loaded, linears, rounding(settings))
     if _rounds(settings, loaded) is not None:
-        agreement.hold_against_torch()
-    functions: Functions = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
+        agreement.rebase_on_rounded()
+    functions: ModelContext = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
     if recurrent is not None:
         recurrent.functions = functions
-    eyes = _open_eyes(settings, loaded, own_attention)
+    image_support = _open_image_support(settings, loaded, own_attention)
     if layers:
         paging = Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
         with paging.trial(2) as runner:
             agrees = agreement.with_runner(runner)
-        if agrees and (eyes is None or _sees_paged(paging, eyes)):
-            return _with_native(_open_paged(settings, paging, wanted, eyes, beside), linears)
+        if agrees and (image_support is None or _images_agree_paged(paging, image_support)):
+            return _with_native(_open_paged(settings, paging, wanted, image_support, beside), linears)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
         type(loaded.model).__name__,
     )
-    return _with_native(_open_cached(settings, loaded, wanted, eyes, functions), linears)
+    return _with_native(_open_cached(settings, loaded, wanted, image_support, functions), linears)
 
 
 def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
@@ -199,33 +199,33 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
 
 
 @dataclass(frozen=True)
-class _Eyes:
+class _ImageSupport:
     """For a model that takes images: the check of its runners, and what encodes images if it can be paged."""
 
     check: ImageCheck
     paged: PagedImages | None
 
 
-def _open_eyes(settings: EngineSettings, loaded: LoadedModel, own_attention: str) -> _Eyes | None:
+def _open_image_support(settings: EngineSettings, loaded: LoadedModel, own_attention: str) -> _ImageSupport | None:
     if settings.image_example is None:
         return None
     model, example = loaded.model, settings.image_example
     current = model.config.get_text_config(decoder=True)._attn_implementation
     set_attention(model, own_attention)
     check = ImageCheck(model, example, check_ids(loaded)[0], tolerance(loaded, None))
-    eyes = _Eyes(check, PagedImages.open(model, example))
+    image_support = _ImageSupport(check, PagedImages.open(model, example))
     set_attention(model, current)
-    return eyes
+    return image_support
 
 
-def _sees_paged(paging: Paging, eyes: _Eyes) -> bool:
+def _images_agree_paged(paging: Paging, image_support: _ImageSupport) -> bool:
     """Whether the model reads images right when it runs on a paged cache."""
-    if eyes.paged is None:
+    if image_support.paged is None:
         return False
     with ExitStack() as trials:
-        blocks = eyes.check.blocks(TRIAL_BLOCK)
-        return eyes.check.agrees(
-            lambda: trials.enter_context(paging.trial(blocks, eyes.paged)), TRIAL_BLOCK, whole=False
+        blocks = image_support.check.blocks(TRIAL_BLOCK)
+        return image_support.check.agrees(
+            lambda: trials.enter_context(paging.trial(blocks, image_support.paged)), TRIAL_BLOCK, whole=False
         )
 
 
@@ -305,7 +305,7 @@ def _open_native(
         on_torch=False,
         chooser=chooser,
         close=close,
-        blocks_at_hand=lambda: program.blocks_at_hand,
+        resident_blocks=lambda: program.resident_blocks,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
 
@@ -327,7 +327,7 @@ def _name(loaded: LoadedModel, settings: EngineSettings) -> str:
 
 
 def _open_paged(
-    settings: EngineSettings, paging: Paging, wanted: int, eyes: _Eyes | None, beside: Beside
+    settings: EngineSettings, paging: Paging, wanted: int, image_support: _ImageSupport | None, beside: Beside
 ) -> OpenedRunner:
     """Open the model on a paged cache, without shared prefixes and drafts if it has states: none are kept per block."""
     loaded, recurrent = paging.loaded, paging.recurrent
@@ -338,26 +338,30 @@ def _open_paged(
     return OpenedRunner(
         loaded=loaded,
         weight_bytes=loaded.weight_bytes,
-        runner=paging.runner(cache, None if eyes is None else eyes.paged),
+        runner=paging.runner(cache, None if image_support is None else image_support.paged),
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
         kv_blocks=size.blocks,
         share_prefixes=recurrent is None,
         description=f"{_name(loaded, settings)} on {loaded.device}, {size.description}",
-        takes_images=eyes is not None,
+        takes_images=image_support is not None,
         takes_drafts=recurrent is None,
         close=cache.close,
     )
 
 
 def _open_cached(
-    settings: EngineSettings, loaded: LoadedModel, wanted: int, eyes: _Eyes | None, functions: Functions
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    wanted: int,
+    image_support: _ImageSupport | None,
+    functions: ModelContext,
 ) -> OpenedRunner:
     """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory."""
-    takes_images = eyes is not None and eyes.check.agrees(
+    takes_images = image_support is not None and image_support.check.agrees(
         lambda: CachedModelRunner(loaded.model, loaded.device), settings.block_size, whole=True
     )
-    if eyes is not None and not takes_images:
+    if image_support is not None and not takes_images:
         log.warning(
             "images are refused: the logits of %s after a prompt with an image are not those it has in transformers",
             type(loaded.model).__name__,

@@ -97,9 +97,9 @@ class Scheduler:
             self._go_far()
         if self._suspects:
             return self._schedule_suspect()
-        generating = sum(sequence.remaining == 1 for sequence in self.running)
-        prompts = len(self.running) - generating + len(self.waiting)
-        chunks = self._fill(self.pacer.budget(generating, prompts) if prompts else 0)
+        decoding = sum(sequence.remaining == 1 for sequence in self.running)
+        prompts = len(self.running) - decoding + len(self.waiting)
+        chunks = self._fill(self.pacer.budget(decoding, prompts) if prompts else 0)
         # Empty if all decoding sequences were preempted, in a step that was to time decode alone.
         return chunks or self._fill(self.pacer.budget(0))
 
@@ -153,9 +153,9 @@ class Scheduler:
 
     def learn(self, chunks: list[Chunk], step_s: float) -> None:
         """Tell how long a step with these chunks took. Call before `advance`."""
-        generating = sum(chunk.sequence.remaining == 1 for chunk in chunks)
+        decoding = sum(chunk.sequence.remaining == 1 for chunk in chunks)
         tokens = sum(chunk.length - len(chunk.drafts) for chunk in chunks)  # drafts count as decode
-        self.pacer.learn(generating, tokens - generating, step_s)
+        self.pacer.learn(decoding, tokens - decoding, step_s)
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Tell what a step has computed. Call before new tokens are appended."""

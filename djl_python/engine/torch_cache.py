@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .attention import How, LayerShape, attention
+from .attention import AttentionParams, LayerShape, attention
 from .scheduler import Chunk
 from .uploads import upload
 
@@ -38,7 +38,9 @@ class TorchCache:
     def step(self, chunks: list[Chunk]) -> Iterator[TorchPlan]:
         yield _plan(chunks, self.block_size, self._device)
 
-    def attend(self, layer: int, plan: TorchPlan, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+    def attend(
+        self, layer: int, plan: TorchPlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
+    ) -> Tensor:
         self._write(layer, plan.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         pieces = []
         for group in plan.groups:

@@ -156,11 +156,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         config = model.config if model is not None else None
         if self._answer.begun:
             headers = {name.lower(): value for name, value in self._answer.headers.items()}
-            last_words = dialect.last_words(error, headers, config) if dialect is not None else None
-            if last_words is None:
+            failed_stream_end = dialect.failed_stream_end(error, headers, config) if dialect is not None else None
+            if failed_stream_end is None:
                 self.break_off()
             else:
-                self.body(last_words, last=True)
+                self.body(failed_stream_end, last=True)
             return
         operation = self._match.operation if self._match is not None else ""
         answer = error_answer(error, dialect, config, operation)
@@ -228,7 +228,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         version = match.version or named.get("model_version") or headers.get("model_version", "")
         self._model = front_end.models.select(name, version, dialect.unversioned)
         self._answer.log_extra = self._model.log_extra
-        self._dialect = dialect = front_end.dialects[dialect.speaker(match.operation, self._model.config)]
+        self._dialect = dialect = front_end.dialects[dialect.answering_dialect(match.operation, self._model.config)]
         if front_end.draining:
             raise UnavailableError("the server is shutting down")
         call = Call(

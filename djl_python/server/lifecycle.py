@@ -110,7 +110,7 @@ class Server:
         finally:
             http.stop()
             listener.close()
-            await asyncio.gather(*(model.stop() for model in self._models.staffed))
+            await asyncio.gather(*(model.stop() for model in self._models.with_workers))
             await self._front_end.wait_sent(timeout_s=1.0)
             await http.close_all_connections()
 
@@ -147,7 +147,7 @@ class Server:
     async def _drain(self) -> None:
         """Accept no new calls; give running calls and pages `drain_timeout` to finish."""
         self._front_end.draining = True
-        models = self._models.staffed
+        models = self._models.with_workers
 
         def busy() -> int:
             return sum(model.pool.busy for model in models) + self._front_end.doing
@@ -180,7 +180,7 @@ class Server:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            for model in self._models.staffed:
+            for model in self._models.with_workers:
                 model.kill()
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)

@@ -1,7 +1,7 @@
 """The models of this server, by name and version, and which one a request means.
 
 Runs in the front end. An unloaded model is not found by requests any more, and can be loaded again. While its last
-requests finish, `staffed` still lists it, so that a shutdown stops its workers.
+requests finish, `with_workers` still lists it, so that a shutdown stops its workers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Models:
         return [model for versions in self._unloaded.values() for model in versions]
 
     @property
-    def staffed(self) -> Sequence[ServedModel]:
+    def with_workers(self) -> Sequence[ServedModel]:
         """All models that may have workers: the registered ones, and those whose last requests are finishing."""
         return [*self, *self._retiring]
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from ..config import ModelConfig, devices_of
-from ..dialects.base import ModelStatus, Tally
+from ..dialects.base import ModelStatus, RequestCounts
 from ..errors import UnavailableError
 from ..protocol import Status
 from .metrics import ModelMetrics
@@ -67,7 +67,7 @@ class ServedModel:
         ]
         self.registered_s = time.time()
         self.settled = asyncio.Event()
-        self.tally = Tally()
+        self.tally = RequestCounts()
         self._broken = broken
         self._on_change = on_change
         self._was_ready = False
@@ -161,7 +161,7 @@ class ServedModel:
             self.settled.set()
 
 
-def counted(tally: Tally, status: int, duration_s: float) -> Tally:
+def counted(tally: RequestCounts, status: int, duration_s: float) -> RequestCounts:
     """`tally` with one more answer of this status, which has ended just now."""
     if status < 400:
         return replace(

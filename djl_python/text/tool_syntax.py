@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable
 
 from ..types import ToolCallDelta, ToolUse
-from .tools import Heard, ToolParser
+from .tools import ParsedText, ToolParser
 
 
 class SyntaxParser(ToolParser):
@@ -28,11 +28,11 @@ class SyntaxParser(ToolParser):
         self._calls: list[ToolCallDelta] = []
         self._state: Callable[[], bool] = self._begin
 
-    def feed(self, text: str) -> Heard:
+    def feed(self, text: str) -> ParsedText:
         self._text += text
         return self._advance()
 
-    def finish(self) -> Heard:
+    def finish(self) -> ParsedText:
         self._last = True
         self._advance_states()
         if not self._among_calls:
@@ -53,7 +53,7 @@ class SyntaxParser(ToolParser):
         self._text = ""
         return False
 
-    def _advance(self) -> Heard:
+    def _advance(self) -> ParsedText:
         self._advance_states()
         return self._heard()
 
@@ -61,9 +61,9 @@ class SyntaxParser(ToolParser):
         while self._text and self._state():
             pass
 
-    def _heard(self) -> Heard:
+    def _heard(self) -> ParsedText:
         calls = (call for call in self._calls if self._parallel or call.index == 0)
-        heard = Heard("".join(self._content), tuple(calls))
+        heard = ParsedText("".join(self._content), tuple(calls))
         self._content.clear()
         self._calls.clear()
         return heard

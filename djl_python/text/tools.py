@@ -42,7 +42,7 @@ _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 _WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 
 
-class Heard(NamedTuple):
+class ParsedText(NamedTuple):
     """What a piece of text had: content for the user, and pieces of calls."""
 
     content: str = ""
@@ -63,11 +63,11 @@ class ToolParser(abc.ABC):
     def __init__(self, use: ToolUse) -> None: ...
 
     @abc.abstractmethod
-    def feed(self, text: str) -> Heard:
+    def feed(self, text: str) -> ParsedText:
         """Parse the next piece. How a text is cut into pieces makes no difference to the overall result."""
 
     @abc.abstractmethod
-    def finish(self) -> Heard:
+    def finish(self) -> ParsedText:
         """End the text; returns what was still held back."""
 
     @staticmethod

@@ -224,15 +224,15 @@ class Service:
         reply = flight.reply
         if reply.finished:
             return
-        speaker = dialect(flight.call.dialect)
+        answering_dialect = dialect(flight.call.dialect)
         if reply.started:
-            last_words = speaker.last_words(error, reply.headers, self._config)
-            if last_words is None:
+            failed_stream_end = answering_dialect.failed_stream_end(error, reply.headers, self._config)
+            if failed_stream_end is None:
                 reply.break_off()
             else:
-                reply.finish(last_words)
+                reply.finish(failed_stream_end)
         else:
-            answer = speaker.error(error, self._config, operation=flight.call.operation, inputs=flight.inputs)
+            answer = answering_dialect.error(error, self._config, operation=flight.call.operation, inputs=flight.inputs)
             reply.start(answer.status, answer.headers)
             reply.finish(answer.body)
 

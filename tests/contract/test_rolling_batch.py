@@ -12,6 +12,7 @@ from djl_python.errors import ParameterError
 from djl_python.testing import FAKE_ENGINE
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
+from tests.engines import run_to_end
 from tests.threads import come_down_to, threads
 
 Opener = Callable[..., RollingBatch]
@@ -44,14 +45,6 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def shared(opener: Opener) -> RollingBatch:
     """One batch for the checks that leave nothing behind."""
     return opener()
-
-
-def run_to_end(batch: RollingBatch) -> dict[int, list[TokenEvent]]:
-    events: dict[int, list[TokenEvent]] = {}
-    while not batch.idle:
-        for event in batch.step():
-            events.setdefault(event.request_id, []).append(event)
-    return events
 
 
 def is_empty(batch: RollingBatch) -> bool:

@@ -486,7 +486,7 @@ def test_what_the_front_end_refuses_as_tgis_clients_read_it(error: errors.Servin
 def test_only_a_stream_of_objects_ends_with_one() -> None:
     error = errors.GenerationError("no")
     for kind in ("text/event-stream; charset=utf-8", "application/jsonlines", "application/x-ndjson"):
-        assert LMI.last_words(error, {"content-type": kind})
+        assert LMI.failed_stream_end(error, {"content-type": kind})
     for kind in ("application/json", "application/octet-stream", "text/csv", "text/plain; charset=utf-8"):
-        assert LMI.last_words(error, {"content-type": kind}) is None
-    assert LMI.last_words(error, {}) is None
+        assert LMI.failed_stream_end(error, {"content-type": kind}) is None
+    assert LMI.failed_stream_end(error, {}) is None

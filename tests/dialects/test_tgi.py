@@ -622,5 +622,5 @@ def test_health(path_operation: str) -> None:
 
 def test_mindie_takes_over_one_path() -> None:
     mindie = model(tgi_dialect="mindie")
-    assert TGI.speaker("generate_stream", mindie) == "mindie"
-    assert TGI.speaker("generate", mindie) == TGI.speaker("generate_stream", model()) == "tgi"
+    assert TGI.answering_dialect("generate_stream", mindie) == "mindie"
+    assert TGI.answering_dialect("generate", mindie) == TGI.answering_dialect("generate_stream", model()) == "tgi"

@@ -14,7 +14,7 @@ import pytest
 from djl_python import errors
 from djl_python.config import ModelConfig, Options
 from djl_python.dialects import all_dialects
-from djl_python.dialects.base import Answer, Kind, ModelStatus, Parsed, Tally
+from djl_python.dialects.base import Answer, Kind, ModelStatus, Parsed, RequestCounts
 from djl_python.dialects.triton import TritonDialect
 from djl_python.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from djl_python.inputs import Input
@@ -495,7 +495,7 @@ class View:
             registered_s=0.0,
             in_flight=0,
             queued=0,
-            tally=Tally(succeeded=3, succeeded_s=1.5, failed=1, failed_s=0.25, last_s=12.5),
+            tally=RequestCounts(succeeded=3, succeeded_s=1.5, failed=1, failed_s=0.25, last_s=12.5),
         )
         failed = replace(ready, config=ModelConfig(name="a", version="1"), ready=False, failed=True, workers=0)
         self.models = [failed, ready, replace(failed, config=ModelConfig(name="b"), failed=False)]

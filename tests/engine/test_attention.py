@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from djl_python.engine.attention import How, attention
+from djl_python.engine.attention import AttentionParams, attention
 from tests.operations import Operations
 
-PLAIN = How(0.2, 0, 0.0, None)
+PLAIN = AttentionParams(0.2, 0, 0.0, None)
 HEADS, SIZE, KEYS = 8, 32, 64
 SINKS = torch.linspace(-1, 2, HEADS)
 HOWS = [PLAIN, replace(PLAIN, softcap=2.0), replace(PLAIN, sinks=SINKS), replace(PLAIN, softcap=3.0, sinks=SINKS)]
@@ -33,7 +33,7 @@ def given(sequences: int, queries: int, kv_heads: int, dtype: torch.dtype = torc
     return query, key, value, mask
 
 
-def one_by_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How) -> Tensor:
+def one_by_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
     """The same, a query at a time."""
     made = torch.empty_like(query)
     for sequence, head, place in torch.cartesian_prod(*map(torch.arange, query.shape[:3])).tolist():
@@ -52,14 +52,16 @@ def one_by_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: How
 @each_how
 @pytest.mark.parametrize("kv_heads", [1, 2, HEADS])
 @pytest.mark.parametrize(("sequences", "queries"), [(1, 1), (3, 1), (1, 5), (2, 3)])
-def test_every_head_attends_to_its_groups_keys(sequences: int, queries: int, kv_heads: int, how: How) -> None:
+def test_every_head_attends_to_its_groups_keys(
+    sequences: int, queries: int, kv_heads: int, how: AttentionParams
+) -> None:
     arguments = given(sequences, queries, kv_heads)
     torch.testing.assert_close(attention(*arguments, how), one_by_one(*arguments, how))
 
 
 @each_how
 @pytest.mark.parametrize("sequences", [1, 4])
-def test_keys_are_not_copied_for_every_head_of_their_group(sequences: int, how: How) -> None:
+def test_keys_are_not_copied_for_every_head_of_their_group(sequences: int, how: AttentionParams) -> None:
     query, key, value, mask = given(sequences, 1, 1, torch.bfloat16)
     with torch.no_grad(), Operations() as operations:
         attention(query, key, value, mask, how)

@@ -16,7 +16,7 @@ from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
 from tests.checkpoints import OWN_ATTENTION, build_checkpoint
-from tests.engine.test_paged_batch import generate, open_batch, run_to_end
+from tests.engines import generate, open_batch, run_to_end
 
 
 def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import GenerationError, ParameterError
 from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
+from tests.engines import run_to_end
 from tests.schemas import random_schema
 
 EOS = 1
@@ -82,18 +83,16 @@ def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
     )
 
 
-def run_to_end(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
-    events: dict[int, list[TokenEvent]] = {}
-    while not batch.idle:
-        for event in batch.step():
-            events.setdefault(event.request_id, []).append(event)
+def run_clean(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
+    """`run_to_end`, after which nothing is left."""
+    events = run_to_end(batch)
     assert batch.stats.running == batch.stats.waiting == batch.stats.kv_blocks_used == 0
     return events
 
 
 def run_one(batch: PagedRollingBatch, prompt: list[int], params: SamplingParams) -> list[TokenEvent]:
     batch.add(1, prompt, params)
-    return run_to_end(batch)[1]
+    return run_clean(batch)[1]
 
 
 def ids_of(events: list[TokenEvent]) -> list[int]:
@@ -143,7 +142,7 @@ def test_random_schemas_alone_and_in_company(batch: PagedRollingBatch, tokenizer
         batch.add(100 + index, prompt, params)
     for index, (prompt, params, _) in enumerate(requests):
         batch.add(index, prompt, params)
-    together = run_to_end(batch)
+    together = run_clean(batch)
     assert {index: ids_of(events) for index, events in together.items()} == alone
 
 
@@ -235,7 +234,7 @@ def test_preempted_sequences_keep_their_place_in_the_grammar(checkpoint: Path, t
     pattern = r"(\d\d\d[a-f][a-f]-){16}"
     for i in range(6):
         tight.add(i, [5 + i] * 20, regex(pattern, max_new_tokens=100))
-    events = run_to_end(tight)
+    events = run_clean(tight)
     assert tight.stats.preemptions > 0
     assert all(re.fullmatch(pattern, text_of(tokenizer, events[i])) for i in range(6))
 
@@ -259,7 +258,7 @@ def test_a_broken_grammar_costs_its_own_request_only(batch: PagedRollingBatch, g
     expected = ids_of(run_one(batch, [9, 8], neighbour))
     batch.add(2, [9], SamplingParams(max_new_tokens=8, grammar=grammar))
     batch.add(1, [9, 8], neighbour)
-    events = run_to_end(batch)
+    events = run_clean(batch)
     assert len(events[2]) == 1
     assert (events[2][0].error or "").startswith("grammar is not valid: ")
     assert events[2][0].error_kind == ParameterError.kind
@@ -363,7 +362,7 @@ def test_compiling_stalls_nobody_and_waiting_for_it_is_not_busy(
     assert [batch.step() for _ in range(10)] == [[]] * 10
     assert time.thread_time() - cpu < (time.monotonic() - began) / 2
     slow.go.set()
-    assert text_of(tokenizer, run_to_end(batch)[1]) == "abcd"
+    assert text_of(tokenizer, run_clean(batch)[1]) == "abcd"
 
 
 def test_cancelling_while_the_grammar_is_compiled_and_afterwards(
@@ -380,7 +379,7 @@ def test_cancelling_while_the_grammar_is_compiled_and_afterwards(
     batch.cancel(1)
     batch.cancel(2)
     assert batch.idle
-    assert run_to_end(batch) == {}
+    assert run_clean(batch) == {}
     assert not batch._sequences
 
 

@@ -20,7 +20,7 @@ from djl_python.errors import ModelLoadError
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources
 from djl_python.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
-from tests.engine.test_paged_batch import step_tokens
+from tests.engines import run_to_end, step_tokens
 from tests.vision_checkpoints import VISION_ARCHITECTURES, build_vision_checkpoint, data_url, picture
 
 PAGED = ("llava", "idefics3", "qwen2_vl")
@@ -97,15 +97,10 @@ def add(batch: PagedRollingBatch, number: int, prompt: ImagePrompt, **sampling: 
     batch.add(number, prompt.ids, SamplingParams(**sampling), prompt.images)
 
 
-def run_to_end(batch: PagedRollingBatch) -> dict[int, list[int]]:
-    ids: dict[int, list[int]] = {}
-    events: list[TokenEvent] = []
-    while not batch.idle:
-        events += batch.step()
-    for event in events:
-        assert event.error is None, event.error
-        ids.setdefault(event.request_id, []).append(event.token_id)
-    return ids
+def ids_at_the_end(batch: PagedRollingBatch) -> dict[int, list[int]]:
+    events = run_to_end(batch)
+    assert [event.error for each in events.values() for event in each if event.error is not None] == []
+    return {number: [event.token_id for event in each] for number, each in events.items()}
 
 
 def random_parts(rng: random.Random) -> tuple[str | Image, ...]:
@@ -153,7 +148,7 @@ def test_a_chunk_may_end_anywhere_in_an_image(name: str, open_vision: Open) -> N
     for budget in (1, 7, 512):
         batch = vision.open(max_prefill_tokens=budget)
         add(batch, 1, vision.prompt(*parts), max_new_tokens=8)
-        assert run_to_end(batch) == {1: expected}
+        assert ids_at_the_end(batch) == {1: expected}
 
 
 @pytest.mark.parametrize("name", VISION_ARCHITECTURES)
@@ -167,7 +162,7 @@ def test_preempted_and_recomputed(name: str, open_vision: Open) -> None:
     batch.scheduler.blocks.__init__(room, 16, share=name in PAGED)  # type: ignore[misc]
     for number, prompt in enumerate(prompts):
         add(batch, number, prompt, max_new_tokens=60, ignore_eos=True)
-    got = run_to_end(batch)
+    got = ids_at_the_end(batch)
     assert batch.stats.preemptions > 0
     for number, parts in enumerate(requests):
         expected = vision.generate(parts, 60)
@@ -185,7 +180,7 @@ def test_blocks_are_shared_by_what_is_seen(name: str, open_vision: Open) -> None
         add(batch, 1, prompt, max_new_tokens=8, ignore_eos=True)
         events = batch.step()
         found = len(prompt.ids) - step_tokens(batch)
-        return prompt, found, [event.token_id for event in events] + run_to_end(batch)[1]
+        return prompt, found, [event.token_id for event in events] + ids_at_the_end(batch)[1]
 
     first, second, question = picture(1), picture(2), " What is to be seen in it?"
     prompt, found, answer = answer_to(first, question)
@@ -250,7 +245,7 @@ def test_speculation_changes_nothing(name: str, open_vision: Open) -> None:
     requests = [("again and again and again ", picture(i), " again and again and") for i in range(3)]
     for number, parts in enumerate(requests):
         add(batch, number, vision.prompt(*parts), max_new_tokens=40)
-    assert run_to_end(batch) == {number: vision.generate(parts, 40) for number, parts in enumerate(requests)}
+    assert ids_at_the_end(batch) == {number: vision.generate(parts, 40) for number, parts in enumerate(requests)}
     assert batch._speculation is not None and batch._speculation.proposed > 0
 
 
@@ -262,7 +257,7 @@ def test_half_precision(name: str, open_vision: Open) -> None:
     assert batch.takes_images
     assert ("KV cache" in batch.description) == (name in PAGED)
     add(batch, 1, vision.prompt("a ", picture(1)), max_new_tokens=5, ignore_eos=True)
-    assert len(run_to_end(batch)[1]) == 5
+    assert len(ids_at_the_end(batch)[1]) == 5
 
 
 @pytest.mark.gpu
@@ -274,4 +269,4 @@ def test_on_a_gpu_greedy_ids_are_those_of_generate(name: str, open_vision: Open)
     requests = [(f"{i}: ", picture(i), " or ", picture(i + 1), "?") for i in range(6)]
     for number, parts in enumerate(requests):
         add(batch, number, vision.prompt(*parts), max_new_tokens=12)
-    assert run_to_end(batch) == {number: vision.generate(parts, 12) for number, parts in enumerate(requests)}
+    assert ids_at_the_end(batch) == {number: vision.generate(parts, 12) for number, parts in enumerate(requests)}

@@ -152,7 +152,7 @@ def touched(blocks: BlockManager) -> int:
 
 
 def test_what_nobody_asks_for_again_makes_room_before_new_memory_does() -> None:
-    blocks = BlockManager(4000, SIZE, at_hand=lambda: 0)
+    blocks = BlockManager(4000, SIZE, resident_blocks=lambda: 0)
     for number in range(500):
         serve(blocks, [number] * (4 * SIZE))
     assert 448 <= touched(blocks) < 470
@@ -161,7 +161,7 @@ def test_what_nobody_asks_for_again_makes_room_before_new_memory_does() -> None:
 
 
 def test_memory_that_is_there_is_used_first() -> None:
-    blocks = BlockManager(4000, SIZE, at_hand=lambda: 1000)
+    blocks = BlockManager(4000, SIZE, resident_blocks=lambda: 1000)
     for number in range(500):
         serve(blocks, [number] * (4 * SIZE))
     assert 1000 <= touched(blocks) < 1020
@@ -169,7 +169,7 @@ def test_memory_that_is_there_is_used_first() -> None:
 
 def test_chats_that_come_back_get_the_memory_they_are_worth() -> None:
     """More of them than are kept at first: what had to go is missed, and from then on it stays."""
-    blocks = BlockManager(8000, SIZE, at_hand=lambda: 0)
+    blocks = BlockManager(8000, SIZE, resident_blocks=lambda: 0)
     history = 20 * SIZE
     known = [[serve(blocks, [number] * (history + turn)) for number in range(100)] for turn in (1, 2, 3)]
     assert sum(known[0]) == 0
@@ -196,12 +196,14 @@ def test_prompt_logprobs_need_every_position_computed() -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("at_hand", [40, 8])
-def test_any_history_keeps_the_books_straight(share: bool, at_hand: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_cache, "_ON_TRUST", 4)
-    monkeypatch.setattr(kv_cache, "_MEMORY", 60)
+@pytest.mark.parametrize("resident_blocks", [40, 8])
+def test_any_history_keeps_the_books_straight(
+    share: bool, resident_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache, "_FREE_GROWTH", 4)
+    monkeypatch.setattr(kv_cache, "_DECAY_AFTER", 60)
     rng = random.Random(5)
-    blocks = BlockManager(40, SIZE, share=share, at_hand=lambda: at_hand)
+    blocks = BlockManager(40, SIZE, share=share, resident_blocks=lambda: resident_blocks)
     live: list[Sequence] = []
     for number in range(3000):
         action = rng.random()

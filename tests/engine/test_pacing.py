@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.engine.pacing import LEAST_TOKENS, PrefillPacer
+from djl_python.engine.pacing import MIN_TOKENS, PrefillPacer
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch, step_tokens
+from tests.engines import open_batch, step_tokens
 
 
 def test_with_nobody_to_wait_as_much_as_fits() -> None:
@@ -43,7 +43,7 @@ def test_before_anything_is_read_beside_others_a_step_shows_what_they_take() -> 
     pacer = PrefillPacer(512)
     assert pacer.budget(3) == 0
     pacer.learn(3, 0, 0.04)
-    assert LEAST_TOKENS <= pacer.budget(3) < 512, "what a prompt's token takes is not known yet"
+    assert MIN_TOKENS <= pacer.budget(3) < 512, "what a prompt's token takes is not known yet"
 
 
 def measured() -> PrefillPacer:
@@ -110,7 +110,7 @@ def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() 
     pacer = PrefillPacer(512)
     pacer.learn(0, 100, 1.0)
     pacer.learn(1, 0, 1e-4)
-    assert pacer.budget(1) == LEAST_TOKENS
+    assert pacer.budget(1) == MIN_TOKENS
     pacer.learn(4, 0, 1e3)
     assert pacer.budget(4) == 512
 

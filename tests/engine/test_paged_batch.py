@@ -13,49 +13,12 @@ from transformers import AutoModelForCausalLM
 from djl_python.engine.loop import _step
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
+from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
-
-
-def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
-    defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16, "threads": 1}
-    return PagedRollingBatch(
-        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
-    )
-
-
-def step_tokens(batch: PagedRollingBatch) -> int:
-    """Tokens that the last step computed."""
-    return sum(chunk.length for chunk in batch._chunks)
-
-
-def run_to_end(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
-    events: dict[int, list[TokenEvent]] = {}
-    while not batch.idle:
-        for event in batch.step():
-            events.setdefault(event.request_id, []).append(event)
-    return events
-
-
-def random_requests(count: int, seed: int) -> list[tuple[list[int], int]]:
-    rng = random.Random(seed)
-    return [
-        ([rng.randrange(2, VOCABULARY) for _ in range(rng.choice([1, 3, 17, 40, 70]))], rng.choice([1, 2, 9, 30]))
-        for _ in range(count)
-    ]
-
-
-def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
-    """What transformers generates on its own."""
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
-    )
-    return [int(i) for i in out[0, len(prompt) :]]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.attention import How, LayerShape, PagedCache, attention
+from djl_python.engine.attention import AttentionParams, LayerShape, PagedCache, attention
 from djl_python.engine.native.cache import NativeCache
 from djl_python.engine.native.pool import Pool
 from djl_python.engine.scheduler import Chunk
@@ -19,7 +19,7 @@ from djl_python.types import SamplingParams
 from tests.kernels import kernels_or_skip
 
 BLOCKS, SIZE = 64, 16
-PLAIN = How(0.2, 0, 0.0, None)
+PLAIN = AttentionParams(0.2, 0, 0.0, None)
 Make = Callable[[list[LayerShape]], PagedCache]
 
 
@@ -65,7 +65,7 @@ class Story:
             for layer, s in enumerate(layers)
         }
 
-    def step(self, cache: PagedCache, chunks: list[Chunk], layer: int, how: How) -> dict[int, Tensor]:
+    def step(self, cache: PagedCache, chunks: list[Chunk], layer: int, how: AttentionParams) -> dict[int, Tensor]:
         """What comes out for each sequence's tokens: (length, heads, value_dim)."""
         with cache.step(chunks) as plan:
             query, key, value = (
@@ -80,7 +80,7 @@ class Story:
         ends = torch.tensor([chunk.length for chunk in plan.order]).cumsum(0).tolist()
         return {chunk.sequence.id: made[end - chunk.length : end] for chunk, end in zip(plan.order, ends, strict=True)}
 
-    def expected(self, chunk: Chunk, layer: int, how: How) -> Tensor:
+    def expected(self, chunk: Chunk, layer: int, how: AttentionParams) -> Tensor:
         query, key, value = self.parts[chunk.sequence.id, layer]
         first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
         distance = torch.arange(first, end)[:, None] - torch.arange(end)
@@ -104,7 +104,7 @@ class Story:
     ],
     ids=["plain", "window", "softcap", "sinks", "all"],
 )
-def test_prompts_in_pieces_beside_who_generates(make: Make, how: How) -> None:
+def test_prompts_in_pieces_beside_who_generates(make: Make, how: AttentionParams) -> None:
     layers = [LayerShape(6, 2, 32, 32), LayerShape(6, 6, 24, 48)]
     story = Story(layers, {1: 60, 2: 40, 3: 20})
     cache = make(layers)

@@ -17,7 +17,7 @@ from djl_python.engine.plain_checkpoint import PlainCheckpoint
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.engines import open_batch, run_to_end
 
 IDS = torch.tensor([list(range(3, 40))])
 

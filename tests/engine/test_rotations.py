@@ -23,9 +23,8 @@ from djl_python.engine.rotations import contexts
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import VOCABULARY
+from tests.engines import generate, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
-
-from .test_paged_batch import generate, open_batch, run_to_end
 
 NEAR, FAR = 64, 256
 _SHAPE: dict[str, Any] = {

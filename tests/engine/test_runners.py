@@ -23,7 +23,7 @@ from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 from tests.threads import come_down_to, threads
 

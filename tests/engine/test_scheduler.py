@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djl_python.engine.kv_cache import BlockManager
-from djl_python.engine.pacing import CHECKED_EVERY
+from djl_python.engine.pacing import DECODE_ONLY_EVERY
 from djl_python.engine.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
 from djl_python.engine.sequence import Sequence
 from djl_python.types import SamplingParams
@@ -44,7 +44,7 @@ def test_prompts_are_read_beside_those_whose_every_step_has_drafts() -> None:
     for _ in range(PROMPT):
         run(made, drafts=3)
     assert waiting.remaining <= 1
-    for number in range(3, 3 + CHECKED_EVERY):
+    for number in range(3, 3 + DECODE_ONLY_EVERY):
         made.add(late := sequence(number, 20))
         for _ in range(3):
             run(made, drafts=3)
@@ -57,19 +57,19 @@ def test_a_step_is_not_empty_because_the_one_that_generates_gives_way() -> None:
     made.add(half_read := sequence(1, 90))
     run(made)
     assert half_read.computed == 64
-    generating = sequence(2, 2 * BLOCK + 1)
-    made.blocks.extend(generating, 2 * BLOCK)
-    generating.computed = 2 * BLOCK
-    made.running.append(generating)
+    decoding = sequence(2, 2 * BLOCK + 1)
+    made.blocks.extend(decoding, 2 * BLOCK)
+    decoding.computed = 2 * BLOCK
+    made.running.append(decoding)
     assert made.blocks.used == 6, "there is none left for its next token"
     assert made.pacer.budget(1) == 0
     assert run(made) == [Chunk(half_read, 26)]
-    assert list(made.waiting) == [generating]
+    assert list(made.waiting) == [decoding]
 
 
 def test_a_prompt_that_must_not_be_split_is_read_in_one_step() -> None:
     made = Scheduler(BlockManager(64, BLOCK), max_sequences=8, max_prefill_tokens=64, whole_prompts=True)
-    made.add(generating := sequence(1, 10))
+    made.add(decoding := sequence(1, 10))
     for _ in range(3):
         run(made)
     prompts = [sequence(number, PROMPT) for number in (2, 3)]
@@ -81,7 +81,7 @@ def test_a_prompt_that_must_not_be_split_is_read_in_one_step() -> None:
         for each in prompts
     }
     assert lengths == {2: [PROMPT], 3: [PROMPT]}
-    assert generating.generated == 3 + 4, "and who generates goes on in every step"
+    assert decoding.generated == 3 + 4, "and who generates goes on in every step"
 
 
 def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None:

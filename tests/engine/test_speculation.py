@@ -24,8 +24,8 @@ from djl_python.errors import ModelLoadError
 from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
-from tests.engine.test_paged_batch import open_batch, run_to_end
 from tests.engine.test_rotations import longrope, prompt, save
+from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 
 LOOP = [5, 9, 12, 7, 31, 8] * 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from djl_python.engine.attention import How, LayerShape
+from djl_python.engine.attention import AttentionParams, LayerShape
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_cache import TorchCache, in_groups
@@ -29,7 +29,7 @@ def test_what_all_layers_share_is_made_in_the_first() -> None:
         names = []
         for layer in range(2):
             with Operations() as operations:
-                cache.attend(layer, plan, query, key, value, How(0.2, 0, 0.0, None))
+                cache.attend(layer, plan, query, key, value, AttentionParams(0.2, 0, 0.0, None))
             names.append(operations.names)
     comparisons = {"ge", "gt", "lt", "sub", "any", "bitwise_not", "arange"}
     assert comparisons & set(names[0])

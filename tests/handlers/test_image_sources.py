@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from djl_python.errors import PayloadError
 from djl_python.handlers import image_sources
-from djl_python.handlers.image_sources import ImageSources, decode, may_lead
+from djl_python.handlers.image_sources import ImageSources, decode, may_redirect
 from djl_python.types import ImageSource
 from tests.vision_checkpoints import data_url, picture, png
 
@@ -32,8 +32,8 @@ def inline(data: bytes, kind: str = "image/png") -> ImageSource:
     return source(f"data:{kind};base64,{base64.b64encode(data).decode()}")
 
 
-def decoded(*sources: ImageSource) -> list[image_sources.Picture]:
-    found: list[image_sources.Picture] = decode(sources, [None] * len(sources))
+def decoded(*sources: ImageSource) -> list[image_sources.DecodedImage]:
+    found: list[image_sources.DecodedImage] = decode(sources, [None] * len(sources))
     return found
 
 
@@ -286,8 +286,8 @@ async def test_files_of_many_chats_are_not_held_together(site: Site, monkeypatch
 
 
 async def test_a_redirect_does_not_lead_inside() -> None:
-    assert not await may_lead("8.8.8.8", "127.0.0.1")
-    assert not await may_lead("8.8.8.8", "169.254.169.254")
-    assert not await may_lead("8.8.8.8", "::1")
-    assert await may_lead("8.8.8.8", "1.1.1.1")
-    assert await may_lead("127.0.0.1", "10.0.0.1")
+    assert not await may_redirect("8.8.8.8", "127.0.0.1")
+    assert not await may_redirect("8.8.8.8", "169.254.169.254")
+    assert not await may_redirect("8.8.8.8", "::1")
+    assert await may_redirect("8.8.8.8", "1.1.1.1")
+    assert await may_redirect("127.0.0.1", "10.0.0.1")

@@ -21,7 +21,7 @@ from djl_python.engine.native.library import find_library, processors_here
 from djl_python.engine.native.linears import NativeLinears
 from djl_python.engine.native.recipe_parts import Linear
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch
+from tests.engines import open_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Folder of the repository -> folder of the wheel.

@@ -120,5 +120,5 @@ async def running(
             yield Site(port, client, front_end, served)
     finally:
         http.stop()
-        await asyncio.gather(*(model.stop() for model in models.staffed))
+        await asyncio.gather(*(model.stop() for model in models.with_workers))
         await http.close_all_connections()

@@ -129,7 +129,7 @@ class Paged(Dialect):
         model: str | None = json.loads(body).pop("model", None)
         return model
 
-    def speaker(self, operation: str, model: ModelConfig) -> str:
+    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
         return "lmi" if model.name == "other" else self.name
 
     def error(

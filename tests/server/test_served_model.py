@@ -1,4 +1,4 @@
-from djl_python.dialects.base import Tally
+from djl_python.dialects.base import RequestCounts
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, counted
 
@@ -20,7 +20,7 @@ async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:
 
 
 def test_answers_are_counted_by_what_became_of_them() -> None:
-    tally = Tally()
+    tally = RequestCounts()
     for status, seconds in ((200, 0.5), (204, 0.25), (404, 1.0), (499, 2.0), (500, 4.0)):
         tally = counted(tally, status, seconds)
     assert (tally.succeeded, tally.succeeded_s, tally.failed, tally.failed_s) == (2, 0.75, 3, 7.0)

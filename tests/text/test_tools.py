@@ -11,7 +11,7 @@ import pytest
 
 from djl_python.errors import ConfigError
 from djl_python.text.tool_json import ForcedParser
-from djl_python.text.tools import TOOL_PARSERS, Heard, ToolParser, forced_calls, syntax_of, tool_parser_class
+from djl_python.text.tools import TOOL_PARSERS, ParsedText, ToolParser, forced_calls, syntax_of, tool_parser_class
 from djl_python.types import ToolUse
 
 
@@ -26,7 +26,7 @@ USE = ToolUse(tools=(tool("weather", CITY), tool("now")))
 
 def hear(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
     """(content, (name, arguments) of each call, ids); checks the order in which a call's pieces come."""
-    heard: list[Heard] = [parser.feed(piece) for piece in pieces]
+    heard: list[ParsedText] = [parser.feed(piece) for piece in pieces]
     heard.append(parser.finish())
     names: list[str] = []
     ids: list[str] = []
@@ -196,7 +196,7 @@ def test_plain_text_stays_as_it_is(name: str) -> None:
 
 def test_arguments_leave_while_they_are_written() -> None:
     parser = tool_parser_class("hermes")(USE)
-    assert parser.feed('<tool_call>{"name": "weather"') == Heard()
+    assert parser.feed('<tool_call>{"name": "weather"') == ParsedText()
     (first,) = parser.feed(', "arguments": {"ci').calls
     assert (first.name, first.arguments) == ("weather", '{"ci')
     (second,) = parser.feed('ty": ').calls

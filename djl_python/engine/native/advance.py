@@ -30,13 +30,13 @@ class Advance:
 
     Args:
         weights: bytes, all of which are prefaulted.
-        cache: bytes, of which the first `cache_taken` are prefaulted.
+        cache: bytes, of which the first `cache_prefaulted` are prefaulted.
     """
 
-    def __init__(self, weights: int, cache: int, cache_taken: int) -> None:
+    def __init__(self, weights: int, cache: int, cache_prefaulted: int) -> None:
         self.weights, self.cache = huge_pages(weights), huge_pages(cache)
-        self.cache_taken = 0
-        self._wanted = cache_taken
+        self.cache_prefaulted = 0
+        self._wanted = cache_prefaulted
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take, name="memory", daemon=True)
         self._thread.start()
@@ -55,7 +55,7 @@ class Advance:
 
     def _take(self) -> None:
         self._clear(self.weights, len(self.weights))
-        self.cache_taken = self._clear(self.cache, self._wanted)
+        self.cache_prefaulted = self._clear(self.cache, self._wanted)
 
     def _clear(self, memory: mmap, size: int) -> int:
         """Zero up to `size` bytes; returns how many. Populating the pages would block imports, which map libraries."""
@@ -75,7 +75,7 @@ def cache_ahead(size: int) -> int:
     return min(_CACHE_AHEAD, int(size * _CACHE_AHEAD_SHARE))
 
 
-def begin_taking(model: Path, quantize: str, cache: int, available: int) -> Advance | None:
+def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> Advance | None:
     """Begin to prefault what a model will need; None if that isn't known, or is more than the machine can spare.
 
     Args:

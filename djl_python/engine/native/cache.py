@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import How, LayerShape
+from ..attention import AttentionParams, LayerShape
 from ..scheduler import Chunk
 from .advance import cache_ahead
-from .memory import Growing
+from .memory import PrefaultedMemory
 from .places import KEYS_PER_GROUP, Places, cache_fields, heads_fit, places_of, slots_of, span_of, tile_of
 from .pool import FORMATS, Kind, Op, Pool, Step
 
@@ -46,7 +46,7 @@ class NativeCache:
         bytes_each = [each.block_bytes(block_size, dtype) for each in layers]
         self._block_bytes = sum(bytes_each)
         size = blocks * self._block_bytes
-        self._memory = Growing(size, cache_ahead(size))
+        self._memory = PrefaultedMemory(size, cache_ahead(size))
         self._begins = [sum(bytes_each[:layer]) for layer in range(len(layers))]
         self._rows = torch.empty(0)
         self._operations: dict[Any, Any] = {}
@@ -73,7 +73,9 @@ class NativeCache:
         finally:
             self._memory.rest()
 
-    def attend(self, layer: int, plan: NativePlan, query: Tensor, key: Tensor, value: Tensor, how: How) -> Tensor:
+    def attend(
+        self, layer: int, plan: NativePlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
+    ) -> Tensor:
         shape = self._layers[layer]
         tokens = query.shape[2]
         given = [each[0].transpose(0, 1).flatten(1) for each in (query, key, value)]
@@ -94,7 +96,7 @@ class NativeCache:
     def close(self) -> None:
         self._memory.close()
 
-    def _of(self, layer: int, how: How) -> Any:
+    def _of(self, layer: int, how: AttentionParams) -> Any:
         """A layer's operations, made once: `how` is the same in every step."""
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:

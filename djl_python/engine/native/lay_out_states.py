@@ -10,7 +10,7 @@ import torch
 from .delta_rule import EPS
 from .layout import STORE, STORE_FP32, Layout, Rows
 from .pool import ACTIVATIONS, NORMS, Kind
-from .recipe_mixers import Convolution, DeltaNet, GatedNorm, SelectiveSpace, ShortConvolution, Stateful, StateSpace
+from .recipe_mixers import Convolution, DeltaNet, GatedNorm, SelectiveStateSpace, ShortConvolution, Stateful, StateSpace
 from .recipe_parts import Norm, Stacked
 
 
@@ -40,7 +40,7 @@ def lay_out_stateful(layout: Layout, mixer: Stateful, given: Rows, states: State
         mixed = _delta_net(layout, mixer, given, states)
     elif isinstance(mixer, StateSpace):
         mixed = _state_space(layout, mixer, given, states)
-    elif isinstance(mixer, SelectiveSpace):
+    elif isinstance(mixer, SelectiveStateSpace):
         mixed = _selective_space(layout, mixer, given, states)
     else:
         mixed = _short_convolution(layout, mixer, given, states)
@@ -58,7 +58,7 @@ def _delta_net(layout: Layout, net: DeltaNet, given: Rows, states: StatePlaces) 
     convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
     decay = layout.buffer("decay", 2 * net.heads, torch.float32)
     layout.add(
-        Kind.DECAY, heads=net.heads, stride=2 * net.heads, scale=net.most_beta, in_=rates,
+        Kind.DECAY, heads=net.heads, stride=2 * net.heads, scale=net.max_beta, in_=rates,
         keys=rates + net.heads * item, weight=layout.keep(net.decay), bias=layout.keep(net.decay_bias), out=decay,
     )  # fmt: skip
     answers = layout.buffer("answers", inner, layout.dtype)
@@ -94,7 +94,7 @@ def _state_space(layout: Layout, space: StateSpace, given: Rows, states: StatePl
     return _gated(layout, space.norm, answers, inner, projected + channels * item, channels + inner)
 
 
-def _selective_space(layout: Layout, space: SelectiveSpace, given: Rows, states: StatePlaces) -> Rows:
+def _selective_space(layout: Layout, space: SelectiveStateSpace, given: Rows, states: StatePlaces) -> Rows:
     item = layout.dtype.itemsize
     channels, size = space.convolution.channels, space.size
     projected = layout.project("projected", space.projection, given)

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..coded_linear import Weight, tensors_of
-from ..expert_stacks import BelowEachOther, ExpertStack
+from ..expert_stacks import ConcatenatedExperts, ExpertStack
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
 from .packing import PANEL, Packed, Packer
 from .pool import NORMS, Kind, Op, Pool
-from .recipe_parts import Linear, Norm, OfExperts, Stacked
+from .recipe_parts import ExpertLinears, Linear, Norm, Stacked
 
 STORE, ADD, STORE_FP32 = range(3)
 _LINE: Final = 64  # bytes of a cache line
@@ -207,12 +207,14 @@ class Layout:
         """Pack weights unquantized: these are few and decide much."""
         return self._packer.pack([linear], None)
 
-    def _pack(self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | OfExperts]) -> Packed:
+    def _pack(
+        self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | ExpertLinears]
+    ) -> Packed:
         packed = self._packer.pack(list(linears), quantize)
         let_go(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
-    def pack_experts(self, linears: list[OfExperts], chosen: int) -> Packed:
+    def pack_experts(self, linears: list[ExpertLinears], chosen: int) -> Packed:
         """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn."""
         experts, n = len(linears[0].weight), linears[0].columns
         missing = -n % (PANEL // len(linears))
@@ -249,5 +251,5 @@ def _apart(columns: int, dtype: torch.dtype) -> int:
 def _below_each_other(weight: Tensor | ExpertStack, missing: int) -> Weight:
     """The experts' rows below each other, `missing` rows of zeros after each expert's."""
     if isinstance(weight, ExpertStack):
-        return BelowEachOther(weight, missing)
+        return ConcatenatedExperts(weight, missing)
     return functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1)

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .pages import STRETCH, give_back, huge_pages, touch
+from .pages import STRETCH, give_back, huge_pages, prefault
 
 _CHUNK: Final = 256 << 20  # bytes that an arena maps at a time; unused pages are never touched
 _ALIGNMENT: Final = 4096
@@ -56,7 +56,7 @@ class Arena:
         self._free = self._free[:0]
 
 
-class Growing:
+class PrefaultedMemory:
     """Memory that is used from its beginning; in quiet moments a thread prefaults what comes next.
 
     That is `ahead` bytes, or as much again as is used if that is more: heavy use is likely to grow.
@@ -116,7 +116,7 @@ class Growing:
     def _take(self) -> None:
         while (stretch := self._next()) is not None:
             begin, end = stretch
-            touch(self.bytes.data_ptr() + begin, self.bytes.data_ptr() + end)  # long: not under the lock
+            prefault(self.bytes.data_ptr() + begin, self.bytes.data_ptr() + end)  # long: not under the lock
             with self._changed:
                 self._taken = max(self._taken, end)
 

@@ -20,7 +20,7 @@ def huge_pages(size: int) -> mmap.mmap:
     return memory
 
 
-def touch(start: int, end: int) -> None:
+def prefault(start: int, end: int) -> None:
     """Prefault the bytes between two addresses, keeping their contents. Other threads run meanwhile."""
     first = start // mmap.PAGESIZE * mmap.PAGESIZE
     libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_POPULATE_WRITE)

@@ -20,7 +20,7 @@ from .lay_out import lay_out
 from .lay_out_attention import CachePlaces
 from .lay_out_states import StatePlaces
 from .layout import Layout
-from .memory import Arena, Growing, as_tensor
+from .memory import Arena, PrefaultedMemory, as_tensor
 from .packing import PANEL
 from .places import Places, Spans
 from .pool import Op, Pool
@@ -75,10 +75,10 @@ class Program:
         self._block_size = block_size
         self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in recipe.caches)
         size = max(1, blocks * self._block_bytes)
-        self._cache = Growing(
+        self._cache = PrefaultedMemory(
             size,
             cache_ahead(size),
-            None if advance is None else (as_tensor(advance.cache), advance.cache_taken),
+            None if advance is None else (as_tensor(advance.cache), advance.cache_prefaulted),
         )
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
@@ -86,7 +86,7 @@ class Program:
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)
-        self._states = Growing(size, cache_ahead(size), name="state memory")
+        self._states = PrefaultedMemory(size, cache_ahead(size), name="state memory")
         memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:
@@ -142,7 +142,7 @@ class Program:
         return int(self._maxima[first].data_ptr())
 
     @property
-    def blocks_at_hand(self) -> int:
+    def resident_blocks(self) -> int:
         """Blocks of the cache, from the first on, whose memory has been taken."""
         return self._cache.taken // max(1, self._block_bytes)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..expert_stacks import ExpertStack
 from .near import distance, factor_of, rounded, same
 from .recipe import ExpertGroups, Experts, Router
-from .recipe_parts import Linear, NotUnderstoodError, OfExperts
+from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
 from .watch import Event
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
@@ -185,8 +185,8 @@ _Halves = tuple[slice | None, slice]
 def _arrangements(
     module: Any,
     router: Router,
-    first: OfExperts,
-    down: OfExperts,
+    first: ExpertLinears,
+    down: ExpertLinears,
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Iterator[tuple[Experts, _Halves]]:
     """Every reading of the stacked weights to try."""
@@ -203,13 +203,13 @@ def _arrangements(
             yield Experts(router, *linears, name, down, alpha, limit, shared=None, shared_gate=None), (gate, up)
 
 
-def _linear(module: Any, name: str) -> OfExperts | None:
+def _linear(module: Any, name: str) -> ExpertLinears | None:
     weight = _stacked(module, name)
     if weight is None:
         return None
     if isinstance(weight, Tensor) and getattr(module, "is_transposed", False):
         weight = weight.transpose(1, 2)
-    return OfExperts(weight, _bias(module, f"{name}_bias"))
+    return ExpertLinears(weight, _bias(module, f"{name}_bias"))
 
 
 def _bias(module: Any, name: str) -> Tensor | None:
@@ -217,9 +217,9 @@ def _bias(module: Any, name: str) -> Tensor | None:
     return bias.data if isinstance(bias, Tensor) else None
 
 
-def _rows(linear: OfExperts, rows: slice) -> OfExperts:
+def _rows(linear: ExpertLinears, rows: slice) -> ExpertLinears:
     weight = linear.weight.rows(rows) if isinstance(linear.weight, ExpertStack) else linear.weight[:, rows]
-    return OfExperts(weight, None if linear.bias is None else linear.bias[:, rows])
+    return ExpertLinears(weight, None if linear.bias is None else linear.bias[:, rows])
 
 
 @dataclass(frozen=True)
@@ -231,10 +231,10 @@ class _Part:
     down: Linear
 
 
-def _parts(first: OfExperts, down: OfExperts, choice: _Choice) -> list[list[_Part]]:
+def _parts(first: ExpertLinears, down: ExpertLinears, choice: _Choice) -> list[list[_Part]]:
     """The parts of each of the first `_TRIED` tokens."""
 
-    def one(linear: OfExperts, expert: int) -> Linear:
+    def one(linear: ExpertLinears, expert: int) -> Linear:
         return Linear(linear.weight[expert].float(), None if linear.bias is None else linear.bias[expert].float())
 
     def part(expert: int, counts: Tensor, x: Tensor) -> _Part:

@@ -12,14 +12,16 @@ from .mamba2 import MAX_STATE
 from .near import same
 from .parts import rms
 from .read_columns import columns_of, read_convolution
-from .recipe_mixers import SelectiveSpace
+from .recipe_mixers import SelectiveStateSpace
 from .recipe_parts import Linear, Norm, NotUnderstoodError, Stacked
 from .watch_functions import Called
 
 _EPSILONS: Final = (1e-6, 1e-5)
 
 
-def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called) -> tuple[SelectiveSpace, Projected]:
+def read_selective_space(
+    reader: LayerReader, convolved: Called, scanned: Called
+) -> tuple[SelectiveStateSpace, Projected]:
     """The layer's mixer, and its linears.
 
     Raises:
@@ -46,7 +48,7 @@ def read_selective_space(reader: LayerReader, convolved: Called, scanned: Called
     gates = columns_of(given["z"][0].T, linears.made)
     bias, skipped = given.get("delta_bias"), given.get("D")
     places = torch.arange(made.shape[1])
-    space = SelectiveSpace(
+    space = SelectiveStateSpace(
         size=size,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
         convolution=read_convolution(convolved, torch.arange(channels)),

@@ -56,7 +56,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     convolution, through = _through(convolved, linears.made, [given[name] for name in ("query", "key", "value")])
     gates = columns_of(gate.reshape(tokens, -1), linears.made)
     others = other_columns(torch.cat([through, gates]), linears.made.shape[1])
-    putting, most_beta = _put_in(linears.made[:, others], given["beta"][0])
+    putting, max_beta = _put_in(linears.made[:, others], given["beta"][0])
     forgetting = [i for i in range(len(others)) if i not in putting]
     decay, decay_bias = _decay(reader.layer, linears.made[:, others][:, forgetting], given["g"][0])
     net = DeltaNet(
@@ -69,7 +69,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
         convolution=convolution,
         decay=decay,
         decay_bias=decay_bias,
-        most_beta=most_beta,
+        max_beta=max_beta,
         norm=norm,
         output=linears.output,
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .recipe_mixers import Attending, Mixer, Stateful
-from .recipe_parts import Linear, Norm, OfExperts
+from .recipe_parts import ExpertLinears, Linear, Norm
 
 
 @dataclass
@@ -74,10 +74,10 @@ class Experts:
     """
 
     router: Router
-    gate: OfExperts | None
-    up: OfExperts
+    gate: ExpertLinears | None
+    up: ExpertLinears
     activation: str
-    down: OfExperts
+    down: ExpertLinears
     alpha: float
     limit: float
     shared: Mlp | None

@@ -153,7 +153,7 @@ class DeltaNet(_WithState):
     convolution: Convolution
     decay: Tensor
     decay_bias: Tensor
-    most_beta: float
+    max_beta: float
     norm: GatedNorm
     output: Linear
 
@@ -197,7 +197,7 @@ class StateSpace(_WithState):
 
 
 @dataclass
-class SelectiveSpace(_WithState):
+class SelectiveStateSpace(_WithState):
     """Mamba's first state-space model (https://arxiv.org/abs/2312.00752): each number of the state has its own decay.
 
     Args:
@@ -240,5 +240,5 @@ class ShortConvolution(_WithState):
 
 
 Attending = Attention | LatentAttention
-Stateful = DeltaNet | StateSpace | SelectiveSpace | ShortConvolution
+Stateful = DeltaNet | StateSpace | SelectiveStateSpace | ShortConvolution
 Mixer = Attending | Stateful

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..coded_linear import Weight, below_each_other, dense
+from ..coded_linear import Weight, concat_rows, dense
 from ..expert_stacks import ExpertStack
 
 
@@ -46,7 +46,7 @@ class Linear:
 
 
 @dataclass
-class OfExperts:
+class ExpertLinears:
     """A linear of each expert: weight (experts, out, in), bias (experts, out)."""
 
     weight: Tensor | ExpertStack
@@ -70,7 +70,7 @@ class Stacked:
     factors: Tensor | None = None
 
     def joined(self) -> Linear:
-        weight = below_each_other([part.weight for part in self.parts])
+        weight = concat_rows([part.weight for part in self.parts])
         bias = None
         if any(part.bias is not None for part in self.parts):
             biases = [

@@ -24,7 +24,7 @@ from djl_python.engine.native.compiling import (
 from djl_python.engine.native.library import UnavailableError, find_library, library, processors_here
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
-from tests.engine.test_paged_batch import open_batch, run_to_end
+from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from djl_python.engine.native import memory
-from djl_python.engine.native.memory import Arena, Growing, on_huge_pages
-from djl_python.engine.native.pages import give_back, touch
+from djl_python.engine.native.memory import Arena, PrefaultedMemory, on_huge_pages
+from djl_python.engine.native.pages import give_back, prefault
 
 MIB = 1 << 20
 
@@ -75,14 +75,14 @@ def test_touching_takes_memory_and_leaves_what_is_there() -> None:
     memory[9 * MIB] = 3
     before = resident_bytes()
     start = memory.data_ptr()
-    touch(start + 8 * MIB + 100, start + 40 * MIB + 100)
+    prefault(start + 8 * MIB + 100, start + 40 * MIB + 100)
     assert resident_bytes() - before > 20 * MIB
     assert memory[9 * MIB] == 3
 
 
 def test_memory_is_taken_ahead_of_its_use_and_no_further() -> None:
     before = resident_bytes()
-    growing = Growing(1024 * MIB, ahead=32 * MIB)
+    growing = PrefaultedMemory(1024 * MIB, ahead=32 * MIB)
     growing.bytes[: 8 * MIB] = 1
     growing.used_to(8 * MIB)
     time.sleep(0.1)
@@ -99,7 +99,7 @@ def test_memory_is_taken_ahead_of_its_use_and_no_further() -> None:
 
 
 def test_as_much_again_as_is_used_is_taken_ahead() -> None:
-    growing = Growing(1024 * MIB, ahead=8 * MIB)
+    growing = PrefaultedMemory(1024 * MIB, ahead=8 * MIB)
     growing.bytes[: 64 * MIB] = 1
     before = resident_bytes()
     growing.used_to(64 * MIB)
@@ -113,14 +113,16 @@ def test_as_much_again_as_is_used_is_taken_ahead() -> None:
 
 
 def test_memory_ends_where_it_ends() -> None:
-    growing = Growing(3 * MIB, ahead=32 * MIB)
+    growing = PrefaultedMemory(3 * MIB, ahead=32 * MIB)
     growing.used_to(3 * MIB)
     growing.bytes[-1] = 1
     growing.close()
     assert len(growing.bytes) == 3 * MIB
 
 
-def between_lines(line: int, then: Callable[[Growing], None]) -> tuple[Growing, threading.Thread, bool]:
+def between_lines(
+    line: int, then: Callable[[PrefaultedMemory], None]
+) -> tuple[PrefaultedMemory, threading.Thread, bool]:
     """What a caller does when memory's thread is about to run a line: done before that line, unless a lock keeps it.
 
     Returns:
@@ -128,7 +130,7 @@ def between_lines(line: int, then: Callable[[Growing], None]) -> tuple[Growing, 
     """
     reached = threading.Event()
     lines = itertools.count()
-    growing = Growing(64 << 10, ahead=16 << 10)
+    growing = PrefaultedMemory(64 << 10, ahead=16 << 10)
     caller = threading.Thread(target=then, args=(growing,), daemon=True)
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -153,7 +155,7 @@ def between_lines(line: int, then: Callable[[Growing], None]) -> tuple[Growing, 
 def test_its_thread_can_be_ended_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_QUIET_S", 0.001)
     for line in itertools.count():
-        growing, closing, reached = between_lines(line, Growing.close)
+        growing, closing, reached = between_lines(line, PrefaultedMemory.close)
         if not reached:
             break
         closing.join(20)
@@ -163,7 +165,7 @@ def test_its_thread_can_be_ended_wherever_it_is(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_its_thread_hears_of_more_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def use_more(growing: Growing) -> None:
+    def use_more(growing: PrefaultedMemory) -> None:
         growing.used_to(32 << 10)
         growing.rest()
 
@@ -186,7 +188,7 @@ def test_memory_lies_in_a_room_of_which_the_rest_goes() -> None:
     room = on_huge_pages(64 * MIB)
     room[: 48 * MIB] = 0
     before = resident_bytes()
-    growing = Growing(16 * MIB, ahead=8 * MIB, room=(room, 48 * MIB))
+    growing = PrefaultedMemory(16 * MIB, ahead=8 * MIB, room=(room, 48 * MIB))
     assert growing.bytes.data_ptr() == room.data_ptr()
     assert len(growing.bytes) == 16 * MIB
     assert resident_bytes() <= before - 30 * MIB
@@ -196,6 +198,6 @@ def test_memory_lies_in_a_room_of_which_the_rest_goes() -> None:
 
 def test_a_room_that_is_too_small_is_left() -> None:
     room = on_huge_pages(8 * MIB)
-    growing = Growing(16 * MIB, ahead=8 * MIB, room=(room, 8 * MIB))
+    growing = PrefaultedMemory(16 * MIB, ahead=8 * MIB, room=(room, 8 * MIB))
     assert len(growing.bytes) == 16 * MIB
     growing.close()

@@ -249,7 +249,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "dispatch",
         "combine",
         "delta",
-        "empty",
+        "clear_values",
         "convolve",
         "scan",
         "norm_rows",
@@ -257,7 +257,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "decay",
         "gate",
         "step_sizes",
-        "select",
+        "selective_scan",
         "latents",
     }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing

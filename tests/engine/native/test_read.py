@@ -260,13 +260,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "jamba": _LLAMA
     | _ONE
     | {
-        "mixers": ["SelectiveSpace", "Attention", "SelectiveSpace"],
+        "mixers": ["SelectiveStateSpace", "Attention", "SelectiveStateSpace"],
         "rotated": 0,
         "experts": [0, 4, 0],
     },
     "mamba": {name: value for name, value in _LLAMA.items() if name not in _OF_ATTENTION}
     | {
-        "mixers": ["SelectiveSpace"] * 2,
+        "mixers": ["SelectiveStateSpace"] * 2,
         "windows": [],
         "reads": [],
         "norms": "r---",

@@ -1,0 +1,54 @@
+"""Engines for tests: a batch of a small checkpoint, in this process, and what transformers generates with it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
+from djl_python.types import TokenEvent
+from tests.checkpoints import VOCABULARY
+
+
+def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
+    """A small batch of a checkpoint, on one thread."""
+    defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16, "threads": 1}
+    return PagedRollingBatch(
+        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
+    )
+
+
+def step_tokens(batch: PagedRollingBatch) -> int:
+    """Tokens that the last step computed."""
+    return sum(chunk.length for chunk in batch._chunks)
+
+
+def run_to_end(batch: RollingBatch) -> dict[int, list[TokenEvent]]:
+    """All events, by request."""
+    events: dict[int, list[TokenEvent]] = {}
+    while not batch.idle:
+        for event in batch.step():
+            events.setdefault(event.request_id, []).append(event)
+    return events
+
+
+def random_requests(count: int, seed: int) -> list[tuple[list[int], int]]:
+    """(prompt, new tokens) of several lengths."""
+    rng = random.Random(seed)
+    return [
+        ([rng.randrange(2, VOCABULARY) for _ in range(rng.choice([1, 3, 17, 40, 70]))], rng.choice([1, 2, 9, 30]))
+        for _ in range(count)
+    ]
+
+
+def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
+    """What transformers generates on its own."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
+    )
+    return [int(i) for i in out[0, len(prompt) :]]

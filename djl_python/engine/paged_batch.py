@@ -45,7 +45,7 @@ class PagedRollingBatch(RollingBatch):
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
         opened = open_runner(settings, progress, advance, draft_size(settings))
         self.runner: ModelRunner = opened.runner
-        self._device = opened.loaded.device
+        self.device = opened.loaded.device
         self._repeatable = opened.share_prefixes  # what a failed step leaves is overwritten; states are not
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
@@ -140,10 +140,10 @@ class PagedRollingBatch(RollingBatch):
     def isolate(self, cause: Exception) -> list[TokenEvent]:
         if not self._chunks:
             raise cause  # not a request's fault: the scheduler itself is broken
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             # After an assertion or an illegal access on the device, every later call in this process fails. This one
             # then raises, as no other does: not what a request asked for, nor lack of memory.
-            torch.cuda.synchronize(self._device)
+            torch.cuda.synchronize(self.device)
         if isinstance(cause, torch.OutOfMemoryError):
             culprit = self._relieve(cause)
         elif (culprit := self.scheduler.isolate(self._chunks)) is None:

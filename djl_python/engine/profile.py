@@ -1,8 +1,9 @@
 """`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
 
 Prints the wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: by
-the native program's own clock, or by torch's profiler. The sequences' sampling parameters are a mixture of all kinds.
-The floor that it prints is a lower bound of a step: the time to read the weights' bytes once.
+the native program's own clock, or by torch's profiler, on a GPU by what its kernels took. The sequences' sampling
+parameters are a mixture of all kinds. The floor that it prints is a lower bound of a step: the time to read the
+weights' bytes once.
 """
 
 from __future__ import annotations
@@ -45,22 +46,30 @@ _MIXTURE: Final[tuple[dict[str, Any], ...]] = (
 
 
 class _Timed:
-    """Calls through to a method and adds up how long it took."""
+    """Calls through to a method and adds up how long it took, until the device has done it."""
 
-    def __init__(self, method: Any) -> None:
+    def __init__(self, method: Any, device: torch.device) -> None:
         self._method = method
+        self._device = device
         self.seconds: list[float] = []
 
     def __call__(self, *arguments: Any) -> Any:
         began = time.perf_counter()
         result = self._method(*arguments)
+        _wait_for(self._device)
         self.seconds.append(time.perf_counter() - began)
         return result
 
 
-def _time(owner: object, method: str) -> _Timed:
+def _wait_for(device: torch.device) -> None:
+    """A GPU's work is only launched when an operation returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _time(owner: object, method: str, device: torch.device) -> _Timed:
     """Put a timer in front of a method of this one object."""
-    timed = _Timed(getattr(owner, method))
+    timed = _Timed(getattr(owner, method), device)
     setattr(owner, method, timed)
     return timed
 
@@ -90,14 +99,14 @@ def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, An
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
         batch.step()
     phases = {
-        name: _time(owner, method)
+        name: _time(owner, method, batch.device)
         for name, owner, method in (
             ("schedule", batch.scheduler, "schedule"),
             ("model", batch.runner, "run"),
             ("sample", batch.sampler, "sample"),
         )
     }
-    whole = _Timed(batch.step)
+    whole = _Timed(batch.step, batch.device)
     for _ in range(steps):
         whole()
     result = {name: _median_ms(timed.seconds) for name, timed in phases.items()}
@@ -109,7 +118,7 @@ def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, An
         **result,
         "rest": round(step - sum(result.values()), 3),
         "operators": _operators(batch, steps),
-        "floor": round(batch.weight_bytes / _bandwidth_bytes_s() * 1e3, 3),
+        "floor": round(batch.weight_bytes / _bandwidth_bytes_s(batch.device) * 1e3, 3),
     }
 
 
@@ -125,23 +134,28 @@ def _operators(batch: PagedRollingBatch, steps: int) -> dict[str, float]:
             batch.step()
         spent = {kind: s - before[kind] for kind, s in batch.runner.operator_seconds().items() if s > before[kind]}
         return {kind: round(s / steps * 1e3, 3) for kind, s in sorted(spent.items(), key=lambda item: -item[1])}
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+    on_gpu = batch.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as recorded:
         for _ in range(steps):
             batch.step()
+        _wait_for(batch.device)
     totals: dict[str, float] = defaultdict(float)
     for event in recorded.key_averages():
+        if event.device_type.name != "CPU":
+            continue  # a kernel, whose time is that of the operator which launched it
         kind = next((k for k, prefixes in _KINDS.items() if event.key.startswith(prefixes)), "other operators")
-        totals[kind] += event.self_cpu_time_total / 1e3 / steps
+        totals[kind] += (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3 / steps
     return {kind: round(total, 3) for kind, total in sorted(totals.items(), key=lambda item: -item[1])}
 
 
-def _bandwidth_bytes_s() -> float:
-    """Read bandwidth of all threads over 512 MiB, best of five."""
-    data = torch.ones(2**27)
+def _bandwidth_bytes_s(device: torch.device) -> float:
+    """Read bandwidth of all threads, or of the GPU, over 512 MiB, best of five."""
+    data = torch.ones(2**27, device=device)
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()
         data.sum()
+        _wait_for(device)
         best = min(best, time.perf_counter() - began)
     return data.numel() * data.element_size() / best
 

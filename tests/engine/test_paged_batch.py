@@ -237,7 +237,7 @@ def test_a_gpu_that_fails_for_good_ends_the_engine(llama: Path, monkeypatch: pyt
     def synchronize(device: torch.device) -> None:
         raise broken
 
-    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(batch, "device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     failing(batch, monkeypatch, broken)
     batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
@@ -247,7 +247,7 @@ def test_a_gpu_that_fails_for_good_ends_the_engine(llama: Path, monkeypatch: pyt
 
 def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = open_batch(llama)
-    monkeypatch.setattr(batch, "_device", torch.device("cuda:0"))
+    monkeypatch.setattr(batch, "device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     failing(batch, monkeypatch, RuntimeError("CUDA error: invalid configuration argument"))
     batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))

@@ -244,8 +244,10 @@ class _StateRows:
             _set_state(self.layer, key, held[:rows])
 
     def fit(self, rows: int) -> None:
-        self._held = {key: _without_spare(held, rows) for key, held in self._held.items()}
-        self.narrow(rows)
+        for key, held in self._held.items():
+            if (smaller := _without_spare(held, rows)) is not held:
+                self._held[key] = smaller
+                _set_state(self.layer, key, smaller[:rows])
 
     def alone(self, row: int, _: int) -> Any:
         return _with_states(self.layer, lambda state: state[row : row + 1].clone())

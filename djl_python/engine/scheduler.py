@@ -177,7 +177,7 @@ class Scheduler:
         """
         if len(chunks) == 1:
             return chunks[0].sequence
-        left = [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
+        left = self._still_running(chunks)
         self._suspects.update(sequence.id for sequence in left)
         for sequence in reversed(left):
             self._preempt(sequence)
@@ -195,11 +195,14 @@ class Scheduler:
         """
         if len(chunks) == 1:
             return chunks[0].sequence
-        left = [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
+        left = self._still_running(chunks)
         self.fitting, self._sufficient = max(1, len(self.running) - 1), 0
         for sequence in reversed(left[-1:] if repeatable else left):
             self._preempt(sequence)
         return None
+
+    def _still_running(self, chunks: list[Chunk]) -> list[Sequence]:
+        return [chunk.sequence for chunk in chunks if chunk.sequence in self.running]
 
     def _make_room(self, sequence: Sequence, length: int) -> bool:
         """Get blocks for `length` more tokens, preempting the youngest; False if `sequence` itself was preempted."""

@@ -89,27 +89,27 @@ def told(path: Path, text: Tensor, dtype: torch.dtype, device: str) -> Tensor:
     return logprobs.gather(1, text[0, 1:, None])[:, 0]
 
 
+def check_greedy_ids(batch: PagedRollingBatch, path: Path, count: int, seed: int) -> None:
+    """Some requests at once get the ids that transformers generates for each."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    requests = random_requests(count, seed)
+    for number, (prompt, new_tokens) in enumerate(requests):
+        batch.add(number, prompt, SamplingParams(max_new_tokens=new_tokens))
+    expected = {number: generate(model, prompt, new_tokens) for number, (prompt, new_tokens) in enumerate(requests)}
+    assert tokens(run_to_end(batch)) == expected
+
+
 def test_a_cache_that_is_sized_by_what_is_free(device: str, tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
     batch = opened(path, device, kv_cache_memory_mb=None)
     assert (batch.max_model_len, batch.kv_blocks) == (256, 8 * 256 // 16), "there is room for all that a batch can use"
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    requests = random_requests(8, seed=9)
-    for number, (prompt, new_tokens) in enumerate(requests):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=new_tokens))
-    expected = {number: generate(model, prompt, count) for number, (prompt, count) in enumerate(requests)}
-    assert tokens(run_to_end(batch)) == expected
+    check_greedy_ids(batch, path, 8, seed=9)
 
 
 def test_a_draft_model_beside_the_model(device: str, tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
     batch = opened(path, device, kv_cache_memory_mb=None, speculative="draft", draft_model_path=str(path))
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    requests = random_requests(6, seed=2)
-    for number, (prompt, new_tokens) in enumerate(requests):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=new_tokens))
-    expected = {number: generate(model, prompt, count) for number, (prompt, count) in enumerate(requests)}
-    assert tokens(run_to_end(batch)) == expected
+    check_greedy_ids(batch, path, 6, seed=2)
     assert batch.stats.accepted_draft_tokens > 0
 
 

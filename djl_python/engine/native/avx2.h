@@ -22,6 +22,7 @@ constexpr const char* kVectors = "AVX2";
 constexpr int kSumRegisters = 6;
 constexpr Shape kFloatTile{3, 2}, kExpandedTile{6, 1}, kPairTile{4, 1}, kQuadTile{4, 1};
 constexpr bool kUnpacksOnce = true;
+constexpr int kMaxTiledRows = 4, kReadTogether = 2;
 
 // Applies `work` to both halves.
 template <class Work>

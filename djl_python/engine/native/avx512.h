@@ -17,6 +17,7 @@ constexpr int kSumRegisters = 24;
 constexpr Shape kFloatTile{12, 2}, kExpandedTile{12, 2}, kPairTile{12, 2};
 constexpr Shape kQuadTile{6, 2};  // so that there are registers for integer sums and fp32 sums
 constexpr bool kUnpacksOnce = false;
+constexpr int kMaxTiledRows = 24, kReadTogether = 4;
 
 // The same number in every lane, of 32, 16 or 8 bits.
 inline Floats floats(float x) { return _mm512_set1_ps(x); }

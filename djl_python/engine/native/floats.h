@@ -11,7 +11,8 @@
 namespace djl {
 namespace {
 
-// sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step.
+// sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step: read(first, b) reads
+// vectors from `first` on, advance() goes on to the next ones.
 template <class F, int R, int V, int Times = 1, class Reader, class Prefetch>
 inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Prefetch prefetch, Sums sums) {
     Floats sum[R][V];
@@ -21,13 +22,18 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
     for (int p = 0; p < steps; ++p) {
 #pragma GCC unroll 2
         for (int time = 0; time < Times; ++time) {
-            Ints b[V];
-            reader.read(b);
+            constexpr int together = std::min(V, kReadTogether);
+#pragma GCC unroll 4
+            for (int first = 0; first < V; first += together) {
+                Ints b[together];
+                reader.read(first, b);
 #pragma GCC unroll 12
-            for (int r = 0; r < R; ++r) {
-                const Ints x = rows.broadcast(r);
-                for (int v = 0; v < V; ++v) sum[r][v] = F::add_products(sum[r][v], b[v], x);
+                for (int r = 0; r < R; ++r) {
+                    const Ints x = rows.broadcast(r);
+                    for (int v = 0; v < together; ++v) sum[r][first + v] = F::add_products(sum[r][first + v], b[v], x);
+                }
             }
+            reader.advance();
             rows.advance();
         }
         prefetch();
@@ -48,10 +54,12 @@ struct PlainWeights {
     struct Reader {
         const char* from;
 
-        void read(Ints (&b)[V]) {
-            for (int v = 0; v < V; ++v) b[v] = load_ints(from + v * 64);
-            from += lines * 64;
+        template <int N>
+        void read(int first, Ints (&b)[N]) const {
+            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 64);
         }
+
+        void advance() { from += lines * 64; }
     };
 
     template <int V, class Work>
@@ -68,7 +76,7 @@ struct PlainWeights {
 // For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
 struct ExpandedToFloats {
     static constexpr Shape shape = kExpandedTile;
-    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
+    static constexpr int threshold = kMaxTiledRows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
     static int steps_of(int left) { return evenly(left, kL1Steps); }
@@ -86,25 +94,26 @@ struct ExpandedToFloats {
     // Stores the first number of each pair of a step, then the second of each.
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
-        part.template read<shape.vectors>(from, vector, [&](auto reader) {
+        part.template read<kExpandedVectors>(from, vector, [&](auto reader) {
             for (float* to = weights; to < weights + steps * kNumbers; to += kNumbers) {
-                Ints b[shape.vectors];
-                reader.read(b);
-                for (int v = 0; v < shape.vectors; ++v) {
+                Ints b[kExpandedVectors];
+                reader.read(0, b);
+                reader.advance();
+                for (int v = 0; v < kExpandedVectors; ++v) {
                     store_floats(to + v * 16, first_of_pairs(b[v]));
-                    store_floats(to + (shape.vectors + v) * 16, second_of_pairs(b[v]));
+                    store_floats(to + (kExpandedVectors + v) * 16, second_of_pairs(b[v]));
                 }
             }
         });
     }
 
     template <class Prefetch>
-    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
+    void multiply(int height, int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<(shape.rows + 1) / 2, shape.rows>(height, [&](auto known) { tile<known>(row, vector, steps, prefetch, sums); });
     }
 
 private:
-    static constexpr int kNumbers = 2 * shape.vectors * 16;  // of a step
+    static constexpr int kNumbers = 2 * kExpandedVectors * 16;  // of a step
 
     alignas(64) float weights[kL1Steps * kNumbers];
     alignas(64) float rows[kMaxBandRows * kL1Steps * 2];
@@ -113,21 +122,23 @@ private:
     struct Reader {
         const float* from;
 
-        void read(Ints (&b)[shape.vectors]) {
-            for (int v = 0; v < shape.vectors; ++v) b[v] = load_ints(from + v * 16);
-            from += shape.vectors * 16;
+        template <int N>
+        void read(int first, Ints (&b)[N]) const {
+            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 16);
         }
+
+        void advance() { from += kExpandedVectors * 16; }
     };
 
     template <int R, class Prefetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
+    __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
         const Rows<R> x((const char*)rows + row * stride, stride);
-        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights}, steps, prefetch, sums);
+        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights + vector * 16}, steps, prefetch, sums);
     }
 };
 
-// Some steps of V vectors of a part, unpacked to pairs, and the rows as they are.
-template <int V, int MaxSteps>
+// Some steps of two vectors of a part, unpacked to pairs, and the rows as they are.
+template <int MaxSteps>
 struct ExpandedPairs {
     template <class Part>
     void take_rows(const Part& part, int from, int, int) {
@@ -137,17 +148,18 @@ struct ExpandedPairs {
 
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
-        part.template read<V>(from, vector, [&](auto reader) {
+        part.template read<kExpandedVectors>(from, vector, [&](auto reader) {
             for (char* to = weights; to < weights + steps * kBytes; to += kBytes) {
-                Ints b[V];
-                reader.read(b);
-                for (int v = 0; v < V; ++v) store_ints(to + v * 64, b[v]);
+                Ints b[kExpandedVectors];
+                reader.read(0, b);
+                reader.advance();
+                for (int v = 0; v < kExpandedVectors; ++v) store_ints(to + v * 64, b[v]);
             }
         });
     }
 
 protected:
-    static constexpr int kBytes = V * 64;  // of a step
+    static constexpr int kBytes = kExpandedVectors * 64;  // of a step
 
     alignas(64) char weights[MaxSteps * kBytes];
     const char* rows;
@@ -155,38 +167,41 @@ protected:
 };
 
 // For many rows where unpacking weights costs as much as multiplying them: weights as pairs.
-struct ExpandedToPairs : ExpandedPairs<kExpandedTile.vectors, kL1Steps> {
+struct ExpandedToPairs : ExpandedPairs<kL1Steps> {
     static constexpr Shape shape = kExpandedTile;
-    static constexpr int threshold = 2 * shape.rows, rows_per_line = kRowsPerLine;
+    static constexpr int threshold = kMaxTiledRows, rows_per_line = kRowsPerLine;
     static constexpr bool corrected = false;
 
     static int steps_of(int left) { return evenly(left, kL1Steps); }
 
     template <class Prefetch>
-    void multiply(int height, int row, int steps, const Prefetch& prefetch, Sums sums) const {
-        with_height<shape.rows / 2 + 1, shape.rows>(height, [&](auto known) { tile<known>(row, steps, prefetch, sums); });
+    void multiply(int height, int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
+        with_height<(shape.rows + 1) / 2, shape.rows>(height, [&](auto known) { tile<known>(row, vector, steps, prefetch, sums); });
     }
 
 private:
     struct Reader {
         const char* from;
 
-        void read(Ints (&b)[shape.vectors]) {
-            for (int v = 0; v < shape.vectors; ++v) b[v] = load_ints(from + v * 64);
-            from += kBytes;
+        template <int N>
+        void read(int first, Ints (&b)[N]) const {
+            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 64);
         }
+
+        void advance() { from += kBytes; }
     };
 
     template <int R, class Prefetch>
-    __attribute__((noinline)) void tile(int row, int steps, const Prefetch& prefetch, Sums sums) const {
-        float_tile<BF16, R, shape.vectors>(Rows<R>(rows + row * stride, stride), Reader{weights}, steps, prefetch, sums);
+    __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
+        const Rows<R> x(rows + row * stride, stride);
+        float_tile<BF16, R, shape.vectors>(x, Reader{weights + vector * 64}, steps, prefetch, sums);
     }
 };
 
 constexpr int kTilesTogether = 16;  // along k: their weights stay in L1
 
 // For many rows by tiles: weights as pairs, with the outliers in their places.
-struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
+struct ExpandedToTiles : ExpandedPairs<kTilesTogether * kTileSteps> {
     static constexpr Shape shape{TileBlock::rows, 2};
     static constexpr int threshold = kMaxSingleTileRows, rows_per_line = 8 * kRowsPerLine;
     static constexpr bool corrected = true;
@@ -207,7 +222,7 @@ struct ExpandedToTiles : ExpandedPairs<2, kTilesTogether * kTileSteps> {
     }
 
     template <class Prefetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
+    __attribute__((noinline)) void multiply(int height, int row, int, int steps, Prefetch prefetch, Sums sums) const {
         const TileBlock block(height);
         const int together = std::min(steps, kTileSteps);
         block.shape(together);

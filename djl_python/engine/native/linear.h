@@ -26,6 +26,7 @@ namespace {
 constexpr int kMaxSingleTileRows = kSumRegisters / 4;  // rows of a tile of four vectors
 constexpr int kRowsPerLine = 5;  // rows that vectors multiply with a step while memory delivers a line
 constexpr int kMaxBandRows = kHasAmx ? 256 : 96;  // rows that a panel is multiplied with at a time
+constexpr int kExpandedVectors = 2;  // that are expanded at once: in 12 bits, both are halves of the same bytes
 constexpr int kL1Steps = 96;  // steps whose weights stay in L1 while they are used more than once
 
 // How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
@@ -212,7 +213,8 @@ struct Sums {
 // Multiplies R rows, one tile for each slice of a panel's vectors, with a part of it. Later slices find weights in L1.
 template <int R, class Part>
 void multiply_alone(const Part& part, int steps, Sums sums) {
-    constexpr int lines = Part::lines, vectors = Part::shape.vectors, bytes = lines * vectors * 16;  // of a step
+    constexpr int vectors = 2 * R <= kSumRegisters ? 2 : Part::shape.vectors;
+    constexpr int lines = Part::lines, bytes = lines * vectors * 16;  // of a step
     const char* at = part.at + kPrefetchDistance;
     const int length = evenly(steps, kL1Steps);
     for (int from = 0; from < steps; from += length) {
@@ -258,12 +260,13 @@ void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& 
         count = Expanded::steps_of(steps - from);
         Prefetches each = prefetches;
         expanded.take_rows(part, from, count, rows);
-        for (int vector = 0; vector < 4; vector += Expanded::shape.vectors) {
-            expanded.take_weights(part, from, count, vector);
-            for (int tile = 0, row = 0; tile < tiling.count; row += tiling.height_of(tile++))
-                each.next(from, [&](const auto& prefetch) {
-                    expanded.multiply(tiling.height_of(tile), row, count, prefetch, sums.tile(row, vector));
-                });
+        for (int taken = 0; taken < 4; taken += kExpandedVectors) {
+            expanded.take_weights(part, from, count, taken);
+            for (int vector = 0; vector < kExpandedVectors; vector += Expanded::shape.vectors)
+                for (int tile = 0, row = 0; tile < tiling.count; row += tiling.height_of(tile++))
+                    each.next(from, [&](const auto& prefetch) {
+                        expanded.multiply(tiling.height_of(tile), row, vector, count, prefetch, sums.tile(row, taken + vector));
+                    });
         }
         sums.begun = true;
     }

@@ -23,6 +23,7 @@ constexpr const char* kVectors = "NEON";
 constexpr int kSumRegisters = 6;
 constexpr Shape kFloatTile{5, 1}, kExpandedTile{5, 1}, kPairTile{4, 1}, kQuadTile{4, 1};
 constexpr bool kUnpacksOnce = true;
+constexpr int kMaxTiledRows = 10, kReadTogether = 2;
 
 // Applies `work` to each quarter.
 template <class V, class Work>

@@ -109,7 +109,7 @@ struct GroupsInTiles {
     }
 
     template <class Prefetch>
-    __attribute__((noinline)) void multiply(int height, int row, int steps, Prefetch prefetch, Sums sums) const {
+    __attribute__((noinline)) void multiply(int height, int row, int, int steps, Prefetch prefetch, Sums sums) const {
         alignas(64) int32_t made[kTileRows * 2 * 16];
         const TileBlock block(height);
         const IntegerRow first = integer_row(part->rows, part->first_row + row, part->groups);

@@ -54,16 +54,18 @@ struct TwelveWeights {
         const char* at;
         Ints high_bytes;
 
-        void read(Ints (&b)[V]) {
+        template <int N>
+        inline __attribute__((always_inline)) void read(int first, Ints (&b)[N]) const {
             const Ints codes = load_ints(at + 128);
-            for (int v = 0; v < V; ++v) {
-                const int group = (First + v) / 2;
+            for (int v = 0; v < N; ++v) {
+                const int vector = First + first + v, group = vector / 2;
                 const Ints low = load_ints(at + 64 * group);
                 const Ints high = look_up(high_bytes, (group ? shift_shorts_right<4>(codes) : codes) & bytes(15));
-                b[v] = (First + v) % 2 ? interleave_high(low, high) : interleave_low(low, high);
+                b[v] = vector % 2 ? interleave_high(low, high) : interleave_low(low, high);
             }
-            at += kStepBytes;
         }
+
+        void advance() { at += kStepBytes; }
     };
 
     template <int V, class Work>

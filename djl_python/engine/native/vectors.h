@@ -4,8 +4,9 @@
 // each of sixteen numbers. With AVX-512 a vector is one register (avx512.h), with AVX2 two halves (avx2.h), on ARM four
 // quarters (neon.h). The latter two go through memory where they have no masks (unmasked.h).
 // All define the same functions; how many vectors of sums stay in registers (kSumRegisters); the shapes of tiles whose sums
-// stay in registers together with their operands (k...Tile); and whether many rows should share weights that are unpacked
-// once (kUnpacksOnce). `+ - * /` work on fp32, `& |` on bits.
+// stay in registers together with their operands (k...Tile); how many vectors of weights are read before they are used
+// (kReadTogether), so that registers are left for them; whether many rows should share weights that are unpacked once
+// (kUnpacksOnce), and up to how many rows that does not pay (kMaxTiledRows). `+ - * /` work on fp32, `& |` on bits.
 
 #pragma once
 

@@ -100,7 +100,9 @@ def test_a_row_has_the_same_sums_in_whatever_company(pool: Pool, packed: str) ->
     together = product(pool, matrix, x)[:, :200] if pool.vectors.endswith("AMX") else alone
     assert ((together - alone).abs() <= 1e-5 * (x.float().abs() @ weight.float().abs().T)).all()
     for rows in (6, 7, 12, 13, 17, 24, 61, 97, 130):
-        assert torch.equal(product(pool, matrix, x[:rows])[:, :200], (together if rows > 6 else alone)[:rows])
+        made = product(pool, matrix, x[:rows])[:, :200]
+        # How many rows are still multiplied without tiles depends on the processor's vectors.
+        assert torch.equal(made, together[:rows]) or (rows == 6 and torch.equal(made, alone[:6]))
 
 
 def spread(pool: Pool, weight: Tensor) -> Packed:

@@ -33,22 +33,21 @@ inline Floats activate(Floats x, int activation) {
     }
 }
 
-// xIELU, with the operation's parameters: x * x times eps above zero, exp(x) - 1 - x times softcap below, plus x times
-// scale. Not inlined: it is rare, and its code would make products of one row 3 % slower.
+// xIELU, a curve of the operation's. Not inlined: it is rare, and its code would make products of one row 3 % slower.
 inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
     const Floats low = min(x, Floats{}), high = max(x, Floats{});
-    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.softcap);
-    return fma(x, floats(op.scale), fma(high * high, floats(op.eps), curve));
+    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.curve_below);
+    return fma(x, floats(op.curve_slope), fma(high * high, floats(op.curve_above), curve));
 }
 
-// activation(gate) * x. The clamped kind has its alpha in `eps` and its limit in `softcap`.
+// activation(gate) * x
 template <class F>
 inline Floats gated(Floats gate, Floats x, const Op& op) {
     if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;
-    const Floats limit = floats(op.softcap), one = floats(1.0f);
+    const Floats limit = floats(op.limit), one = floats(1.0f);
     gate = min(gate, limit);
     x = max(min(x, limit), -limit);
-    return (x + one) * (gate * F::logistic(gate * floats(op.eps)));
+    return (x + one) * (gate * F::logistic(gate * floats(op.alpha)));
 }
 
 }  // namespace

@@ -292,7 +292,6 @@ void attend_split(Run& run, int index, const Op& op, const Step& step, int split
     });
 }
 
-// Causal attention of the step's tokens. in: `heads`' output; out (tokens, heads * value_dim) T.
 template <class F>
 void attend(Run& run, int index, const Op& op, const Step& step) {
     thread_local Scratch s;

@@ -322,15 +322,12 @@ private:
     }
 };
 
-// Fills in `routed`, choices (wanted,), from in (wanted, n) fp32, the logits, and weight (.., n) fp32, changed scores; both
-// are restored. Of the alternatives, at most k, it writes values (wanted, k), their logprobs, and keys (wanted, k), their
-// int64 ids, best first.
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
     thread_local Best best;
     thread_local std::vector<float> kept;
     run.parallel_for(index, step.wanted, [&](int task) {
-        Choice& choice = ((Choice*)op.routed)[task];
+        Choice& choice = ((Choice*)op.choices)[task];
         float* logits = (float*)op.in + (int64_t)task * op.n;
         const bool of_changed = choice.changed >= 0 && choice.mode != kGiven;
         float top = 0, log_mass = 0;  // of the raw logits
@@ -343,12 +340,12 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
             log_mass = logf(own.total);
             if (choice.alternatives) find_best(own, choice.alternatives, best);
             for (int i = 0; i < choice.alternatives; ++i) {
-                ((float*)op.values)[(int64_t)task * op.k + i] = best[i].first - top - log_mass;
-                ((int64_t*)op.keys)[(int64_t)task * op.k + i] = best[i].second;
+                op.logprobs[(int64_t)task * op.max_alternatives + i] = best[i].first - top - log_mass;
+                op.token_ids[(int64_t)task * op.max_alternatives + i] = best[i].second;
             }
         }
         if (choice.mode != kGiven) {
-            float* scores = of_changed ? (float*)op.weight + choice.changed * op.n : logits;
+            float* scores = of_changed ? op.changed + choice.changed * op.n : logits;
             Row& row = of_changed ? other : own;
             if (of_changed) row.read_maxima(scores, op.n);
             const Penalized penalized(row, scores, choice, kept);

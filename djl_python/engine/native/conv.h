@@ -25,27 +25,26 @@ struct Taps {
 
     Taps(const Op& op, int channel) : bias(Floats{}), lanes(lanes_of(op.n - channel)) {
         alignas(64) float transposed[kMaxTaps][16] = {};
-        const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.dim;
+        const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.taps;
         for (int c = 0; c < std::min(16, op.n - channel); ++c)
-            for (int k = 0; k < op.dim; ++k) transposed[k][c] = F::to(from[c * op.dim + k]);
-        for (int k = 0; k < op.dim; ++k) weight[k] = load_floats(transposed[k]);
-        if (op.keys) bias = F::load((const typename F::T*)op.keys + channel, lanes);
+            for (int k = 0; k < op.taps; ++k) transposed[k][c] = F::to(from[c * op.taps + k]);
+        for (int k = 0; k < op.taps; ++k) weight[k] = load_floats(transposed[k]);
+        if (op.channel_bias) bias = F::load((const typename F::T*)op.channel_bias + channel, lanes);
     }
 };
 
-// Convolves sixteen channels of a piece of a prompt, which nothing precedes. in: (tokens, channels) with mode 1, (channels,
-// tokens) with mode 0.
+// Convolves sixteen channels of a prompt, which nothing precedes.
 template <class F>
 void convolve(const Op& op, int64_t sequence, int channel) {
     using T = typename F::T;
     const Taps<F> taps(op, channel);
-    const int tokens = op.k, before = op.dim - 1, channels = std::min(16, op.n - channel);
+    const int tokens = op.tokens, before = op.taps - 1, channels = std::min(16, op.n - channel);
     T* out = (T*)op.out + sequence * tokens * op.n + channel;
-    if (op.mode) {
+    if (op.by_token) {
         const T* in = (const T*)op.in + sequence * tokens * op.n + channel;
         for (int t = 0; t < tokens; ++t) {
             Floats sum = taps.bias;
-            for (int k = std::max(0, before - t); k < op.dim; ++k)
+            for (int k = std::max(0, before - t); k < op.taps; ++k)
                 sum = fma(taps.weight[k], F::load(in + (int64_t)(t - before + k) * op.n, taps.lanes), sum);
             F::store(out + (int64_t)t * op.n, activate<F>(sum, op.activation), taps.lanes);
         }
@@ -56,10 +55,10 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     for (int first = 0; first < tokens; first += 16) {
         for (int c = 0; c < channels; ++c) {
             Floats sum = Floats{};
-            for (int k = 0; k < op.dim; ++k) {
+            for (int k = 0; k < op.taps; ++k) {
                 const int from = first - before + k;
                 const Lanes known = lanes_of(tokens - from) & (from < 0 ? (Lanes)(0xffff << std::min(16, -from)) : 0xffff);
-                const Floats weight = floats(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.dim + k]));
+                const Floats weight = floats(F::to(((const T*)op.weight)[(int64_t)(channel + c) * op.taps + k]));
                 sum = fma(weight, F::load(in + (int64_t)c * tokens + from, known), sum);
             }
             store_floats(transposed[c], sum);
@@ -71,21 +70,21 @@ void convolve(const Op& op, int64_t sequence, int channel) {
     }
 }
 
-// Convolves one more token. A sequence's state has the last `dim` inputs of each channel, oldest first; the oldest is dropped.
+// Convolves one more token. The oldest input of its sequence's state is dropped.
 template <class F>
 void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int channel) {
     using T = typename F::T;
     const int channels = std::min(16, op.n - channel);
     const T* in = (const T*)op.in + sequence * op.n + channel;
-    T* state = (T*)op.routed + (sequence * op.n + channel) * op.dim;
+    T* state = (T*)op.states + (sequence * op.n + channel) * op.taps;
     alignas(64) float transposed[kMaxTaps][16] = {};
     for (int c = 0; c < channels; ++c) {
-        T* of = state + c * op.dim;
-        for (int k = 0; k + 1 < op.dim; ++k) transposed[k][c] = F::to(of[k] = of[k + 1]);
-        transposed[op.dim - 1][c] = F::to(of[op.dim - 1] = in[c]);
+        T* of = state + c * op.taps;
+        for (int k = 0; k + 1 < op.taps; ++k) transposed[k][c] = F::to(of[k] = of[k + 1]);
+        transposed[op.taps - 1][c] = F::to(of[op.taps - 1] = in[c]);
     }
     Floats sum = taps.bias;
-    for (int k = 0; k < op.dim; ++k) sum = fma(taps.weight[k], load_floats(transposed[k]), sum);
+    for (int k = 0; k < op.taps; ++k) sum = fma(taps.weight[k], load_floats(transposed[k]), sum);
     F::store((T*)op.out + sequence * op.n + channel, activate<F>(sum, op.activation), taps.lanes);
 }
 
@@ -99,7 +98,7 @@ inline Floats products_of_pairs(Ints a, Ints b) {
 // convolve_next for sixteen channels with four taps in bf16, as most models have: a channel's state is 64 bits.
 inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, int channel) {
     const auto* newest = (const uint16_t*)op.in + sequence * op.n + channel;
-    auto* state = (Ints*)((uint16_t*)op.routed + (sequence * op.n + channel) * 4);
+    auto* state = (Ints*)((uint16_t*)op.states + (sequence * op.n + channel) * 4);
     const auto* weight = (const Ints*)((const uint16_t*)op.weight + (int64_t)channel * 4);
     Floats pairs[2];
     for (int half = 0; half < 2; ++half) {
@@ -113,12 +112,10 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
     BF16::store((uint16_t*)op.out + sequence * op.n + channel, activate<BF16>(sum + bias, op.activation));
 }
 
-// out (sequences, k tokens, n channels) T; in: see `convolve`; weight (n, dim taps) T; keys: bias (n,) T or null; routed:
-// null, or, to convolve one more token, the states (sequences, n, dim) T, which change.
 template <class F>
 void convolution(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kChannelsPerTask - 1) / kChannelsPerTask;
-    if (!op.routed) {
+    if (!op.states) {
         run.parallel_for_ordered(index, step.wanted * blocks, [&](int task) {
             const int first = task % blocks * kChannelsPerTask;
             for (int channel = first; channel < std::min(op.n, first + kChannelsPerTask); channel += 16)
@@ -131,8 +128,10 @@ void convolution(Run& run, int index, const Op& op, const Step& step) {
         for (int channel = first; channel < std::min(op.n, first + kChannelsPerTask); channel += 16) {
             const Taps<F> taps(op, channel);
             for (int64_t sequence = 0; sequence < step.wanted; ++sequence)
-                if (F::pair == 2 && op.dim == 4 && taps.lanes == 0xffff) convolve_next_of_four(op, taps.bias, sequence, channel);
-                else convolve_next<F>(op, taps, sequence, channel);
+                if (F::pair == 2 && op.taps == 4 && taps.lanes == 0xffff)
+                    convolve_next_of_four(op, taps.bias, sequence, channel);
+                else
+                    convolve_next<F>(op, taps, sequence, channel);
         }
     });
 }
@@ -141,7 +140,7 @@ void convolution(Run& run, int index, const Op& op, const Step& step) {
 template <class F, int K>
 void convolve_span(const Op& op, const Step& step, int span, int channel) {
     using T = typename F::T;
-    const int taps = K ? K : op.dim, before = taps - 1;
+    const int taps = K ? K : op.taps, before = taps - 1;
     const Lanes lanes = lanes_of(op.n - channel);
     auto state_of = [&](int slot) { return state_in<T>(op, step, slot) + channel; };
     const int source = step.span_source[span], next = span + 1 < step.spans ? step.span_source[span + 1] : -1;
@@ -158,23 +157,20 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
     for (int64_t t = first; t < end; ++t) {
         const int64_t at = t * op.stride + channel;
         Floats x = F::load((const T*)op.in + at, lanes);
-        if (op.keys) x = x * F::load((const T*)op.keys + at, lanes);
+        if (op.in_factors) x = x * F::load((const T*)op.in_factors + at, lanes);
         Floats sum = fma(weight[before], x, bias);
         for (int k = 0; k < before; ++k) {
             sum = fma(weight[k], past[k], sum);
             past[k] = k + 1 < before ? past[k + 1] : x;
         }
         Floats made = activate<F>(sum, op.activation);
-        if (op.values) made = made * F::load((const T*)op.values + at, lanes);
+        if (op.out_factors) made = made * F::load((const T*)op.out_factors + at, lanes);
         F::store((T*)op.out + t * op.n + channel, made, lanes);
         save_states(step, span, t + 1 - first, save);
     }
     save(step.span_slot[span]);
 }
 
-// out (tokens, n channels) T; in: rows of (n,) T, `stride` apart, as are keys and values: null, or factors of the input and
-// of the output; weight (dim taps, n) fp32, the last for the newest token; bias (n,) fp32 or null; routed: the first slot's
-// state (dim - 1, n) T, the last inputs, which changes.
 template <class F>
 void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
     const int blocks = (op.n + kChannelsPerSpanTask - 1) / kChannelsPerSpanTask;
@@ -182,7 +178,7 @@ void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
         for (int span = 0; span < step.spans; ++span)
             for (int channel = task * kChannelsPerSpanTask;
                  channel < std::min(op.n, (task + 1) * kChannelsPerSpanTask); channel += 16)
-                switch (op.dim) {
+                switch (op.taps) {
                     case 3: convolve_span<F, 3>(op, step, span, channel); break;
                     case 4: convolve_span<F, 4>(op, step, span, channel); break;
                     default: convolve_span<F, 0>(op, step, span, channel);

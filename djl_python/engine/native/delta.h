@@ -52,20 +52,21 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
         const float* state = state_in<float>(op, step, step.span_source[span]) + of_head;
         for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
     }
-    const int key_head = head / (op.heads / op.kv_heads);
+    const int key_head = head / (op.heads / op.key_heads);
     for (int64_t t = first; t < end; ++t) {
         const int64_t of_key = t * op.stride + key_head * op.dim;
-        load_scaled<F>((const T*)op.in + of_key, op.dim, op.eps, op.mode, op.scale, query);
-        load_scaled<F>((const T*)op.keys + of_key, op.dim, op.eps, op.mode, 1, key);
-        const Floats decay = floats(expf(op.bias[t * op.k + head]));
-        const Floats beta = floats(op.weight2[t * op.k + head]);
+        load_scaled<F>((const T*)op.in + of_key, op.dim, op.eps, op.unit, op.scale, query);
+        load_scaled<F>((const T*)op.keys + of_key, op.dim, op.eps, op.unit, 1, key);
+        const Floats decay = floats(expf(op.g[t * op.rate_stride + head]));
+        const Floats beta = floats(op.beta[t * op.rate_stride + head]);
         Floats missing[V], answer[V];
         for (int v = 0; v < V; ++v) missing[v] = answer[v] = Floats{};
         for (int i = 0; i < op.dim; ++i)
             for (int v = 0; v < V; ++v)
                 missing[v] = fma(floats(key[i]), load_floats(held + (i * V + v) * 16), missing[v]);
         for (int v = 0; v < V; ++v) {
-            const Floats value = F::load((const T*)op.values + t * op.n + head * op.value_dim + column + v * 16, 0xffff);
+            const Floats value = F::load(
+                (const T*)op.values + t * op.value_stride + head * op.value_dim + column + v * 16, 0xffff);
             missing[v] = beta * fma(-decay, missing[v], value);
         }
         for (int i = 0; i < op.dim; ++i)
@@ -82,10 +83,6 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
     save(step.span_slot[span]);
 }
 
-// out (tokens, heads, value_dim) T; in (queries) and keys: rows of (kv_heads, dim) T, `stride` apart; values: rows of (heads,
-// value_dim) T, n apart; bias (g) and weight2 (beta): rows of (heads,) fp32, k apart; routed: the first slot's states (heads,
-// dim, value_dim) fp32, which change. Queries are multiplied by `scale`; with mode 1, queries and keys are normalized to
-// length one before. Dimensions are multiples of 16.
 template <class F>
 void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     // With several tokens in a span, 64 columns (16 without AVX-512) stay in L1; with one, memory is read in longer stretches.
@@ -104,9 +101,6 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// Each head's decay, g, and the share of the missing value that it adds, beta, from two projections: out (tokens, 2, heads)
-// fp32, first g = weight * softplus(in + bias), then beta = scale * sigmoid(keys). in, keys: rows of (heads,) T, `stride`
-// apart.
 template <class F>
 void decay(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
@@ -117,9 +111,9 @@ void decay(Run& run, int index, const Op& op, const Step& step) {
             auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
             auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
             const Floats dt = softplus(given(op.in) + of_heads(op.bias));
-            const Floats exp_minus = exp(-given(op.keys));
-            const Floats beta = floats(op.scale) / (floats(1.0f) + exp_minus);
-            store_floats(out + h, of_heads(op.weight) * dt, mask);
+            const Floats exp_minus = exp(-given(op.input_rates));
+            const Floats beta = floats(op.max_beta) / (floats(1.0f) + exp_minus);
+            store_floats(out + h, of_heads(op.decay) * dt, mask);
             store_floats(out + op.heads + h, beta, mask);
         }
     });

@@ -17,7 +17,7 @@ namespace {
 template <class F>
 inline typename F::T* key_group(const Op& op, const Step& step, int64_t block, int head, int group) {
     const int64_t groups = step.block_size / kKeysPerGroup;
-    auto of_layer = (typename F::T*)((char*)op.keys + block * step.block_bytes);
+    auto of_layer = (typename F::T*)((char*)op.cache + block * step.block_bytes);
     return of_layer + (head * groups + group) * (op.dim + op.value_dim) * kKeysPerGroup;
 }
 
@@ -76,37 +76,31 @@ inline void rotate(float* x, const Op& op, int64_t position) {
     }
 }
 
-// Makes rows of queries, one key and one value, as `heads` reads them, from latents (arXiv:2405.04434). in (tokens, value_dim
-// + rotary) T is a latent, normalized with `weight2`, and the key's rotary part; `weight` is the queries' rotary part, T, head
-// by head, rows `stride` apart. A key or query is the rotary part and then the latent; the value is the latent. The queries'
-// latent part is already in `out`.
+// A key or a query is what is rotated and then the normed latent, which also is the value.
 template <class F>
 void latents(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     run.parallel_for(index, step.tokens, [&](int t) {
-        const T* latent = (const T*)op.in + (int64_t)t * (op.value_dim + op.rotary);
-        const T* query_rotary = (const T*)op.weight + (int64_t)t * op.stride;
-        float* queries = (float*)op.out + (int64_t)t * ((op.heads + 1) * op.dim + op.value_dim);
+        const T* latent = (const T*)op.in + (int64_t)t * (op.rank + op.rotary);
+        const T* query_rotary = (const T*)op.query_rotary + (int64_t)t * op.stride;
+        float* queries = (float*)op.out + (int64_t)t * ((op.heads + 1) * op.dim + op.rank);
         float *key = queries + op.heads * op.dim, *value = key + op.dim;
-        for (int i = 0; i < op.value_dim; ++i) value[i] = F::to(latent[i]);
+        for (int i = 0; i < op.rank; ++i) value[i] = F::to(latent[i]);
         float mean, inverse;
-        norm_statistics(value, op.value_dim, kRms, op.eps, mean, inverse);
-        for (int i = 0; i < op.value_dim; ++i) key[op.rotary + i] = value[i] *= inverse * op.weight2[i];
-        for (int i = 0; i < op.rotary; ++i) key[i] = F::to(latent[op.value_dim + i]);
+        norm_statistics(value, op.rank, kRms, op.eps, mean, inverse);
+        for (int i = 0; i < op.rank; ++i) key[op.rotary + i] = value[i] *= inverse * op.latent_norm[i];
+        for (int i = 0; i < op.rotary; ++i) key[i] = F::to(latent[op.rank + i]);
         for (int h = 0; h < op.heads; ++h)
             for (int i = 0; i < op.rotary; ++i) queries[h * op.dim + i] = F::to(query_rotary[h * op.rotary + i]);
     });
 }
 
-// in: rows of q, k and v columns, fp32, `stride` apart. Normalizes (each head, or with mode 1 all heads at once) and rotates
-// queries, in place, and keys; normalizes values with `bias`, if there is one, and `softcap` as epsilon; stores keys and
-// values in the cache. Without `keys` there are queries only.
 template <class F>
 void heads(Run& run, int index, const Op& op, const Step& step) {
     using T = typename F::T;
     const int queries = op.heads * op.dim, keys = op.kv_heads * op.dim;
     auto normalize_and_rotate = [&](float* x, int count, const float* weight, int64_t position) {
-        const int width = op.mode ? count * op.dim : op.dim;  // of one norm
+        const int width = op.norms_across ? count * op.dim : op.dim;  // of one norm
         for (int from = 0; weight && from < count * op.dim; from += width) {
             float mean, inverse;
             norm_statistics(x + from, width, kRms, op.eps, mean, inverse);
@@ -118,9 +112,9 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
     run.parallel_for_rows(index, step.tokens, [&](int t) {
         float* row = (float*)op.in + (int64_t)t * op.stride;
         const int64_t position = step.rotary_rows[t];
-        normalize_and_rotate(row, op.heads, op.weight2, position);
-        if (!op.keys) return;
-        normalize_and_rotate(row + queries, op.kv_heads, op.weight3, position);
+        normalize_and_rotate(row, op.heads, op.query_norm, position);
+        if (!op.cache) return;
+        normalize_and_rotate(row + queries, op.kv_heads, op.key_norm, position);
         const int64_t block = step.slots[t] / step.block_size;
         const int offset = (int)(step.slots[t] % step.block_size);
         const int group = offset / kKeysPerGroup, lane = offset % kKeysPerGroup;
@@ -135,10 +129,10 @@ void heads(Run& run, int index, const Op& op, const Step& step) {
                     memcpy(to + (d / F::pair * kKeysPerGroup + lane) * F::pair, rounded + d - i, sizeof(T) * F::pair);
             }
             float* value = row + queries + keys + h * op.value_dim;
-            if (op.bias) {
+            if (op.value_norm) {
                 float mean, inverse;
-                norm_statistics(value, op.value_dim, kRms, op.softcap, mean, inverse);
-                for (int i = 0; i < op.value_dim; ++i) value[i] *= inverse * op.bias[i];
+                norm_statistics(value, op.value_dim, kRms, op.value_eps, mean, inverse);
+                for (int i = 0; i < op.value_dim; ++i) value[i] *= inverse * op.value_norm[i];
             }
             T* into = value_group<F>(op, step, block, h, group) + (lane / F::pair * op.value_dim) * F::pair;
             for (int i = 0; i < op.value_dim; i += 16)

@@ -32,16 +32,16 @@ constexpr int kL1Steps = 96;  // steps whose weights stay in L1 while they are u
 // How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
 inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
 
-// With `heads` there are so many products, whose panels follow each other. Each takes its own k numbers of a row and makes
-// its own n, `dim` numbers after those of the product before.
-inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.heads); }
+inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.side_by_side); }
 
 // Where in a row a panel's product finds its input.
-inline int64_t input_offset(const Op& op, int panel) { return op.heads ? (int64_t)(panel / panels_of(op)) * op.k : 0; }
+inline int64_t input_offset(const Op& op, int panel) {
+    return op.side_by_side ? (int64_t)(panel / panels_of(op)) * op.k : 0;
+}
 
 // Where a panel's product puts its first number of a row of output.
 inline int64_t output_offset(const Op& op, int64_t row, int panel) {
-    return row * pitch_of(op, op.n) + (op.heads ? (int64_t)(panel / panels_of(op)) * op.dim : 0);
+    return row * pitch_of(op, op.n) + (op.side_by_side ? (int64_t)(panel / panels_of(op)) * op.apart : 0);
 }
 
 // Applies bias, activation, gate and soft cap to a finished row of a panel, and stores it. Loops are unrolled, or compilers
@@ -52,7 +52,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
     Floats max_score = floats(-INFINITY);
-    int vectors = 4, first = (op.experts || op.heads ? panel % panels_of(op) : panel) * kPanel;
+    int vectors = 4, first = (op.experts || op.side_by_side ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
         sum[0] = gated<F>(sum[0], sum[2], op);
         sum[1] = gated<F>(sum[1], sum[3], op);
@@ -71,13 +71,13 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
         const int c = first + v * 16;
         if (v >= vectors || c >= op.n) break;
         const Lanes mask = lanes_of(op.n - c);
-        if (op.mode == 0) {
+        if (op.mode == kStore) {
             F::store((typename F::T*)op.out + begin + c, sum[v], mask);
             continue;
         }
         float* out = (float*)op.out + begin + c;
         Floats x = sum[v] * floats(op.scale);
-        if (op.mode == 1) x = x + load_floats(out, mask);
+        if (op.mode == kAdd) x = x + load_floats(out, mask);
         if (op.softcap > 0) {
             const Floats cap = floats(op.softcap);
             x = tanh(x / cap) * cap;

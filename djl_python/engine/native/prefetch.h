@@ -128,8 +128,8 @@ void plan_kv_prefetches(const std::vector<Op>& ops, const Step& step, int elemen
         each([&](int j, const PrefetchSlots& slots, int runs) {
             const int64_t run_bytes = (bytes / runs + 63) / 64 * 64;
             const int first = (int)std::max<int64_t>(0, left - slots.count * at_once / runs);
-            kv_prefetches[j] = {(const char*)attention.keys, step.blocks, step.block_bytes, step.block_count, threads, first,
-                                left, runs, run_bytes, (run_bytes + slots.steps - 1) / slots.steps, at_once};
+            kv_prefetches[j] = {(const char*)attention.cache, step.blocks, step.block_bytes, step.block_count, threads,
+                                first, left, runs, run_bytes, (run_bytes + slots.steps - 1) / slots.steps, at_once};
             left = first;
         });
     }

@@ -312,8 +312,7 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
     }
 }
 
-// out = in (rows, k) T, rounded: each group's greatest magnitude becomes 127. `weight`: null, or an order of the inputs, (k,)
-// int32.
+// A group's greatest magnitude becomes 127.
 //
 // Each thread begins with what it has computed itself, which is in its own caches: columns, if a product computed them, else
 // rows.
@@ -322,7 +321,7 @@ void quantize(Run& run, int index, const Op& op, const Step& step) {
     const int rows = rows_of(op, step), groups = (op.k + kGroup - 1) / kGroup;
     auto quantize_part = [&](int t, int first, int end) {
         const auto* x = (const typename F::T*)op.in + t * stride_of(op, op.k);
-        quantize_groups<F>(x, (const int32_t*)op.weight, op.k, first, end, integer_row(op.out, t, groups));
+        quantize_groups<F>(x, op.order, op.k, first, end, integer_row(op.out, t, groups));
     };
     const Op* before = index ? &run.ops[index - 1] : nullptr;
     if (!before || before->kind != kLinear || before->out != op.in || op.of_experts)

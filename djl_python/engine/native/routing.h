@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxExperts = 1024;
 
-// What kRoute and kSort write and a layer's other operations read, in Op::routed.
+// What kRoute and kSort write to `routed`, and a layer's other operations read.
 struct Routed {
     int32_t* starts;   // (experts + 1,) where each expert's rows begin
     int32_t* active;   // (experts,) the experts that have rows; then how many they are
@@ -52,24 +52,24 @@ inline int argmax(const float* numbers, int padded) {
     return best ? min_lane(at, best) : 0;  // NaN: any expert will do
 }
 
-// Sets ranks (experts,) to minus infinity except in op.kv_heads of the op.heads groups of experts: those whose op.dim (1 or
-// 2) greatest ranks have the greatest sums, the first if several are equal.
+// Sets ranks (experts,) to minus infinity except in the groups that are chosen from: those whose `judges` greatest
+// ranks have the greatest sums, the first if several are equal.
 inline void mask_groups(float* ranks, const Op& op) {
     const float never = -std::numeric_limits<float>::infinity();
-    const int of_group = op.experts / op.heads;
+    const int of_group = op.experts / op.groups;
     float sums[kMaxExperts];
-    for (int g = 0; g < op.heads; ++g) {
+    for (int g = 0; g < op.groups; ++g) {
         float first = never, second = never;
         for (int e = g * of_group; e < (g + 1) * of_group; ++e) {
             second = std::max(second, std::min(first, ranks[e]));
             first = std::max(first, ranks[e]);
         }
-        sums[g] = op.dim == 1 ? first : first + second;
+        sums[g] = op.judges == 1 ? first : first + second;
     }
     bool taken[kMaxExperts] = {};
-    for (int i = 0; i < op.kv_heads; ++i) {
+    for (int i = 0; i < op.groups_taken; ++i) {
         int best = -1;
-        for (int g = 0; g < op.heads; ++g)
+        for (int g = 0; g < op.groups; ++g)
             if (!taken[g] && (best < 0 || sums[g] > sums[best])) best = g;
         taken[best] = true;
     }
@@ -77,22 +77,19 @@ inline void mask_groups(float* ranks, const Op& op) {
         if (!taken[e / of_group]) ranks[e] = never;
 }
 
-// Chooses each token's experts and their weights, from scores in (tokens, k) fp32, k at least `experts`. Weights are a
-// softmax of the scores (mode 0) or sigmoids (mode 1). For the choice alone `bias` is added, and only op.kv_heads of op.heads
-// groups of experts are left; with n != 0, weights are normalized to add up to 1; then they are multiplied by `scale`.
 void route(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     const int padded = (op.experts + 15) / 16 * 16;
     const float never = -std::numeric_limits<float>::infinity();
     alignas(64) float values[kMaxExperts], ranks[kMaxExperts];
     run.parallel_for(index, step.tokens, [&](int t) {
-        const float* scores = (const float*)op.in + (int64_t)t * op.k;
+        const float* scores = (const float*)op.in + (int64_t)t * op.columns;
         Floats maxima = floats(never), total = Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
             maxima = select(mask, max(maxima, load_floats(scores + i, mask)), maxima);
         }
-        const Floats shift = op.mode == 0 ? floats(max_lane(maxima)) : Floats{};
+        const Floats shift = op.sigmoid == 0 ? floats(max_lane(maxima)) : Floats{};
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
             const Floats x = exp(load_floats(scores + i, mask) - shift);
@@ -103,12 +100,12 @@ void route(Run& run, int index, const Op& op, const Step& step) {
         for (int i = 0; i < padded; i += 16) {
             const Lanes mask = lanes_of(op.experts - i);
             const Floats x = load_floats(values + i);
-            const Floats value = x / (op.mode == 0 ? all : x + one);
-            const Floats rank = op.bias ? value + load_floats(op.bias + i, mask) : value;
+            const Floats value = x / (op.sigmoid == 0 ? all : x + one);
+            const Floats rank = op.correction ? value + load_floats(op.correction + i, mask) : value;
             store_floats(values + i, value);
             store_floats(ranks + i, select(mask, rank, floats(never)));
         }
-        if (op.kv_heads < op.heads) mask_groups(ranks, op);
+        if (op.groups_taken < op.groups) mask_groups(ranks, op);
         float sum = 0;
         for (int c = 0; c < op.chosen; ++c) {
             const int expert = argmax(ranks, padded);
@@ -117,7 +114,7 @@ void route(Run& run, int index, const Op& op, const Step& step) {
             routed.weights[t * op.chosen + c] = values[expert];
             sum += values[expert];
         }
-        const float factor = op.scale / (op.n ? std::max(sum, 1e-20f) : 1.0f);
+        const float factor = op.scale / (op.normalized ? std::max(sum, 1e-20f) : 1.0f);
         for (int c = 0; c < op.chosen; ++c) routed.weights[t * op.chosen + c] *= factor;
     });
 }
@@ -141,25 +138,22 @@ void sort(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
-// out (rows, n bytes): each row of in (tokens, n bytes) is copied to all rows of its token.
 void dispatch(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     run.parallel_for(index, step.tokens, [&](int t) {
-        const char* row = (const char*)op.in + (int64_t)t * op.n;
+        const char* row = (const char*)op.in + (int64_t)t * op.row_bytes;
         for (int c = t * op.chosen; c < (t + 1) * op.chosen; ++c)
-            memcpy((char*)op.out + (int64_t)routed.places[c] * op.n, row, op.n);
+            memcpy((char*)op.out + (int64_t)routed.places[c] * op.row_bytes, row, op.row_bytes);
     });
 }
 
-// out (tokens, n) fp32 = (mode 2), or += scale * (mode 1), the weighted sum of in (rows, n) fp32, plus `weight` (tokens, n)
-// fp32, a shared expert's output, if there is one, times the sigmoid of column `experts` of weight2 (tokens, k), if there is
-// one.
 void combine(Run& run, int index, const Op& op, const Step& step) {
     const Routed routed(op, step);
     run.parallel_for(index, step.tokens, [&](int t) {
         float* out = (float*)op.out + (int64_t)t * op.n;
-        const float* shared = op.weight ? (const float*)op.weight + (int64_t)t * op.n : nullptr;
-        const float gate = op.weight2 ? 1.0f / (1.0f + expf(-op.weight2[(int64_t)t * op.k + op.experts])) : 1.0f;
+        const float* shared = op.shared ? op.shared + (int64_t)t * op.n : nullptr;
+        const float gate =
+            op.gate_scores ? 1.0f / (1.0f + expf(-op.gate_scores[(int64_t)t * op.columns + op.experts])) : 1.0f;
         for (int i = 0; i < op.n; i += 16) {
             const Lanes mask = lanes_of(op.n - i);
             Floats sum = Floats{};
@@ -168,7 +162,7 @@ void combine(Run& run, int index, const Op& op, const Step& step) {
                 sum = fma(floats(routed.weights[c]), load_floats(row, mask), sum);
             }
             if (shared) sum = fma(floats(gate), load_floats(shared + i, mask), sum);
-            if (op.mode == 1) sum = fma(sum, floats(op.scale), load_floats(out + i, mask));
+            if (op.mode == kAdd) sum = fma(sum, floats(op.scale), load_floats(out + i, mask));
             store_floats(out + i, sum, mask);
         }
     });

@@ -167,23 +167,21 @@ inline Ints high_byte_codes(Ints high, const uint8_t* table, int group, uint64_t
     return codes;
 }
 
-// Packs in (n, k) bf16, or the gated pair of `in` and `weight`, into panels in `out`. It also writes keys (panels, 16) uint8,
-// the tables; weight3 (panels, heads) uint32, the lists, where `heads` is the room of a panel; and values (panels, parts)
-// int32, how many weights each part lists, -1 where the room was not enough.
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
-    const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps), share = op.weight ? kPanel / 2 : kPanel;
+    const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps);
+    const int share = op.second ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;
     alignas(64) uint32_t lanes[kTransposedSteps][kPanel];
     run.parallel_for_ordered(index, panels, [&](int panel) {
         const uint16_t* columns[kPanel];
         for (int c = 0; c < kPanel; ++c) {
             const int row = panel * share + c % share;
-            columns[c] = row < op.n ? (const uint16_t*)(c < share ? op.in : op.weight) + (int64_t)row * op.k : nullptr;
+            columns[c] = row < op.n ? (const uint16_t*)(c < share ? op.in : op.second) + (int64_t)row * op.k : nullptr;
         }
-        auto* table = (uint8_t*)op.keys + panel * kHighBytes;
+        auto* table = op.tables + panel * kHighBytes;
         choose_high_bytes(columns, op.k, table);
-        auto* counts = (int32_t*)op.values + (int64_t)panel * parts;
-        auto* outliers = (uint32_t*)op.weight3 + (int64_t)panel * op.heads;
+        auto* counts = op.counts + (int64_t)panel * parts;
+        auto* outliers = op.lists + (int64_t)panel * op.room;
         int outlier_count = 0;
         for (int part = 0; part < parts; ++part) {
             const int first = part * length, count = std::min(length, steps - first), before = outlier_count;
@@ -207,7 +205,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                     store_ints(to + group * 64, keep_bytes(known, low));
                     for (uint64_t outlier_bits = ~known; outlier_bits; outlier_bits &= outlier_bits - 1) {
                         const int place = place_of(group, __builtin_ctzll(outlier_bits));
-                        if (outlier_count < op.heads)
+                        if (outlier_count < op.room)
                             outliers[outlier_count] =
                                 (uint32_t)(s * kWeightsPerStep + place) << 16 | ((const uint16_t*)lane)[place];
                         ++outlier_count;
@@ -215,7 +213,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                 }
                 store_ints(to + 128, codes);
             }
-            counts[part] = outlier_count <= op.heads ? outlier_count - before : -1;
+            counts[part] = outlier_count <= op.room ? outlier_count - before : -1;
         }
     });
 }

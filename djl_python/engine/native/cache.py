@@ -20,8 +20,9 @@ from ..attention import AttentionParams, LayerShape
 from ..scheduler import Chunk
 from .advance import cache_ahead
 from .memory import PrefaultedMemory
-from .places import KEYS_PER_GROUP, Places, cache_fields, heads_fit, places_of, slots_of, span_of, tile_of
-from .pool import FORMATS, Kind, Op, Pool, Step
+from .operations_attention import attend, clear_values, heads
+from .places import KEYS_PER_GROUP, Places, head_rows, heads_fit, places_of, slots_of, span_of, tile_of
+from .pool import FORMATS, Op, Pool, Step
 
 
 @dataclass
@@ -100,18 +101,11 @@ class NativeCache:
         """A layer's operations, made once: `how` is the same in every step."""
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:
-            begin = self._memory.bytes.data_ptr() + self._begins[layer]
-            layout = cache_fields(self._layers[layer], begin)
+            rows = head_rows(self._layers[layer], self._memory.bytes.data_ptr() + self._begins[layer])
             sinks = None if how.sinks is None else how.sinks.float().contiguous()
-            self._operations[name] = (
-                (Op * 3)(
-                    Op(kind=Kind.CLEAR_VALUES),
-                    Op(kind=Kind.HEADS, **layout),
-                    Op(
-                        kind=Kind.ATTEND, scale=how.scaling, window=how.window, softcap=how.softcap,
-                        sinks=None if sinks is None else sinks.data_ptr(), **layout,
-                    ),
-                ),
-                sinks,
+            attention = attend(
+                rows=rows, scale=how.scaling, softcap=how.softcap, window=how.window,
+                sinks=None if sinks is None else sinks.data_ptr(),
             )  # fmt: skip
+            self._operations[name] = (Op * 3)(clear_values(), heads(rows=rows), attention), sinks
         return self._operations[name][0]

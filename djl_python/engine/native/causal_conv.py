@@ -8,9 +8,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .pool import ACTIVATIONS, FORMATS, Kind, Op, Pool, Step
+from . import operations_states
+from .pool import FORMATS, Op, Pool, Step
 
-_ACTIVATIONS: Final = {None: ACTIVATIONS[None], "silu": ACTIVATIONS["silu"], "swish": ACTIVATIONS["silu"]}
+_ACTIVATIONS: Final = {None: None, "silu": "silu", "swish": "silu"}
 MAX_TAPS: Final = 8
 
 
@@ -25,7 +26,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         by_token = hidden_states.transpose(1, 2)
         in_order = by_token.is_contiguous()
         given = by_token if in_order else hidden_states.contiguous()
-        return _run(pool, given, weight, bias, activation, hidden_states.shape, mode=int(in_order))
+        return _run(pool, given, weight, bias, activation, hidden_states.shape, by_token=in_order)
 
     return convolve
 
@@ -45,7 +46,7 @@ def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
         ):
             return own(hidden_states, conv_state, weight, bias, activation)
         given, state = hidden_states[:, :, 0].contiguous(), conv_state.data_ptr()
-        return _run(pool, given, weight, bias, activation, hidden_states.shape, routed=state)
+        return _run(pool, given, weight, bias, activation, hidden_states.shape, states=state)
 
     return convolve
 
@@ -78,16 +79,24 @@ def _fits(hidden: Tensor, weight: Tensor, bias: Tensor | None, activation: Any) 
 
 
 def _run(
-    pool: Pool, given: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, shape: torch.Size, **more: int
+    pool: Pool,
+    given: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: Any,
+    shape: torch.Size,
+    *,
+    by_token: bool = False,
+    states: int | None = None,
 ) -> Tensor:
     """Run the convolution: (sequences, channels, tokens), with each token's channels contiguous."""
     sequences, channels, tokens = shape
     made = torch.empty(sequences, tokens, channels, dtype=weight.dtype)
     weight = weight.contiguous()
-    operation = Op(
-        kind=Kind.CONVOLVE, n=channels, k=tokens, dim=weight.shape[1], activation=_ACTIVATIONS[activation],
-        in_=given.data_ptr(), out=made.data_ptr(), weight=weight.data_ptr(),
-        keys=None if bias is None else bias.data_ptr(), **more,
+    operation = operations_states.convolve(
+        n=channels, tokens=tokens, taps=weight.shape[1], weight=weight.data_ptr(),
+        channel_bias=None if bias is None else bias.data_ptr(), activation=_ACTIVATIONS[activation],
+        in_=given.data_ptr(), by_token=by_token, out=made.data_ptr(), states=states,
     )  # fmt: skip
     pool.run((Op * 1)(operation), 1, Step(wanted=sequences), bf16=weight.dtype == torch.bfloat16)
     return made.transpose(1, 2)

@@ -16,7 +16,8 @@ from ..draws import Draws, draw
 from ..penalties import Occurrences, penalize, penalties_of
 from ..row_scan import mix, scan_rows
 from ..sampling_plan import Plan, samples
-from .pool import CHOICE, Kind, Op, Pool, Step
+from .operations import choose
+from .pool import CHOICE, Op, Pool, Step
 
 # Below this many logits the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 400_000
@@ -34,7 +35,6 @@ class NativeChooser:
         self._pool = pool
         self._maxima_of = maxima_of
         self._alone = Pool(1)
-        self._operations = (Op * 1)(Op(kind=Kind.CHOOSE))
         self._table: _Table | None = None
 
     def choose(
@@ -69,13 +69,14 @@ class NativeChooser:
 
     def _run(self, logits: Tensor, changed: Tensor | None, asked: _Asked) -> Chosen:
         rows, vocabulary = logits.shape
-        operation = self._operations[0]
-        operation.n, operation.k = vocabulary, asked.max_alternatives
-        operation.in_, operation.maxima = logits.data_ptr(), self._maxima_of(logits)
-        operation.weight = None if changed is None else changed.data_ptr()
-        operation.routed, operation.values, operation.keys = asked.addresses
+        choices, logprobs, token_ids = asked.addresses
+        operation = choose(
+            n=vocabulary, in_=logits.data_ptr(), maxima=self._maxima_of(logits),
+            changed=None if changed is None else changed.data_ptr(), choices=choices,
+            max_alternatives=asked.max_alternatives, logprobs=logprobs, token_ids=token_ids,
+        )  # fmt: skip
         pool = self._pool if rows * vocabulary >= _SHARED_FROM else self._alone
-        pool.run(self._operations, 1, Step(wanted=rows))
+        pool.run((Op * 1)(operation), 1, Step(wanted=rows))
         return Chosen(asked.tokens.tolist(), asked.logprobs.tolist(), asked.tops())
 
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .operations_states import delta
 from .places import Spans, even_spans
-from .pool import FORMATS, Kind, Op, Pool, Step
+from .pool import FORMATS, Op, Pool, Step
 
 LANES: Final = 16
 MAX_DIM: Final = 256
@@ -89,11 +90,12 @@ def _run(
     g, beta = (each.float().contiguous() for each in (g, beta))
     made = torch.empty_like(value)
     sequences, tokens, heads, size = value.shape
-    operation = Op(
-        kind=Kind.DELTA, n=heads * size, k=heads, stride=key.shape[2] * key.shape[3], mode=int(unit), heads=heads,
-        kv_heads=key.shape[2], dim=key.shape[3], value_dim=size, eps=EPS, scale=key.shape[3] ** -0.5,
-        in_=query.data_ptr(), out=made.data_ptr(), bias=g.data_ptr(), weight2=beta.data_ptr(), keys=key.data_ptr(),
-        values=value.data_ptr(), routed=state.data_ptr(),
+    key_heads, dim = key.shape[2:]
+    operation = delta(
+        heads=heads, key_heads=key_heads, dim=dim, value_dim=size, in_=query.data_ptr(), keys=key.data_ptr(),
+        stride=key_heads * dim, values=value.data_ptr(), value_stride=heads * size, g=g.data_ptr(),
+        beta=beta.data_ptr(), rate_stride=heads, scale=dim**-0.5, unit=unit, eps=EPS, out=made.data_ptr(),
+        states=state.data_ptr(),
     )  # fmt: skip
     step = Step(tokens=sequences * tokens)
     spans.tell(step, state[0].nbytes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,9 +11,10 @@ from .lay_out_inputs import lay_out_branch, lay_out_inputs
 from .lay_out_latents import lay_out_latents
 from .lay_out_mlp import lay_out_mlp
 from .lay_out_states import StatePlaces, lay_out_stateful
-from .layout import ADD, STORE, STORE_FP32, Layout, Rows
+from .layout import Layout, Rows
+from .operations import Into, embed, norm
 from .packing import Packed
-from .pool import NORMS, Kind
+from .pool import Mode
 from .recipe import Experts, Layer, Recipe
 from .recipe_mixers import Attending, Attention, LatentAttention, Mixer
 
@@ -39,8 +38,10 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
         if layer.factor != 1:
             factors = layout.keep(torch.full((layout.width,), layer.factor))
             layout.add(
-                Kind.NORM, n=layout.width, norm=NORMS[None], weight=factors, in_=layout.hidden, out=layout.hidden,
-                mode=STORE_FP32,
+                norm(
+                    n=layout.width, norm=None, weight=factors, in_=layout.hidden, out=layout.hidden,
+                    mode=Mode.STORE_FP32,
+                )
             )  # fmt: skip
         layout.add_norm_of_stream(layer.end_norm)
     layout.add_normed(recipe.final_norm)
@@ -48,31 +49,33 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
     if recipe.head_projection is not None:
         packed = layout.pack(recipe.head_projection)
         read = layout.rows("narrow", packed.n)
-        layout.add_linear(packed, layout.normed, read.at, pitch=read.stride, mode=STORE)
-    layout.add_linear(head, read, None, mode=STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)
+        layout.add_linear(packed, layout.normed, Into(read.at, pitch=read.stride))
+    logits = Into(None, Mode.STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)  # each step says where
+    layout.add_linear(head, read, logits)
 
 
 def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:
     """Start the residual stream; with tied weights, the embedding table is the lm_head's packed weight."""
     weight, projection = recipe.head.weight, recipe.embedding_projection
     tied = isinstance(weight, Tensor) and weight.data_ptr() == recipe.embedding.data_ptr()
-    table: dict[str, Any] = {"weight": layout.keep(recipe.embedding.to(layout.dtype).contiguous())} if not tied else {}
-    table |= {"mode": int(tied), "scale": recipe.embedding_scale, **(layout.weights(head) if tied else {})}
-    positions: dict[str, Any] = {"k": recipe.position_offset}
+    table = layout.weights(head) if tied else layout.keep(recipe.embedding.to(layout.dtype).contiguous())
+    scale, positions, offset = recipe.embedding_scale, None, recipe.position_offset
     if recipe.positions is not None:
-        positions["bias"] = layout.keep(recipe.positions.to(layout.dtype).contiguous())
-    embedded = layout.hidden if recipe.embedding_norm is None else layout.branch
+        positions = layout.keep(recipe.positions.to(layout.dtype).contiguous())
+    out = layout.hidden if recipe.embedding_norm is None else layout.branch
     if projection is None:
-        layout.add(Kind.EMBED, n=layout.width, out=embedded, **table, **positions)
+        layout.add(
+            embed(n=layout.width, out=out, weight=table, scale=scale, positions=positions, position_offset=offset)
+        )
     else:
         columns = recipe.embedding.shape[1]
         narrow, rows = layout.buffer("embedded", columns, torch.float32), layout.rows("narrow", columns)
-        layout.add(Kind.EMBED, n=columns, out=narrow, **table)
-        layout.add(Kind.NORM, n=columns, norm=NORMS[None], in_=narrow, out=rows.at, pitch=rows.stride)
-        layout.add(Kind.EMBED, n=layout.width, out=embedded, **positions)
-        layout.add_linear(layout.pack(projection), rows, embedded, mode=ADD, scale=1.0)
+        layout.add(embed(n=columns, out=narrow, weight=table, scale=scale))
+        layout.add(norm(n=columns, norm=None, in_=narrow, out=rows.at, pitch=rows.stride))
+        layout.add(embed(n=layout.width, out=out, positions=positions, position_offset=offset))
+        layout.add_linear(layout.pack(projection), rows, Into(out, Mode.ADD))
     if recipe.embedding_norm is not None:
-        layout.add_norm(recipe.embedding_norm, embedded, layout.hidden, mode=STORE_FP32)
+        layout.add_norm(recipe.embedding_norm, out, layout.hidden, Mode.STORE_FP32)
 
 
 def _remembers(layer: Layer) -> bool:

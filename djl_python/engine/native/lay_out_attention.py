@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from .layout import STORE_FP32, Layout, Rows
-from .places import cache_fields, heads_fit
-from .pool import Kind
+from .layout import Layout, Rows
+from .operations import Into, gate
+from .operations_attention import HeadRows, Rotation, attend, heads
+from .places import head_rows, heads_fit
+from .pool import Mode
 from .recipe_mixers import Attending, Attention
-from .recipe_parts import NotUnderstoodError, Rotary
+from .recipe_parts import Norm, NotUnderstoodError, Rotary
 
 
 @dataclass
@@ -54,57 +54,48 @@ def lay_out_attention(layout: Layout, attention: Attention, given: Rows, cache: 
     columns = of_heads + mixed_columns * attention.gated
     projected = layout.buffer("projected", columns, torch.float32)
     packed = layout.pack(attention.projection.joined(), of=attention.projection.parts)
-    layout.add_linear(packed, given, projected, mode=STORE_FP32, scale=1.0)
-    begin = cache.take(attention, layout.dtype)
-    shape = cache_fields(of_layer, begin) | {"stride": columns}
-    norms = {
-        name: layout.keep(norm.weight.contiguous())
-        for name, norm in (
-            ("weight2", attention.query_norm),
-            ("weight3", attention.key_norm),
-            ("bias", attention.value_norm),
+    layout.add_linear(packed, given, Into(projected, Mode.STORE_FP32))
+    rows = head_rows(of_layer, cache.take(attention, layout.dtype))._replace(stride=columns)
+
+    def weight(norm: Norm | None) -> int | None:
+        return None if norm is None else layout.keep(norm.weight.contiguous())
+
+    layout.add(
+        heads(
+            rows=rows if attention.reads is None else rows._replace(cache=None), in_=projected,
+            query_norm=weight(attention.query_norm), key_norm=weight(attention.key_norm),
+            norms_across=attention.norms_across,
+            eps=next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0),
+            value_norm=weight(attention.value_norm),
+            value_eps=0.0 if attention.value_norm is None else attention.value_norm.eps,
+            rotation=rotation(layout, attention.rotary),
         )
-        if norm is not None
-    }
-    eps = next((norm.eps for norm in (attention.query_norm, attention.key_norm) if norm is not None), 0.0)
-    of_values = 0.0 if attention.value_norm is None else attention.value_norm.eps
-    storing = shape if attention.reads is None else shape | {"keys": None}
-    add_heads(
-        layout, attention.rotary, storing, in_=projected, mode=int(attention.norms_across), eps=eps, softcap=of_values,
-        **norms,
     )  # fmt: skip
     if last:
         (projected,) = layout.begin_late(("projected", columns, torch.float32, projected))
     mixed = layout.rows("mixed", mixed_columns)
-    add_attention(layout, attention, shape, projected, mixed)
+    add_attention(layout, attention, rows, projected, mixed)
     if attention.gated:
-        layout.add(
-            Kind.GATE, n=mixed_columns, in_=projected + 4 * of_heads, out=mixed.at, stride=columns, pitch=mixed.stride
-        )
+        opening = projected + 4 * of_heads
+        layout.add(gate(n=mixed_columns, in_=opening, stride=columns, out=mixed.at, pitch=mixed.stride))
     return mixed
 
 
-def add_heads(layout: Layout, rotary: Rotary | None, fields: Mapping[str, Any], **more: Any) -> None:
-    """Norm queries and keys, rotate them by position, and store keys and values in the cache as `fields` say."""
-    turn: dict[str, Any] = {}
-    if rotary is not None:
-        turn = {
-            "rotary": 2 * rotary.cosines.shape[1],
-            "interleaved": int(rotary.interleaved),
-            "cosines": layout.keep_in_order(rotary.cosines),
-            "sines": layout.keep_in_order(rotary.sines),
-        }
-    layout.add(Kind.HEADS, **fields, **turn, **more)
+def rotation(layout: Layout, rotary: Rotary | None) -> Rotation | None:
+    if rotary is None:
+        return None
+    cosines, sines = layout.keep_in_order(rotary.cosines), layout.keep_in_order(rotary.sines)
+    return Rotation(2 * rotary.cosines.shape[1], rotary.interleaved, cosines, sines)
 
 
-def add_attention(layout: Layout, attention: Attending, fields: Mapping[str, Any], asked: int, mixed: Rows) -> None:
+def add_attention(layout: Layout, attention: Attending, rows: HeadRows, asked: int, mixed: Rows) -> None:
     """Attend to the cache with the queries that rows at `asked` begin with; results go to `mixed`."""
-    by_head = {
-        name: layout.keep(each.float().contiguous())
-        for name, each in (("sinks", attention.sinks), ("slopes", attention.slopes))
-        if each is not None
-    }
+    sinks, slopes = (
+        None if each is None else layout.keep(each.float().contiguous()) for each in (attention.sinks, attention.slopes)
+    )
     layout.add(
-        Kind.ATTEND, in_=asked, out=mixed.at, pitch=mixed.stride, scale=attention.scale, softcap=attention.softcap,
-        window=attention.window, **fields, **by_head,
+        attend(
+            rows=rows, in_=asked, out=mixed.at, pitch=mixed.stride, scale=attention.scale, softcap=attention.softcap,
+            window=attention.window, sinks=sinks, slopes=slopes,
+        )
     )  # fmt: skip

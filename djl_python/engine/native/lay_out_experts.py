@@ -7,8 +7,10 @@ from typing import Final
 import torch
 
 from .lay_out_mlp import lay_out_mlp
-from .layout import ADD, STORE, STORE_FP32, Layout, Rows
-from .pool import ACTIVATIONS, Kind
+from .layout import Layout, Rows
+from .operations import Activated, Into, Routing
+from .operations_experts import combine, dispatch, route, sort
+from .pool import Mode
 from .recipe import ExpertGroups, Experts
 from .recipe_parts import Norm, NotUnderstoodError, Stacked
 
@@ -24,39 +26,43 @@ def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale:
     gates = [] if experts.shared_gate is None else [experts.shared_gate]
     scored = layout.pack_exactly(Stacked([router.scores, *gates], None).joined())
     scores = layout.buffer("scores", scored.n, torch.float32)
-    layout.add_linear(scored, layout.normed, scores, mode=STORE_FP32, scale=1.0)
+    layout.add_linear(scored, layout.normed, Into(scores, Mode.STORE_FP32))
     # For `Routed` of routing.h: one token's row has room for the arrays by expert; its choices take 12 bytes each.
-    routed = layout.buffer("routed", 8 * (count + 1) + 12 * chosen, torch.uint8)
-    shape = {"experts": count, "chosen": chosen, "routed": routed}
+    routing = Routing(count, chosen, layout.buffer("routed", 8 * (count + 1) + 12 * chosen, torch.uint8))
     correction = None if router.correction is None else layout.keep(router.correction.float().contiguous())
-    mode = ("softmax", "sigmoid").index(router.function)
     groups = router.groups or ExpertGroups(1, 1, 1)
     layout.add(
-        Kind.ROUTE, in_=scores, k=scored.n, mode=mode, n=int(router.normalized), scale=router.scale,
-        bias=correction, heads=groups.count, kv_heads=groups.taken, dim=groups.ranks, **shape,
+        route(
+            routing=routing, in_=scores, columns=scored.n, sigmoid=router.function == "sigmoid",
+            correction=correction, groups=groups.count, groups_taken=groups.taken, judges=groups.ranks,
+            normalized=router.normalized, scale=router.scale,
+        )
     )  # fmt: skip
-    layout.add(Kind.SORT, **shape)
+    layout.add(sort(routing=routing))
     linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
     up, down = layout.pack_experts(linears, chosen), layout.pack_experts([experts.down], chosen)
     given = layout.as_wanted(up, layout.normed)
     row_bytes = given.stride * (1 if up.of_codes else layout.dtype.itemsize)
     rows = Rows(layout.buffer("rows", chosen * row_bytes, torch.uint8), given.stride)
-    layout.add(Kind.DISPATCH, in_=given.at, out=rows.at, n=row_bytes, **shape)
+    layout.add(dispatch(routing=routing, in_=given.at, out=rows.at, row_bytes=row_bytes))
     inner = layout.rows("inner rows", up.n, of_token=chosen)
-    layout.add_product(
-        up, rows, inner.at, pitch=inner.stride, mode=STORE, activation=ACTIVATIONS[experts.activation],
-        gated=len(linears) - 1, eps=experts.alpha, softcap=experts.limit, of_experts=1, **shape,
-    )  # fmt: skip
-    inner = layout.as_wanted(down, inner, of_experts=1, **shape)
+    activated = Activated(experts.activation, experts.gate is not None, alpha=experts.alpha, limit=experts.limit)
+    layout.add_product(up, rows, Into(inner.at, pitch=inner.stride), activated, routing)
+    inner = layout.as_wanted(down, inner, chosen)
     parts = layout.buffer("parts", chosen * down.n, torch.float32)
-    layout.add_product(down, inner, parts, mode=STORE_FP32, scale=1.0, of_experts=1, **shape)
-    shared: dict[str, int] = {}
+    layout.add_product(down, inner, Into(parts, Mode.STORE_FP32), routing=routing)
     if experts.shared is not None:
         packed = layout.pack(experts.shared.down)
-        layout.add_linear(packed, lay_out_mlp(layout, experts.shared), layout.branch, mode=STORE_FP32, scale=1.0)
-        shared = {"weight": layout.branch, **({"weight2": scores, "k": scored.n} if gates else {})}
-    if after is None:
-        layout.add(Kind.COMBINE, in_=parts, out=layout.hidden, n=down.n, mode=ADD, scale=scale, **shared, **shape)
-    else:
-        layout.add(Kind.COMBINE, in_=parts, out=layout.branch, n=down.n, mode=STORE_FP32, **shared, **shape)
-        layout.add_norm(after, layout.branch, layout.hidden, mode=ADD, scale=scale)
+        given = lay_out_mlp(layout, experts.shared)
+        layout.add_linear(packed, given, Into(layout.branch, Mode.STORE_FP32))
+    out, mode = (layout.hidden, Mode.ADD) if after is None else (layout.branch, Mode.STORE_FP32)
+    gated = experts.shared is not None and bool(gates)
+    layout.add(
+        combine(
+            routing=routing, n=down.n, in_=parts, out=out, mode=mode, scale=scale,
+            shared=None if experts.shared is None else layout.branch, gate_scores=scores if gated else None,
+            columns=scored.n if gated else 0,
+        )
+    )  # fmt: skip
+    if after is not None:
+        layout.add_norm(after, layout.branch, layout.hidden, Mode.ADD, scale=scale)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from ..coded_linear import tensors_of
-from .lay_out_attention import CachePlaces, add_attention, add_heads
-from .layout import STORE, STORE_FP32, Layout, Rows
+from . import operations_attention
+from .lay_out_attention import CachePlaces, add_attention, rotation
+from .layout import Layout, Rows
 from .mapped import let_go
-from .places import cache_fields, heads_fit
-from .pool import Kind
+from .operations import Into
+from .places import head_rows, heads_fit
+from .pool import Mode
 from .recipe_mixers import LatentAttention
 from .recipe_parts import NotUnderstoodError
 
@@ -32,26 +34,26 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cac
         layout.add_norm_of_rows(attention.query_norm, asking.at, columns)
     queries, width = layout.project("queries", attention.queries, asking), heads * (part + turned)
     latents = layout.project("latents", attention.projection, given)
-    fields = cache_fields(shape, cache.take(attention, layout.dtype))
-    columns = fields["stride"]
-    asked = layout.buffer("projected", columns, torch.float32)
+    rows = head_rows(shape, cache.take(attention, layout.dtype))
+    asked = layout.buffer("projected", rows.stride, torch.float32)
     expansion = attention.expansion.numbers
     of_keys, of_values = expansion[attention.key_rows], expansion[attention.value_rows]
-    layout.add_side_by_side(
-        of_keys.transpose(1, 2), Rows(queries, width), asked + 4 * turned, dim=shape.key_dim, pitch=columns,
-        mode=STORE_FP32, scale=1.0,
-    )  # fmt: skip
+    into = Into(asked + 4 * turned, Mode.STORE_FP32, pitch=rows.stride)
+    layout.add_side_by_side(of_keys.transpose(1, 2), Rows(queries, width), into, apart=shape.key_dim)
     layout.add(
-        Kind.LATENTS, in_=latents, weight=queries + heads * part * layout.dtype.itemsize, stride=width, out=asked,
-        weight2=layout.keep(attention.norm.weight.contiguous()), eps=attention.norm.eps,
-        heads=heads, dim=shape.key_dim, value_dim=rank, rotary=turned,
+        operations_attention.latents(
+            in_=latents, out=asked, rank=rank, rotary=turned,
+            latent_norm=layout.keep(attention.norm.weight.contiguous()), eps=attention.norm.eps,
+            query_rotary=queries + heads * part * layout.dtype.itemsize, stride=width, heads=heads, dim=shape.key_dim,
+        )
     )  # fmt: skip
-    add_heads(layout, attention.rotary, fields, in_=asked)
+    turn = rotation(layout, attention.rotary)
+    layout.add(operations_attention.heads(rows=rows, in_=asked, rotation=turn))
     if last:
-        (asked,) = layout.begin_late(("projected", columns, torch.float32, asked))
+        (asked,) = layout.begin_late(("projected", rows.stride, torch.float32, asked))
     weighed = layout.rows("weighed latents", heads * rank)
-    add_attention(layout, attention, fields, asked, weighed)
+    add_attention(layout, attention, rows, asked, weighed)
     mixed = layout.rows("mixed", heads * value_dim)
-    layout.add_side_by_side(of_values, weighed, mixed.at, dim=value_dim, pitch=mixed.stride, mode=STORE)
+    layout.add_side_by_side(of_values, weighed, Into(mixed.at, pitch=mixed.stride), apart=value_dim)
     let_go(tensors_of(attention.expansion.weight))
     return mixed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from .delta_rule import EPS
-from .layout import STORE, STORE_FP32, Layout, Rows
-from .pool import ACTIVATIONS, NORMS, Kind
+from .layout import Layout, Rows
+from .operations import Into, norm_rows
+from .operations_states import convolve_rows, decay, delta, scan, selective_scan, step_sizes
+from .pool import Mode
 from .recipe_mixers import Convolution, DeltaNet, GatedNorm, SelectiveStateSpace, ShortConvolution, Stateful, StateSpace
 from .recipe_parts import Norm, Stacked
 
@@ -56,18 +57,22 @@ def _delta_net(layout: Layout, net: DeltaNet, given: Rows, states: StatePlaces) 
     rates = _project_exactly(layout, given, "rates", net.rates)
     projected = layout.project("projected", net.projection, given)
     convolved = _convolve(layout, net.convolution, projected, channels + inner, states)
-    decay = layout.buffer("decay", 2 * net.heads, torch.float32)
+    g = layout.buffer("decay", 2 * net.heads, torch.float32)
     layout.add(
-        Kind.DECAY, heads=net.heads, stride=2 * net.heads, scale=net.max_beta, in_=rates,
-        keys=rates + net.heads * item, weight=layout.keep(net.decay), bias=layout.keep(net.decay_bias), out=decay,
+        decay(
+            heads=net.heads, in_=rates, input_rates=rates + net.heads * item, stride=2 * net.heads,
+            decay=layout.keep(net.decay), bias=layout.keep(net.decay_bias), max_beta=net.max_beta, out=g,
+        )
     )  # fmt: skip
     answers = layout.buffer("answers", inner, layout.dtype)
     of_keys = net.key_heads * net.key_dim * item
     layout.add(
-        Kind.DELTA, heads=net.heads, kv_heads=net.key_heads, dim=net.key_dim, value_dim=net.value_dim, mode=1,
-        eps=EPS, scale=net.key_dim**-0.5, stride=channels, n=channels, k=2 * net.heads, in_=convolved,
-        keys=convolved + of_keys, values=convolved + 2 * of_keys, bias=decay, weight2=decay + 4 * net.heads,
-        routed=states.take(net.matrix_bytes), out=answers,
+        delta(
+            heads=net.heads, key_heads=net.key_heads, dim=net.key_dim, value_dim=net.value_dim, in_=convolved,
+            keys=convolved + of_keys, stride=channels, values=convolved + 2 * of_keys, value_stride=channels, g=g,
+            beta=g + 4 * net.heads, rate_stride=2 * net.heads, scale=net.key_dim**-0.5, unit=True, eps=EPS,
+            out=answers, states=states.take(net.matrix_bytes),
+        )
     )  # fmt: skip
     return _gated(layout, net.norm, answers, inner, projected + channels * item, channels + inner)
 
@@ -80,16 +85,20 @@ def _state_space(layout: Layout, space: StateSpace, given: Rows, states: StatePl
     convolved = _convolve(layout, space.convolution, projected, channels + inner, states)
     steps = layout.buffer("steps", space.heads, torch.float32)
     layout.add(
-        Kind.STEP_SIZES, heads=space.heads, stride=space.heads, in_=rates, bias=layout.keep(space.step_bias),
-        eps=space.least_step, softcap=space.most_step, out=steps,
+        step_sizes(
+            heads=space.heads, in_=rates, stride=space.heads, bias=layout.keep(space.step_bias),
+            least_step=space.least_step, greatest_step=space.most_step, out=steps,
+        )
     )  # fmt: skip
     answers = layout.buffer("answers", inner, layout.dtype)
     layout.add(
-        Kind.SCAN, heads=space.heads, kv_heads=space.groups, dim=space.dim, value_dim=space.size, mode=1,
-        stride=channels, n=channels, in_=convolved, keys=convolved + inner * item,
-        values=convolved + (inner + space.groups * space.size) * item, bias=steps, weight2=layout.keep(space.decay),
-        weight3=None if space.skipped is None else layout.keep(space.skipped),
-        routed=states.take(space.matrix_bytes), out=answers,
+        scan(
+            heads=space.heads, dim=space.dim, head_groups=space.groups, state_size=space.size, in_=convolved,
+            stride=channels, B=convolved + inner * item, C=convolved + (inner + space.groups * space.size) * item,
+            shared_stride=channels, dt=steps, head_A=layout.keep(space.decay),
+            D=None if space.skipped is None else layout.keep(space.skipped), out=answers, rounded=True,
+            states=states.take(space.matrix_bytes),
+        )
     )  # fmt: skip
     return _gated(layout, space.norm, answers, inner, projected + channels * item, channels + inner)
 
@@ -104,14 +113,16 @@ def _selective_space(layout: Layout, space: SelectiveStateSpace, given: Rows, st
     shared = _project_exactly(layout, rows, "shared", space.shared, space.shared_norm, 2)
     steps = layout.buffer("steps", channels, torch.float32)
     narrow = layout.pack_exactly(space.steps)
-    layout.add_linear(narrow, Rows(of_steps, narrow.k), steps, mode=STORE_FP32, scale=1.0)
+    layout.add_linear(narrow, Rows(of_steps, narrow.k), Into(steps, Mode.STORE_FP32))
     answers = layout.buffer("answers", channels, layout.dtype)
     layout.add(
-        Kind.SELECTIVE_SCAN, dim=channels, value_dim=size, n=2 * size, in_=convolved, bias=steps, keys=shared,
-        values=shared + size * item, weight=layout.keep(space.decay),
-        weight2=None if space.step_bias is None else layout.keep(space.step_bias),
-        weight3=None if space.skipped is None else layout.keep(space.skipped),
-        routed=states.take(space.matrix_bytes), out=answers,
+        selective_scan(
+            channels=channels, state_size=size, in_=convolved, B=shared, C=shared + size * item,
+            shared_stride=2 * size, dt=steps,
+            dt_bias=None if space.step_bias is None else layout.keep(space.step_bias), A=layout.keep(space.decay),
+            D=None if space.skipped is None else layout.keep(space.skipped), out=answers,
+            states=states.take(space.matrix_bytes),
+        )
     )  # fmt: skip
     return _gated(layout, None, answers, channels, projected + channels * item, 2 * channels)
 
@@ -120,8 +131,8 @@ def _short_convolution(layout: Layout, mixer: ShortConvolution, given: Rows, sta
     channels = mixer.convolution.channels
     row = channels * layout.dtype.itemsize
     projected = layout.project("projected", mixer.projection, given)
-    factors = {"keys": projected + row, "values": projected + 2 * row}
-    return Rows(_convolve(layout, mixer.convolution, projected, 3 * channels, states, **factors), channels)
+    factors = projected + row, projected + 2 * row
+    return Rows(_convolve(layout, mixer.convolution, projected, 3 * channels, states, factors), channels)
 
 
 def _project_exactly(
@@ -134,21 +145,29 @@ def _project_exactly(
     """
     packed = layout.pack_exactly(stacked.joined())
     made = layout.buffer(what, packed.n, layout.dtype)
-    layout.add_linear(packed, given, made, mode=STORE, scale=1.0)
+    layout.add_linear(packed, given, Into(made))
     if norm is not None:
         layout.add_norm_of_rows(norm, made, packed.n, parts)
     return made
 
 
 def _convolve(
-    layout: Layout, convolution: Convolution, given: int, stride: int, states: StatePlaces, **factors: int
+    layout: Layout,
+    convolution: Convolution,
+    given: int,
+    stride: int,
+    states: StatePlaces,
+    factors: tuple[int | None, int | None] = (None, None),
 ) -> int:
+    """Add a convolution; returns its result's address. `factors` are of its input and of its result."""
     convolved = layout.buffer("convolved", convolution.channels, layout.dtype)
     layout.add(
-        Kind.CONVOLVE_ROWS, n=convolution.channels, dim=len(convolution.taps), stride=stride, in_=given, out=convolved,
-        activation=ACTIVATIONS[convolution.activation], weight=layout.keep(convolution.taps),
-        bias=None if convolution.bias is None else layout.keep(convolution.bias),
-        routed=states.take(convolution.state_bytes(layout.dtype)), **factors,
+        convolve_rows(
+            n=convolution.channels, taps=len(convolution.taps), weight=layout.keep(convolution.taps),
+            bias=None if convolution.bias is None else layout.keep(convolution.bias),
+            activation=convolution.activation, in_=given, stride=stride, in_factors=factors[0],
+            out_factors=factors[1], out=convolved, states=states.take(convolution.state_bytes(layout.dtype)),
+        )
     )  # fmt: skip
     return convolved
 
@@ -156,11 +175,15 @@ def _convolve(
 def _gated(layout: Layout, gated: GatedNorm | None, given: int, columns: int, gate: int, stride: int) -> Rows:
     """Apply a norm, if there is one, and multiply by silu of the gate; returns the rows."""
     mixed = layout.rows("mixed", columns)
-    how: dict[str, Any] = {"k": columns, "norm": NORMS[None], "weight": layout.keep(torch.ones(columns))}
+    norm: str | None = None
+    eps, part, gate_first, weight = 0.0, columns, False, torch.ones(columns)
     if gated is not None:
-        norm = gated.norm
-        weight = layout.keep(norm.weight.repeat(columns // len(norm.weight)))
-        how = {"k": gated.width, "norm": NORMS[norm.kind], "weight": weight, "eps": norm.eps}
-        how["mode"] = int(gated.gate_first)
-    layout.add(Kind.NORM_ROWS, n=columns, in_=given, keys=gate, stride=stride, out=mixed.at, pitch=mixed.stride, **how)
+        norm, eps, part, gate_first = gated.norm.kind, gated.norm.eps, gated.width, gated.gate_first
+        weight = gated.norm.weight.repeat(columns // len(gated.norm.weight))
+    layout.add(
+        norm_rows(
+            n=columns, part=part, norm=norm, eps=eps, weight=layout.keep(weight), in_=given, out=mixed.at,
+            pitch=mixed.stride, gate=gate, gate_stride=stride, gate_first=gate_first,
+        )
+    )  # fmt: skip
     return mixed

@@ -13,13 +13,14 @@ from torch.nn import functional
 from ..coded_linear import Weight, tensors_of
 from ..expert_stacks import ConcatenatedExperts, ExpertStack
 from ..quantization import Quantize
+from . import operations
 from .mapped import let_go
 from .memory import Arena
+from .operations import UNCHANGED, Activated, Into, Routing, Weights
 from .packing import PANEL, Packed, Packer
-from .pool import NORMS, Kind, Op, Pool
+from .pool import Mode, Op, Pool
 from .recipe_parts import ExpertLinears, Linear, Norm, Stacked
 
-STORE, ADD, STORE_FP32 = range(3)
 _LINE: Final = 64  # bytes of a cache line
 _WAY: Final = 4096  # bytes of one way of the L1 cache
 
@@ -72,68 +73,96 @@ class Layout:
 
     # -------------------------------------------------------------------------------- operations
 
-    def add(self, kind: int, **fields: Any) -> None:
-        self.ops.append(Op(kind=kind, late=int(self._late), **fields))
+    def add(self, operation: Op) -> None:
+        operation.late = int(self._late)
+        self.ops.append(operation)
 
-    def add_linear(self, packed: Packed, given: Rows, out: int | None, **more: Any) -> None:
+    def add_linear(self, packed: Packed, given: Rows, into: Into, activated: Activated = UNCHANGED) -> None:
         given = self.as_wanted(packed, given)
         self.weight_bytes += packed.bytes
-        self.add_product(packed, given, out, **more)
+        self.add_product(packed, given, into, activated)
 
     def project(self, what: str, stacked: Stacked, given: Rows) -> int:
         """Add a product into the buffer `what`, whose rows are contiguous; returns its address."""
         packed = self.pack(stacked.joined(), of=stacked.parts)
         made = self.buffer(what, packed.n, self.dtype)
-        self.add_linear(packed, given, made, mode=STORE)
+        self.add_linear(packed, given, Into(made))
         return made
 
     def add_norm_of_rows(self, norm: Norm, rows: int, columns: int, parts: int = 1) -> None:
         """Norm each of a row's `parts` equal parts, in place."""
         self.add(
-            Kind.NORM_ROWS, n=columns, k=columns // parts, norm=NORMS[norm.kind], eps=norm.eps, in_=rows, out=rows,
-            weight=self.keep(norm.weight.contiguous()),
+            operations.norm_rows(
+                n=columns, part=columns // parts, norm=norm.kind, eps=norm.eps, in_=rows, out=rows,
+                weight=self.keep(norm.weight.contiguous()),
+            )
         )  # fmt: skip
 
-    def add_side_by_side(self, weights: Tensor, given: Rows, out: int, **more: Any) -> None:
-        """Products of parts of a row with unquantized weights, (products, out, in); `more` says where results go."""
+    def add_side_by_side(self, weights: Tensor, given: Rows, into: Into, apart: int) -> None:
+        """Products of parts of a row with unquantized weights, (products, out, in), whose results are `apart`."""
         products, n, _ = weights.shape
-        packed = self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None))
-        self.add_linear(replace(packed, n=n), given, out, heads=products, **more)
+        packed = replace(self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None)), n=n)
+        self.weight_bytes += packed.bytes
+        self.add(
+            operations.linear(
+                n=n, k=packed.k, weights=self.weights(packed), in_=given.at, stride=given.stride, into=into,
+                side_by_side=products, apart=apart,
+            )
+        )  # fmt: skip
 
-    def as_wanted(self, packed: Packed, given: Rows, chosen: int = 1, **more: Any) -> Rows:
-        """The rows that a product with these weights reads: the given ones, or those quantized to integers."""
+    def as_wanted(self, packed: Packed, given: Rows, chosen: int | None = None) -> Rows:
+        """The rows that a product with these weights reads: the given ones, or those quantized to integers.
+
+        Args:
+            chosen: rows of each token, if not one.
+        """
         if not packed.of_codes:
             return given
         width = self._pool.codes_bytes(packed.k)
-        rounded = self.buffer("codes", chosen * width, torch.int8)
+        rounded = self.buffer("codes", (chosen or 1) * width, torch.int8)
         order = None if packed.order is None else self.keep(packed.order)
         self.add(
-            Kind.QUANTIZE, n=packed.k, k=packed.k, in_=given.at, stride=given.stride, out=rounded, chosen=chosen,
-            weight=order, **more,
+            operations.quantize(
+                k=packed.k, in_=given.at, stride=given.stride, out=rounded, order=order, chosen=chosen
+            )
         )  # fmt: skip
         return Rows(rounded, width)
 
-    def add_product(self, packed: Packed, given: Rows, out: int | None, **more: Any) -> None:
+    def add_product(
+        self,
+        packed: Packed,
+        given: Rows,
+        into: Into,
+        activated: Activated = UNCHANGED,
+        routing: Routing | None = None,
+    ) -> None:
         """Add a product; `given` has the format that the weights need (`as_wanted`)."""
         bias = None if packed.bias is None else self.keep(packed.bias)
         self.add(
-            Kind.LINEAR, n=packed.n, k=packed.k, in_=given.at, stride=given.stride, out=out, bias=bias,
-            **self.weights(packed), **more,
+            operations.linear(
+                n=packed.n, k=packed.k, weights=self.weights(packed), in_=given.at, stride=given.stride, bias=bias,
+                into=into, activated=activated, routing=routing,
+            )
         )  # fmt: skip
 
-    def weights(self, packed: Packed) -> dict[str, int | None]:
-        parts = {"weight": packed.weight, "weight2": packed.weight2, "weight3": packed.weight3}
-        kept = {name: None if part is None else self.keep(part) for name, part in parts.items()}
-        return {"format": packed.weight_format, **kept}
+    def weights(self, packed: Packed) -> Weights:
+        self._kept.append(packed)
+        return packed.addresses
 
-    def add_norm(self, norm: Norm | None, given: int, out: int, **more: Any) -> None:
-        details: dict[str, Any] = {}
+    def add_norm(
+        self, norm: Norm | None, given: int, out: int, mode: Mode = Mode.STORE, pitch: int = 0, scale: float = 1.0
+    ) -> None:
+        weight = bias = None
         if norm is not None:
-            details = {"eps": norm.eps, "weight": self.keep(norm.weight.contiguous())}
-            if norm.bias is not None:
-                details["bias"] = self.keep(norm.bias.contiguous())
-        kind = None if norm is None else norm.kind
-        self.add(Kind.NORM, n=self.width, norm=NORMS[kind], in_=given, out=out, **details, **more)
+            weight = self.keep(norm.weight.contiguous())
+            bias = None if norm.bias is None else self.keep(norm.bias.contiguous())
+        kind, eps = (None, 0.0) if norm is None else (norm.kind, norm.eps)
+        self.add(
+            operations.norm(
+                n=self.width, in_=given, out=out, norm=kind, eps=eps, weight=weight, bias=bias, mode=mode, pitch=pitch,
+                scale=scale,
+            )
+        )  # fmt: skip
 
     def add_normed(self, norm: Norm | None, into: Rows | None = None) -> None:
         """Norm the stream, or just convert it without a norm, for linears to read: to `into`, or else to `normed`."""
@@ -143,16 +172,16 @@ class Layout:
     def add_norm_of_stream(self, norm: Norm | None) -> None:
         """Norm the stream in place, if there is a norm."""
         if norm is not None:
-            self.add_norm(norm, self.hidden, self.hidden, mode=STORE_FP32)
+            self.add_norm(norm, self.hidden, self.hidden, Mode.STORE_FP32)
 
     def add_branch(self, linear: Linear, given: Rows, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
         packed = self.pack(linear)
         if after is None:
-            self.add_linear(packed, given, self.hidden, mode=ADD, scale=scale)
+            self.add_linear(packed, given, Into(self.hidden, Mode.ADD, scale=scale))
         else:
-            self.add_linear(packed, given, self.branch, mode=STORE_FP32, scale=1.0)
-            self.add_norm(after, self.branch, self.hidden, mode=ADD, scale=scale)
+            self.add_linear(packed, given, Into(self.branch, Mode.STORE_FP32))
+            self.add_norm(after, self.branch, self.hidden, Mode.ADD, scale=scale)
 
     def normed_for(self, mixer: int) -> Rows:
         """The rows that a layer's mixer of this index reads: each mixer has its own."""
@@ -179,7 +208,7 @@ class Layout:
 
     def _gathered(self, what: str, columns: int, dtype: torch.dtype, given: int) -> int:
         gathered = self.buffer(f"wanted {what}", columns, dtype)
-        self.add(Kind.GATHER, n=columns * dtype.itemsize // 4, in_=given, out=gathered)
+        self.add(operations.gather(n=columns * dtype.itemsize // 4, in_=given, out=gathered))
         return gathered
 
     # ------------------------------------------------------------------------------------ memory

@@ -15,8 +15,9 @@ from ..coded_linear import tensors_of
 from ..quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
+from .operations import UNCHANGED, Activated, Into, linear, quantize
 from .packing import Packed, Packer
-from .pool import Kind, Op, Pool, Step
+from .pool import Op, Pool, Step
 from .recipe_parts import Linear, NotUnderstoodError
 
 
@@ -62,12 +63,12 @@ class Products:
     """Matrix products with packed weights, one after the other, in one call of the kernels.
 
     Args:
-        products: (weight, other `Op` fields) of each product.
+        products: weight of each product, and what is done to its result.
     """
 
-    def __init__(self, *products: tuple[Packed, dict[str, Any]]) -> None:
+    def __init__(self, *products: tuple[Packed, Activated]) -> None:
         self._weights = [packed for packed, _ in products]
-        listed = [_operations(packed, more) for packed, more in products]
+        listed = [_operations(packed, activated) for packed, activated in products]
         self.array = (Op * sum(map(len, listed)))(*itertools.chain(*listed))
         ends = list(itertools.accumulate(map(len, listed)))
         self._parts = [self.array[end - len(each) : end] for each, end in zip(listed, ends, strict=True)]
@@ -83,18 +84,11 @@ class Products:
         del codes  # kept alive until here
 
 
-def _operations(packed: Packed, more: dict[str, Any]) -> list[Op]:
+def _operations(packed: Packed, activated: Activated) -> list[Op]:
     """The operations of a product: if weights are codes, the input is quantized first."""
-    parts = (packed.weight, packed.weight2, packed.weight3, packed.bias)
-    weight, weight2, weight3, bias = (None if part is None else part.data_ptr() for part in parts)
-    product = Op(
-        kind=Kind.LINEAR, n=packed.n, k=packed.k, format=packed.weight_format, weight=weight, weight2=weight2,
-        weight3=weight3, bias=bias, **more,
-    )  # fmt: skip
-    if not packed.of_codes:
-        return [product]
-    order = None if packed.order is None else packed.order.data_ptr()
-    return [Op(kind=Kind.QUANTIZE, n=packed.k, k=packed.k, weight=order), product]
+    bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
+    product = linear(n=packed.n, k=packed.k, weights=packed.addresses, bias=bias, into=Into(), activated=activated)
+    return [quantize(k=packed.k, order=order), product] if packed.of_codes else [product]
 
 
 def _aim(pool: Pool, operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
@@ -139,7 +133,7 @@ class NativeLinear(nn.Module):
         parts = (packed.weight, packed.weight2, packed.weight3)
         for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
             self.register_buffer(name, part, persistent=False)
-        self.products = Products((packed, {}))
+        self.products = Products((packed, UNCHANGED))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out) in the model's dtype."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .operations_states import scan
 from .places import even_spans
-from .pool import FORMATS, Kind, Op, Pool, Step
+from .pool import FORMATS, Op, Pool, Step
 
 LANES: Final = 16
 MAX_STATE: Final = 256
@@ -157,10 +158,10 @@ def _run(
     D = None if D is None else D.float().contiguous()
     made = torch.empty(x.shape)
     sequences, tokens, heads, size = x.shape
-    operation = Op(
-        kind=Kind.SCAN, n=B.shape[2] * B.shape[3], stride=heads * size, heads=heads, kv_heads=B.shape[2], dim=size,
-        value_dim=B.shape[3], in_=x.data_ptr(), out=made.data_ptr(), bias=steps.data_ptr(), weight2=A.data_ptr(),
-        weight3=None if D is None else D.data_ptr(), keys=B.data_ptr(), values=C.data_ptr(), routed=state.data_ptr(),
+    operation = scan(
+        heads=heads, dim=size, head_groups=B.shape[2], state_size=B.shape[3], in_=x.data_ptr(), stride=heads * size,
+        B=B.data_ptr(), C=C.data_ptr(), shared_stride=B.shape[2] * B.shape[3], dt=steps.data_ptr(),
+        head_A=A.data_ptr(), D=None if D is None else D.data_ptr(), out=made.data_ptr(), states=state.data_ptr(),
     )  # fmt: skip
     step = Step(tokens=sequences * tokens)
     even_spans(sequences, tokens, begin).tell(step, state[0].nbytes)

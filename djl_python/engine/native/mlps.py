@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from ..attention import watching
 from ..misfits import MISFITS
-from .lay_out_mlp import between
+from .lay_out_mlp import activated
 from .linears import Products, rows_of
 from .near import rounds_to
+from .operations import UNCHANGED
 from .packing import Packed
 from .parts import as_linear
 from .pool import Pool
@@ -39,7 +40,7 @@ class NativeMlp(nn.Module):
         self._width, self._inner, self._columns = up.k, up.n, down.n
         self._pool = pool
         self._dtype = dtype
-        self._products = Products((up, between(mlp)), (down, {}))
+        self._products = Products((up, activated(mlp)), (down, UNCHANGED))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) to (..., width) in the model's dtype."""

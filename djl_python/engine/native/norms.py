@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ..misfits import MISFITS
 from .near import distance, rounds_to
-from .pool import NORMS, Kind, Op, Pool, Step
+from .operations import aim_norm_rows, norm_rows
+from .pool import Op, Pool, Step
 from .recipe_mixers import GatedNorm
 from .recipe_parts import Norm
 
@@ -37,13 +38,12 @@ class NativeNorm(nn.Module):
         norm = gated.norm
         self._columns = len(norm.weight)
         self._norm = norm
-        self._ops = (Op * 1)(
-            Op(
-                kind=Kind.NORM_ROWS, n=self._columns, k=gated.width, stride=self._columns, norm=NORMS[norm.kind],
-                mode=int(gated.gate_first), eps=norm.eps, weight=norm.weight.data_ptr(),
-                bias=None if norm.bias is None else norm.bias.data_ptr(),
-            )
+        operation = norm_rows(
+            n=self._columns, part=gated.width, norm=norm.kind, eps=norm.eps, weight=norm.weight.data_ptr(),
+            bias=None if norm.bias is None else norm.bias.data_ptr(), gate_stride=self._columns,
+            gate_first=gated.gate_first,
         )  # fmt: skip
+        self._ops = (Op * 1)(operation)
 
     @classmethod
     def of(cls, own: nn.Module, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> NativeNorm | None:
@@ -84,9 +84,8 @@ class NativeNorm(nn.Module):
         given = hidden_states.contiguous()
         made = torch.empty_like(given)
         gate = None if gate is None else gate.contiguous()
-        operation = self._ops[0]
-        operation.in_, operation.out = given.data_ptr(), made.data_ptr()
-        operation.keys = None if gate is None else gate.data_ptr()
+        opening = None if gate is None else gate.data_ptr()
+        aim_norm_rows(self._ops[0], in_=given.data_ptr(), out=made.data_ptr(), gate=opening)
         pool = self._pools[given.numel() < _SHARED_FROM]
         step = Step(tokens=given.numel() // self._columns)
         pool.run(self._ops, 1, step, bf16=self._dtype == torch.bfloat16)

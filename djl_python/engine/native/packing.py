@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..quantization import Codes, Quantize, alike, quantized
 from .memory import Arena
+from .operations import Weights, pack
 from .pages import give_back
-from .pool import Kind, Op, Pool, Step
+from .pool import Op, Pool, Step
 from .recipe_parts import Linear, NotUnderstoodError
 
 PANEL: Final = 64
@@ -33,7 +34,7 @@ _MAX_OUTLIERS: Final = 1 / 128
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight as `Op` describes it. `weight_format` is `WeightFormat` of program.h; bias is padded to whole panels.
+    """A weight as `linear` multiplies it; program.h has its `WeightFormat`. The bias is padded to whole panels.
 
     `order` is the order in which inputs are quantized for it, if it isn't their own.
     """
@@ -51,6 +52,12 @@ class Packed:
     def of_codes(self) -> bool:
         """Whether the weight is integer codes, so that activations are quantized, too."""
         return self.weight_format in (EIGHT, FOUR, EIGHT_BY_GROUP)
+
+    @property
+    def addresses(self) -> Weights:
+        """For operations; the tensors must outlive these."""
+        weight2, weight3 = (None if part is None else part.data_ptr() for part in (self.weight2, self.weight3))
+        return Weights(self.weight_format, self.weight.data_ptr(), weight2, weight3)
 
     @property
     def bytes(self) -> int:
@@ -110,17 +117,16 @@ class Packer:
         tables = torch.empty(panels, _HIGH_BYTES, dtype=torch.uint8)
         counts = torch.empty(panels, parts, dtype=torch.int32)
         outliers = torch.empty(panels, int(PANEL * k * _MAX_OUTLIERS_OF_PANEL), dtype=torch.int32)
-        operation = Op(
-            kind=Kind.PACK,
+        operation = pack(
             n=n,
             k=k,
             in_=weights[0].data_ptr(),
-            weight=weights[1].data_ptr() if len(weights) > 1 else None,
+            second=weights[1].data_ptr() if len(weights) > 1 else None,
             out=packed.data_ptr(),
-            keys=tables.data_ptr(),
-            values=counts.data_ptr(),
-            weight3=outliers.data_ptr(),
-            heads=outliers.shape[1],
+            tables=tables.data_ptr(),
+            lists=outliers.data_ptr(),
+            room=outliers.shape[1],
+            counts=counts.data_ptr(),
         )
         self._pool.run((Op * 1)(operation), 1, Step())
         if counts.amin() < 0 or counts.sum() > _MAX_OUTLIERS * n * k * len(weights):

@@ -13,6 +13,7 @@ from ..attention import LayerShape
 from ..scheduler import Chunk
 from ..sequence import Sequence
 from ..state_slots import StateSpan
+from .operations_attention import HeadRows
 from .pool import Step
 
 KEYS_PER_GROUP: Final = 16  # keys of a cache group; block sizes are multiples of it
@@ -100,17 +101,14 @@ def heads_fit(shape: LayerShape) -> bool:
     return shape.key_dim % 2 == shape.value_dim % 16 == 0
 
 
-def cache_fields(shape: LayerShape, begin: int) -> dict[str, int]:
-    """`Op` fields of a layer's heads and cache.
+def head_rows(shape: LayerShape, cache: int) -> HeadRows:
+    """A layer's heads, in rows that have nothing else.
 
     Args:
-        begin: address of the layer's part of the first block.
+        cache: address of the layer's part of the first block.
     """
-    return {
-        "heads": shape.heads, "kv_heads": shape.kv_heads, "dim": shape.key_dim, "value_dim": shape.value_dim,
-        "keys": begin,
-        "stride": (shape.heads + shape.kv_heads) * shape.key_dim + shape.kv_heads * shape.value_dim,
-    }  # fmt: skip
+    stride = (shape.heads + shape.kv_heads) * shape.key_dim + shape.kv_heads * shape.value_dim
+    return HeadRows(shape.heads, shape.kv_heads, shape.key_dim, shape.value_dim, stride, cache)
 
 
 def tile_of(heads_per_kv_head: int) -> int:

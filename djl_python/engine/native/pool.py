@@ -54,6 +54,14 @@ class Kind(IntEnum):
     LATENTS = 23
 
 
+class Mode(IntEnum):
+    """What is done with results: `Mode` of program.h."""
+
+    STORE = 0
+    ADD = 1
+    STORE_FP32 = 2
+
+
 _INTS: Final = (
     "kind", "late", "of_experts", "n", "k", "mode", "norm", "activation", "gated", "heads", "kv_heads", "dim",
     "value_dim", "rotary", "interleaved", "window", "format", "experts", "chosen", "stride", "pitch",
@@ -65,7 +73,7 @@ _POINTERS: Final = (
 
 
 class Op(ctypes.Structure):
-    """`Op` of program.h."""
+    """`Op` of program.h, which says what fields mean. Functions of `operations` make them."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in _INTS),

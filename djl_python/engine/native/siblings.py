@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .linears import NativeLinear, Products, rows_of
+from .operations import UNCHANGED
 from .parts import places_in
 
 
@@ -23,7 +24,7 @@ class Siblings:
 
     def __init__(self, linears: list[NativeLinear]) -> None:
         self._linears = linears
-        self._products = Products(*((each.packed, {}) for each in linears))
+        self._products = Products(*((each.packed, UNCHANGED) for each in linears))
         self._given: Tensor | None = None
         self._made: dict[NativeLinear, Tensor] = {}
 

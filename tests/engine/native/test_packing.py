@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from djl_python.engine.native.memory import Arena
+from djl_python.engine.native.operations import Activated, Into, embed, linear
 from djl_python.engine.native.packing import SAME, TWELVE, Packed, Packer
-from djl_python.engine.native.pool import Kind, Op, Pool, Step
+from djl_python.engine.native.pool import Mode, Op, Pool, Step
 from djl_python.engine.native.recipe_parts import Linear
 
-STORE_FP32 = 2
 SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one in parts
 
 
@@ -38,23 +38,17 @@ def weights(n: int, k: int) -> Tensor:
     return made.bfloat16()
 
 
-def product(pool: Pool, packed: Packed, x: Tensor, *, columns: int | None = None, gated: int = 0) -> Tensor:
+def product(pool: Pool, packed: Packed, x: Tensor, *, columns: int | None = None, gated: bool = False) -> Tensor:
     """x (rows, k) times the packed weight."""
     columns = columns or packed.n
     made = torch.full((len(x), columns), float("nan"))
-    operation = Op(
-        kind=Kind.LINEAR,
+    operation = linear(
         n=columns,
         k=packed.k,
-        mode=STORE_FP32,
-        scale=1.0,
-        gated=gated,
-        format=packed.weight_format,
+        weights=packed.addresses,
         in_=x.data_ptr(),
-        out=made.data_ptr(),
-        weight=packed.weight.data_ptr(),
-        weight2=None if packed.weight2 is None else packed.weight2.data_ptr(),
-        weight3=None if packed.weight3 is None else packed.weight3.data_ptr(),
+        into=Into(made.data_ptr(), Mode.STORE_FP32),
+        activated=Activated(gated=gated),
     )
     pool.run((Op * 1)(operation), 1, Step(tokens=len(x), wanted=len(x)), bf16=x.dtype == torch.bfloat16)
     return made
@@ -77,7 +71,7 @@ def test_a_gated_pair_shares_panels(pool: Pool) -> None:
     packed = pack(pool, gate, up)
     assert packed.weight_format == TWELVE
     identity = torch.eye(130, dtype=torch.bfloat16)
-    assert torch.equal(product(pool, packed, identity, gated=1), (gate.float() * up.float()).T)
+    assert torch.equal(product(pool, packed, identity, gated=True), (gate.float() * up.float()).T)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 12, 13, 24, 61, 97, 130])
@@ -117,21 +111,9 @@ def test_a_tied_embedding_is_read_from_the_head(pool: Pool) -> None:
     weight = weights(200, 900)
     packed = pack(pool, weight)
     assert packed.weight_format == TWELVE
-    assert packed.weight2 is not None
-    assert packed.weight3 is not None
     ids, slots = torch.arange(200), torch.ones(200, dtype=torch.int64)
     made = torch.full((200, 900), float("nan"))
-    operation = Op(
-        kind=Kind.EMBED,
-        n=900,
-        mode=1,
-        scale=2.0,
-        format=TWELVE,
-        out=made.data_ptr(),
-        weight=packed.weight.data_ptr(),
-        weight2=packed.weight2.data_ptr(),
-        weight3=packed.weight3.data_ptr(),
-    )
+    operation = embed(n=900, out=made.data_ptr(), weight=packed.addresses, scale=2.0)
     step = Step(tokens=200, block_size=16, ids=ids.data_ptr(), slots=slots.data_ptr())
     pool.run((Op * 1)(operation), 1, step, bf16=True)
     assert torch.equal(made, weight.float() * 2)

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run `djl-serving bench ARGUMENTS`; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        with _target(options.target, options.start_timeout) as (url, cpu):
+        with terminable(), _target(options.target, options.start_timeout) as (url, cpu):
             result = _measure(options, url, cpu)
     except (ValueError, RuntimeError) as error:
         print(f"djl-serving bench: {error}", file=sys.stderr)
@@ -121,6 +122,20 @@ def header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME:VALUE")
     return name.strip(), value.strip()
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """In this block SIGTERM raises SystemExit: by default it would end this process, but not the servers it started."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 Cpu = Callable[[], dict[str, float]]

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from djl_python.bench.command import counts
+from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.errors import ConfigError
 
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         print(f"make bench: {error}", file=sys.stderr)
         return 2
-    result = measure(options, config, peers, LitServe(home))
+    with terminable():
+        result = measure(options, config, peers, LitServe(home))
     result["command"] = shlex.join(["python", "-m", "tests.bench.bench", *(sys.argv[1:] if argv is None else argv)])
     if not options.no_write:
         path = document.write(result, readmes=(document.HERE / "README.md", ROOT / "README.md"))

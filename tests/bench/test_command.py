@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from djl_python import cli
@@ -36,6 +40,19 @@ def test_a_directory_is_served_and_its_cpu_time_told(echo_model: Path, capsys: p
     assert cli.main(["bench", str(echo_model), *SMALL]) == 0
     printed = capsys.readouterr().out
     assert all(f"CPU of the {name}: " in printed for name in ("server", "worker", "engine"))
+
+
+def test_its_server_ends_with_it(echo_model: Path) -> None:
+    command = [sys.executable, "-m", "djl_python", "bench", str(echo_model), *SMALL, "--rounds", "1000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "round 1" in process.stderr.readline()
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert len(started) == 3  # front end, worker, engine
+    _, left = psutil.wait_procs(started, timeout=30)
+    assert not left
 
 
 def test_failures_are_told_and_the_status(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -275,10 +275,12 @@ class Exchange(httputil.HTTPMessageDelegate):
             status,
             duration_s,
         )
-        request = self._request
-        access_log.log(
-            logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO,
-            '%s "%s %s" %d %.0f ms',
-            *(request.remote_ip, request.method, request.path, status, duration_s * 1000),
-            extra=self._answer.log_extra,
-        )
+        level = logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO
+        if access_log.isEnabledFor(level):
+            request = self._request
+            values = (request.remote_ip, request.method, request.path, status, duration_s * 1000)
+            # `access_log.log` would also look up the line of its caller, a quarter of its time; nothing prints it.
+            record = access_log.makeRecord(
+                access_log.name, level, "", 0, '%s "%s %s" %d %.0f ms', values, None, extra=self._answer.log_extra
+            )
+            access_log.handle(record)

@@ -32,7 +32,7 @@ _VERSION_1: Final = _Files(
 )
 # Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
 # reserved, not taken: the operating system gives a block's memory when the block is first used.
-CPU_CACHE_SHARE: Final = 0.4
+_CPU_CACHE_SHARE: Final = 0.4
 # The caches of a model's workers together: each one reserves before the others have used what they reserved.
 _ALL_CACHES_SHARE: Final = 0.8
 
@@ -41,7 +41,7 @@ def cpu_cache_bytes(settings: EngineSettings) -> int:
     """Most bytes that the cache may take, given the memory that is free now."""
     if settings.kv_cache_memory_mb is not None:
         return settings.kv_cache_memory_mb * 2**20
-    return int(available_bytes() * min(CPU_CACHE_SHARE, _ALL_CACHES_SHARE / settings.workers))
+    return int(available_bytes() * min(_CPU_CACHE_SHARE, _ALL_CACHES_SHARE / settings.workers))
 
 
 def available_bytes(container: Path = _CONTAINER) -> int:

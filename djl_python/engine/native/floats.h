@@ -43,6 +43,19 @@ inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reade
         for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
 }
 
+// Reads vectors that are stored as they are multiplied, `Bytes` of them in a step.
+template <int Bytes>
+struct StoredReader {
+    const char* at;
+
+    template <int N>
+    void read(int first, Ints (&b)[N]) const {
+        for (int v = 0; v < N; ++v) b[v] = load_ints(at + (first + v) * 64);
+    }
+
+    void advance() { at += Bytes; }
+};
+
 // Weights that are stored as they are multiplied.
 struct PlainWeights {
     static constexpr int lines = 4;  // of 64 bytes that hold a step of a panel
@@ -50,21 +63,9 @@ struct PlainWeights {
 
     PlainWeights(const Op&, int, int, int, const char* at) : at(at) {}
 
-    template <int V>
-    struct Reader {
-        const char* from;
-
-        template <int N>
-        void read(int first, Ints (&b)[N]) const {
-            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 64);
-        }
-
-        void advance() { from += lines * 64; }
-    };
-
     template <int V, class Work>
     void read(int vector, const Work& work) const {
-        work(Reader<V>{at + vector * 64});
+        work(StoredReader<lines * 64>{at + vector * 64});
     }
 
     void correct(const char*, int64_t, int, float*) const {}
@@ -119,21 +120,11 @@ private:
     alignas(64) float rows[kMaxBandRows * kL1Steps * 2];
     int64_t stride;  // bytes
 
-    struct Reader {
-        const float* from;
-
-        template <int N>
-        void read(int first, Ints (&b)[N]) const {
-            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 16);
-        }
-
-        void advance() { from += kExpandedVectors * 16; }
-    };
-
     template <int R, class Prefetch>
     __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
         const Rows<R> x((const char*)rows + row * stride, stride);
-        float_tile<F32, R, shape.vectors, 2>(x, Reader{weights + vector * 16}, steps, prefetch, sums);
+        const StoredReader<kExpandedVectors * 64> reader{(const char*)weights + vector * 64};
+        float_tile<F32, R, shape.vectors, 2>(x, reader, steps, prefetch, sums);
     }
 };
 
@@ -180,21 +171,10 @@ struct ExpandedToPairs : ExpandedPairs<kL1Steps> {
     }
 
 private:
-    struct Reader {
-        const char* from;
-
-        template <int N>
-        void read(int first, Ints (&b)[N]) const {
-            for (int v = 0; v < N; ++v) b[v] = load_ints(from + (first + v) * 64);
-        }
-
-        void advance() { from += kBytes; }
-    };
-
     template <int R, class Prefetch>
     __attribute__((noinline)) void tile(int row, int vector, int steps, const Prefetch& prefetch, Sums sums) const {
         const Rows<R> x(rows + row * stride, stride);
-        float_tile<BF16, R, shape.vectors>(x, Reader{weights + vector * 64}, steps, prefetch, sums);
+        float_tile<BF16, R, shape.vectors>(x, StoredReader<kBytes>{weights + vector * 64}, steps, prefetch, sums);
     }
 };
 

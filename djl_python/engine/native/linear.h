@@ -329,9 +329,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
 // divisible, after(steps), the rest of the part.
 //
 // If a part is expandable, more than `threshold` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of
-// the rows and of as many vectors as the copy's tiles are wide. Its multiply(height, row, steps, prefetch, sums) does what
-// `tile` does; if it is `corrected`, nothing is left out. rows_per_line rows are multiplied with a step while memory delivers a
-// line.
+// the rows and of kExpandedVectors vectors. Its multiply(height, row, vector, steps, prefetch, sums) does what `tile` does,
+// from one of these vectors on; if it is `corrected`, nothing is left out. rows_per_line rows are multiplied with a step
+// while memory delivers a line.
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>

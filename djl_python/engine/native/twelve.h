@@ -47,9 +47,9 @@ struct TwelveWeights {
         end = lists + start[1];
     }
 
-    // Reads V vectors of a part, from vector First on, step by step. First is a template parameter because a shift by an
+    // Reads vectors of a part, from vector First on, step by step. First is a template parameter because a shift by an
     // amount known only at run time would cost as much as all the rest.
-    template <int First, int V>
+    template <int First>
     struct Reader {
         const char* at;
         Ints high_bytes;
@@ -71,12 +71,12 @@ struct TwelveWeights {
     template <int V, class Work>
     void read(int vector, const Work& work) const {
         const Ints high_bytes = repeat_table(table);
-        if (vector == 0) return work(Reader<0, V>{at, high_bytes});
+        if (vector == 0) return work(Reader<0>{at, high_bytes});
         if constexpr (V == 1) {
-            if (vector == 1) return work(Reader<1, V>{at, high_bytes});
-            if (vector == 2) return work(Reader<2, V>{at, high_bytes});
+            if (vector == 1) return work(Reader<1>{at, high_bytes});
+            if (vector == 2) return work(Reader<2>{at, high_bytes});
         }
-        work(Reader<4 - V, V>{at, high_bytes});
+        work(Reader<4 - V>{at, high_bytes});
     }
 
     // Replaces stand-ins by the outliers: adds their difference to the sums, whose own rounding exceeds the difference's.

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tornado import httputil, routing
-from tornado.httpserver import HTTPServer
+from tornado import httputil
 
 from ..config import ServerConfig
 from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
@@ -20,7 +19,8 @@ from ..dialects.openapi import TEXT, openapi
 from ..json_framing import JSON
 from .answers import pretty_json
 from .bodies import Bodies
-from .exchange import MAX_DISCARDED_BYTES, Exchange
+from .connections import HttpServer
+from .exchange import Exchange
 from .metrics import CONTENT_TYPE, Metrics
 from .models import Models
 from .routes import RouteTable
@@ -49,12 +49,13 @@ OWN_PAGES: Final = (
 )
 
 
-class FrontEnd(routing.Router):
+class FrontEnd(httputil.HTTPServerConnectionDelegate):
     """Answers every request on the port.
 
     Attributes:
         bodies: counts the bytes of request bodies in memory.
         view: the server as dialects' pages see it.
+        request_id_header: the name of the header that carries a request's id, in lower case.
         draining: whether calls are refused with 503, and connections close after their answer.
     """
 
@@ -65,6 +66,7 @@ class FrontEnd(routing.Router):
         self.dialects = dialects
         self.routes = RouteTable(dialects, OWN_PAGES)
         self.bodies = Bodies(config.max_bodies_size)
+        self.request_id_header = config.request_id_header_key.lower()
         self.draining = False
         self.view: ServerView = View(models, lambda: self.draining, config.drain_timeout_s)
         self._own_pages: dict[str, Callable[[], Answer]] = {
@@ -81,22 +83,17 @@ class FrontEnd(routing.Router):
         }
         self._cors = {name: value for name, value in cors.items() if value} if config.cors_allowed_origin else {}
 
-    def http_server(self) -> HTTPServer:
-        """An HTTP server, without sockets yet, that passes its requests to this router."""
-        return HTTPServer(
-            self,
-            max_body_size=MAX_DISCARDED_BYTES,
-            body_timeout=self.config.body_timeout_s,
-            idle_connection_timeout=self.config.idle_timeout_s,
-        )
+    def http_server(self) -> HttpServer:
+        """An HTTP server, without sockets yet, whose requests are answered here."""
+        return HttpServer(self)
 
-    def find_handler(self, request: httputil.HTTPServerRequest, **_kwargs: Any) -> httputil.HTTPMessageDelegate | None:
-        """The exchange that answers this request."""
-        return Exchange(self, request)
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
+        """The exchange that answers the next request of a connection."""
+        return Exchange(self, request_conn)
 
     def base_headers(self) -> httputil.HTTPHeaders:
         """The headers that every answer carries."""
-        return httputil.HTTPHeaders({"Date": httputil.format_timestamp(time.time()), **self._cors})
+        return httputil.HTTPHeaders({"Date": _date(int(time.time())), **self._cors})
 
     def own_page(self, operation: str) -> Answer:
         """One of `OWN_PAGES`."""
@@ -144,3 +141,9 @@ class FrontEnd(routing.Router):
     @functools.cached_property
     def _document(self) -> bytes:
         return openapi([*self.routes.rows, *self.routes.shared])
+
+
+@functools.lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """A Unix time as HTTP's Date header has it."""
+    return httputil.format_timestamp(second)

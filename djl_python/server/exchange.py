@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-import uuid
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, urlsplit
 
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
@@ -23,8 +22,10 @@ from ..errors import MethodError, RouteError, ServingError, TooLargeError, Unava
 from ..protocol import Call
 from .answers import error_answer
 from .bodies import Body
+from .connections import MAX_DISCARDED_BYTES, stream_of
 from .flights import Flight, next_id
 from .http_answer import HttpAnswer
+from .request_head import RequestHead
 from .routes import Match
 from .served_model import ServedModel
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 access_log = logging.getLogger("djl_python.access")
 log = logging.getLogger(__name__)
 
-#: A body that is too large is read to its end, so that the client sees the refusal, unless it is longer than this.
-MAX_DISCARDED_BYTES: Final = 1 << 30
 #: Longest body of a page: it is parsed in the front end's event loop, where everything else waits meanwhile.
 MAX_PAGE_BYTES: Final = 1 << 20
 #: Status in the log and the metrics for a client that left before its answer began.
@@ -49,22 +48,23 @@ class Exchange(httputil.HTTPMessageDelegate):
     Ends exactly once: answered, failed, or cut off.
     """
 
-    def __init__(self, front_end: FrontEnd, request: httputil.HTTPServerRequest) -> None:
-        assert isinstance(request.connection, HTTP1Connection)
+    _head: RequestHead  # this and what follows: from `headers_received` on, which comes first
+    _request_id: str
+    _answer: HttpAnswer
+
+    def __init__(self, front_end: FrontEnd, connection: httputil.HTTPConnection) -> None:
+        assert isinstance(connection, HTTP1Connection)
         self._front_end = front_end
-        self._request = request
-        if "://" in request.path:  # the absolute form that proxies send: http://host/path
-            request.path = urlsplit(request.path).path or "/"
-        self._connection = request.connection
+        self._connection = connection
+        self._stream = stream_of(connection)
         self._match: Match | None = None  # None: see _refusal, or OPTIONS
         self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._body = Body(front_end.bodies)
         self._refusal: ServingError | None = None  # found before the whole body was read
-        self._received_at = time.monotonic()
-        self._request_id = request.headers.get(front_end.config.request_id_header_key) or uuid.uuid4().hex
-        self._answer = HttpAnswer(front_end, request, self._request_id, self._on_taken)
+        self._received_at = 0.0
+        self._stream.await_client(front_end.config.idle_timeout_s)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
 
@@ -72,17 +72,23 @@ class Exchange(httputil.HTTPMessageDelegate):
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         """Find the route. Refuse at once if the client holds its body back (100-continue) or it is too long to read."""
-        self._connection.stream.set_nodelay(True)
-        self._connection.set_max_body_size(MAX_DISCARDED_BYTES)
-        declared = headers.get("Content-Length", "")
+        assert isinstance(start_line, httputil.RequestStartLine)
+        front_end = self._front_end
+        self._received_at = time.monotonic()
+        self._head = head = RequestHead(start_line, headers)
+        self._request_id = head.headers.get(front_end.request_id_header) or os.urandom(16).hex()
+        self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
+        self._stream.await_client(front_end.config.body_timeout_s)
+        declared = head.headers.get("content-length", "")
         # Anything but digits is left to Tornado.
         length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
         try:
+            head.check_host()
             self._route()
             self._check_length(length)
         except ServingError as refusal:
             self._refusal = refusal
-        waits = headers.get("Expect", "").lower() == "100-continue"
+        waits = head.headers.get("expect", "").lower() == "100-continue"
         if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
             self._answer.close_after = True
             self.fail(self._refusal)
@@ -101,6 +107,7 @@ class Exchange(httputil.HTTPMessageDelegate):
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
         self._received_at = time.monotonic()
+        self._stream.wait_no_more()
         self._connection.set_close_callback(self.on_connection_close)
         try:
             if self._refusal is not None:
@@ -138,7 +145,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         except StreamBufferFullError:
             log.warning("a client reads too slowly: cut off", extra=answer.log_extra)
             self._abandon("slow_reader")
-            self._connection.stream.close()
+            self._stream.close()
             return
         if last:
             self._end()
@@ -176,7 +183,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._model.pool.taken(self._flight, size)
 
     def _route(self) -> None:
-        routes, path, method = self._front_end.routes, self._request.path, self._request.method or ""
+        routes, path, method = self._front_end.routes, self._head.path, self._head.method
         if method == "OPTIONS" and routes.methods(path):
             return
         try:
@@ -187,7 +194,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._dialect = self._match.dialect
 
     def _allowed(self) -> str:
-        return ", ".join(self._front_end.routes.methods(self._request.path))
+        return ", ".join(self._front_end.routes.methods(self._head.path))
 
     def _show(self, match: Match) -> None:
         """Answer with a page, at once or when it is done."""
@@ -213,11 +220,9 @@ class Exchange(httputil.HTTPMessageDelegate):
         self.body(answer.body, last=True)
 
     def _submit(self, match: Match) -> None:
-        front_end, request = self._front_end, self._request
-        query = tuple(parse_qsl(request.query, keep_blank_values=True))
-        named = dict(query)
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        headers["x-request-id"] = self._request_id
+        front_end, head = self._front_end, self._head
+        named = dict(head.query)
+        headers = {**head.headers, "x-request-id": self._request_id}
         body = self._body.whole()
         dialect = match.dialect
         assert dialect is not None  # the front end's own routes are pages
@@ -235,9 +240,9 @@ class Exchange(httputil.HTTPMessageDelegate):
             id=next_id(),
             dialect=dialect.name,
             operation=match.operation,
-            method=request.method or "",
-            path=request.path,
-            query=query,
+            method=head.method,
+            path=head.path,
+            query=head.query,
             headers=headers,
             body=body,
         )
@@ -277,8 +282,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         )
         level = logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO
         if access_log.isEnabledFor(level):
-            request = self._request
-            values = (request.remote_ip, request.method, request.path, status, duration_s * 1000)
+            head = self._head
+            values = (self._stream.client, head.method, head.path, status, duration_s * 1000)
             # `access_log.log` would also look up the line of its caller, a quarter of its time; nothing prints it.
             record = access_log.makeRecord(
                 access_log.name, level, "", 0, '%s "%s %s" %d %.0f ms', values, None, extra=self._answer.log_extra

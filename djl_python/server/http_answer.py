@@ -16,6 +16,7 @@ from tornado.http1connection import HTTP1Connection
 
 from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from .answers import reason
+from .request_head import RequestHead
 
 if TYPE_CHECKING:
     from .app import FrontEnd
@@ -47,18 +48,18 @@ class HttpAnswer:
     def __init__(
         self,
         front_end: FrontEnd,
-        request: httputil.HTTPServerRequest,
+        connection: HTTP1Connection,
+        head: RequestHead,
         request_id: str,
         on_taken: Callable[[int], None],
     ) -> None:
-        assert isinstance(request.connection, HTTP1Connection)
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.begun = self.ended = self.close_after = False
         self.log_extra: dict[str, str] = {}
         self._front_end = front_end
-        self._request = request
-        self._connection = request.connection
+        self._connection = connection
+        self._head = head
         self._request_id = request_id
         self._on_taken = on_taken
         self._bodiless = self._chunked = False
@@ -116,16 +117,16 @@ class HttpAnswer:
             if name.lower() not in SERVERS_OWN:
                 self._add_header(headers, name, value)
         headers[self._front_end.config.request_id_header_key] = self._request_id
-        self._bodiless = self._request.method == "HEAD" or self.status in BODILESS
+        self._bodiless = self._head.method == "HEAD" or self.status in BODILESS
         if last and self.status not in BODILESS:
             headers["Content-Length"] = str(len(data))
         elif not last:
-            self._chunked = self._request.version == "HTTP/1.1" and not self._bodiless
+            self._chunked = self._head.version == "HTTP/1.1" and not self._bodiless
             headers.setdefault("Cache-Control", "no-cache")
             if headers.get("Content-Type", "").startswith("text/event-stream"):
                 headers["X-Accel-Buffering"] = "no"
-            if self._request.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
-                self._request.headers.pop("Connection", None)
+            if self._head.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
+                self._head.received.pop("Connection", None)
                 self.close_after = True
         if self._front_end.draining:
             self.close_after = True

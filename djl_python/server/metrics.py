@@ -146,6 +146,7 @@ class Metrics:
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
         self.registry.register(TgiMetrics({**self.counters, **self.gauges, **self.histograms}))
+        self._answers: dict[tuple[str, str, str, int], tuple[Counter, Histogram]] = {}
         self._warned: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:
@@ -154,8 +155,15 @@ class Metrics:
 
     def answered(self, model: str, version: str, dialect: str, code: int, duration_s: float) -> None:
         """Count an answered request, whatever the answer; a name is "" where it was not known yet."""
-        self.counters["requests"].labels(model, version, dialect, str(code)).inc()
-        self.histograms["request_duration_seconds"].labels(model, version, dialect).observe(duration_s)
+        key = (model, version, dialect, code)
+        if key not in self._answers:  # `labels` takes longer than both counts together
+            self._answers[key] = (
+                self.counters["requests"].labels(model, version, dialect, str(code)),
+                self.histograms["request_duration_seconds"].labels(model, version, dialect),
+            )
+        counter, histogram = self._answers[key]
+        counter.inc()
+        histogram.observe(duration_s)
 
     def render(self) -> bytes:
         """The body of /metrics; its type is `CONTENT_TYPE`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tornado import httputil
+from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
 from djl_python.config import Address, ServerConfig
@@ -19,6 +20,7 @@ from djl_python.server.http_answer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, H
 from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
+from djl_python.server.request_head import RequestHead
 
 from .harness import until
 
@@ -30,7 +32,7 @@ class Asked:
     """A request that has come in, and the answer that the test is to write."""
 
     answer: HttpAnswer
-    request: httputil.HTTPServerRequest
+    connection: HTTP1Connection
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     taken: list[int] = field(default_factory=list)
@@ -40,8 +42,7 @@ class Asked:
 
     def close(self) -> None:
         """Find out that the client has gone."""
-        connection: Any = self.request.connection
-        connection.stream.close()
+        self.connection.stream.close()
 
 
 class Desk(FrontEnd):
@@ -49,14 +50,18 @@ class Desk(FrontEnd):
 
     def __init__(self) -> None:
         super().__init__(ServerConfig(), Models(), Metrics(), all_dialects())
-        self.requests: asyncio.Queue[httputil.HTTPServerRequest] = asyncio.Queue()
+        self.requests: asyncio.Queue[tuple[HTTP1Connection, RequestHead]] = asyncio.Queue()
 
-    def find_handler(self, request: httputil.HTTPServerRequest, **_kwargs: Any) -> httputil.HTTPMessageDelegate:
-        requests = self.requests
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        requests, connection = self.requests, request_conn
 
         class Complete(httputil.HTTPMessageDelegate):
+            def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
+                self.head = RequestHead(start_line, headers)
+
             def finish(self) -> None:
-                requests.put_nowait(request)
+                requests.put_nowait((connection, self.head))
 
         return Complete()
 
@@ -70,9 +75,9 @@ async def asked(request: bytes = GET) -> AsyncIterator[Asked]:
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
     try:
         writer.write(request)
-        received = await asyncio.wait_for(desk.requests.get(), 10)
+        connection, received = await asyncio.wait_for(desk.requests.get(), 10)
         taken: list[int] = []
-        yield Asked(HttpAnswer(desk, received, "r", taken.append), received, reader, writer, taken)
+        yield Asked(HttpAnswer(desk, connection, received, "r", taken.append), connection, reader, writer, taken)
     finally:
         writer.close()
         http.stop()

@@ -1,0 +1,91 @@
+"""Clients' connections, as Tornado serves them, and how long they wait for their clients.
+
+Runs in the front end's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from typing import Any, Final
+
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPServerConnectionDelegate
+from tornado.iostream import IOStream
+
+log = logging.getLogger(__name__)
+
+#: A body that is too large is read to its end, so that the client sees the refusal, unless it is longer than this.
+MAX_DISCARDED_BYTES: Final = 1 << 30
+
+
+class ClientStream(IOStream):
+    """A client's socket, which is closed where its client keeps it waiting.
+
+    Tornado's own time limits take a task, a future and a timer for each request, and this takes none.
+
+    Attributes:
+        client: the client's IP address, or "unix".
+    """
+
+    def __init__(self, accepted: socket.socket, address: Any) -> None:
+        super().__init__(accepted)
+        self.client = str(address[0]) if isinstance(address, tuple) else "unix"
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = self._due_at = math.inf  # on the loop's clock, in seconds: the timer, and the close
+        super().set_nodelay(True)
+
+    def set_nodelay(self, value: bool) -> None:
+        """Leave what is written as it is, sent at once: Tornado would change that three times for each request."""
+
+    def await_client(self, at_most_s: float) -> None:
+        """Close the connection after so many seconds, unless this, or `wait_no_more`, is called before."""
+        self._due_at = self._loop.time() + at_most_s
+        if self._due_at < self._rings_at:
+            self._set_timer()
+
+    def wait_no_more(self) -> None:
+        """Leave the connection open for however long its answer takes."""
+        self._due_at = math.inf  # the timer finds out
+
+    def close_fd(self) -> None:
+        """Called by Tornado at the end of the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().close_fd()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = self._due_at
+        self._timer = self._loop.call_at(self._rings_at, self._check_time)
+
+    def _check_time(self) -> None:
+        self._timer, self._rings_at = None, math.inf
+        if self._due_at <= self._loop.time():
+            log.info("a client has kept its connection waiting for too long: closed")
+            self.close()
+        elif self._due_at < math.inf:
+            self._set_timer()
+
+
+class HttpServer(HTTPServer):
+    """Tornado's server, with `ClientStream`s and without time limits of its own."""
+
+    def __init__(self, delegate: HTTPServerConnectionDelegate) -> None:
+        super().__init__(delegate)
+        self.conn_params = HTTP1ConnectionParameters(max_body_size=MAX_DISCARDED_BYTES)
+
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        """Serve a new connection."""
+        super().handle_stream(ClientStream(stream.socket, address), address)
+
+
+def stream_of(connection: HTTPConnection) -> ClientStream:
+    """The stream of a connection that an `HttpServer` has accepted."""
+    assert isinstance(connection, HTTP1Connection) and isinstance(connection.stream, ClientStream)
+    return connection.stream

@@ -1,0 +1,87 @@
+"""Connections whose clients keep them waiting. What waits for what: test_bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from tornado.iostream import StreamClosedError
+
+from djl_python.server.connections import ClientStream
+
+from .harness import running
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[ClientStream, socket.socket]]:
+    """A connection of TCP: the server's side, and the client's."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as client,
+    ):
+        stream = ClientStream(*listening.accept())
+        try:
+            yield stream, client
+        finally:
+            stream.close()
+
+
+async def closed_after(stream: ClientStream) -> float:
+    """Seconds until the stream is closed."""
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    with pytest.raises(StreamClosedError):
+        await asyncio.wait_for(stream.read_bytes(1), 5)
+    return loop.time() - began_at
+
+
+async def test_a_client_that_is_awaited_too_long_is_left() -> None:
+    async with connected() as (stream, client):
+        stream.await_client(0.1)
+        assert 0.09 < await closed_after(stream) < 2
+        assert client.recv(1) == b""
+
+
+async def test_the_last_limit_counts_whether_it_is_earlier_or_later_than_the_one_before() -> None:
+    for before_s, after_s in ((60.0, 0.1), (0.05, 0.3)):
+        async with connected() as (stream, _):
+            stream.await_client(before_s)
+            stream.await_client(after_s)
+            assert after_s - 0.01 < await closed_after(stream) < after_s + 2
+
+
+async def test_a_connection_that_waits_no_more_stays_until_its_client_is_awaited_again() -> None:
+    async with connected() as (stream, _):
+        stream.await_client(0.05)
+        stream.wait_no_more()
+        await asyncio.sleep(0.15)
+        assert not stream.closed()
+        stream.await_client(0.05)
+        await closed_after(stream)
+
+
+async def test_what_is_written_is_sent_at_once_whatever_tornado_asks() -> None:
+    async with connected() as (stream, _):
+        for asked in (True, False):
+            stream.set_nodelay(asked)
+            assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_stream_knows_its_client() -> None:
+    async with connected() as (stream, _):
+        assert stream.client == "127.0.0.1"
+    left, right = socket.socketpair(socket.AF_UNIX)
+    with right:
+        stream = ClientStream(left, "")
+        assert stream.client == "unix"
+        stream.close()
+
+
+async def test_a_client_without_a_host_reads_why_it_is_refused() -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"POST /invocations HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+        answer = await reader.readuntil(b"}")
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"needs a Host header" in answer

@@ -6,7 +6,7 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 from __future__ import annotations
 
 from .describe import describe
-from .devices import device_id, devices_of, has_gpu, workers_sharing
+from .devices import device_id, devices_of, has_gpu, workers_of, workers_sharing
 from .environment import engine_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig
@@ -37,5 +37,6 @@ __all__ = [
     "settings_table",
     "split_model_specs",
     "worker_environment",
+    "workers_of",
     "workers_sharing",
 ]

@@ -27,6 +27,11 @@ def devices_of(config: ModelConfig) -> list[str]:
     return [_torch_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
 
 
+def workers_of(config: ModelConfig) -> int:
+    """How many workers a model has."""
+    return len(devices_of(config)) * config.serving.min_workers
+
+
 def workers_sharing(config: ModelConfig) -> int:
     """How many of a model's workers are on the device of the one that has this configuration."""
     return devices_of(config).count(config.option.device) * config.serving.min_workers

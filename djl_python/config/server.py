@@ -148,6 +148,8 @@ NO_EFFECT_SERVER: Final = frozenset(
 _COMMAND_LINE: Final = "command line"
 #: The containers' variables for settings of the server; SERVING_<KEY> overrides them.
 _ENVIRONMENT_MAPS: Final = {"MAX_CONCURRENT_REQUESTS": "job_queue_size"}
+#: Variables that are named like settings of the server and are none; see `cache_directory`.
+_NO_SETTINGS: Final = frozenset({"SERVING_DOWNLOAD_DIR"})
 
 
 def load_server_config(
@@ -173,7 +175,7 @@ def load_server_config(
             entries[key] = Entry(environ[name], f"environment {name}")
     for name, value in sorted(environ.items()):
         key = name.removeprefix("SERVING_").lower()
-        if name.startswith("SERVING_") and value.strip():
+        if name.startswith("SERVING_") and name not in _NO_SETTINGS and value.strip():
             if key in entries and entries[key].source == _COMMAND_LINE and entries[key].value != value:
                 warnings.append(
                     f"environment {name}: {key}={value} counts, not {entries[key].value} of the command line"
@@ -208,7 +210,7 @@ def _override(entries: dict[str, Entry], overrides: Mapping[str, str], problems:
         return
     try:
         given = entries.get("inference_address")
-        address = Address.parse(given.value.strip()) if given else Address()
+        address = Address.parse(given.value.strip()) if given and given.value.strip() else Address()
     except ValueError:
         return  # bind reports it
     host, port = overrides.get("host", address.host or Address().host), overrides.get("port", str(address.port or 8080))

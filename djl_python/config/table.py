@@ -21,7 +21,7 @@ _VARIABLES: Final = {
     "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
     "OPTION_MODEL_ID": "The same, where no model is named otherwise; else `option.model_id` of models that set none.",
     "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
-    "MAX_CONCURRENT_REQUESTS": "`job_queue_size` of config.properties, where nothing else sets it.",
+    "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, where `SERVING_JOB_QUEUE_SIZE` does not set it.",
     "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
     "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
     "DJL_CACHE_DIR": "The same, if `SERVING_DOWNLOAD_DIR` is unset.",

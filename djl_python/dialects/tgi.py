@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from .. import __version__
-from ..config import ModelConfig
+from ..config import ModelConfig, workers_of
 from ..errors import ParameterError, ServingError, UnavailableError
 from ..inputs import Input
 from ..json_framing import JSON, SSE, encode_json
@@ -214,7 +214,7 @@ def _info(model: LoadedModel) -> Info:
         model_id=model.model_id,
         model_sha=option.revision if _COMMIT.fullmatch(option.revision) else None,
         model_pipeline_tag=option.task or "text-generation",
-        max_concurrent_requests=config.serving.job_queue_size + config.serving.min_workers * model.capacity,
+        max_concurrent_requests=config.serving.job_queue_size + workers_of(config) * model.capacity,
         max_best_of=option.max_best_of,
         max_stop_sequences=option.max_stop_sequences,
         max_input_tokens=longest,

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ModelConfig, Options, ServingSettings, device_id, devices_of, has_gpu, workers_sharing
+from djl_python.config import (
+    ModelConfig,
+    Options,
+    ServingSettings,
+    device_id,
+    devices_of,
+    has_gpu,
+    workers_of,
+    workers_sharing,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +35,12 @@ def test_djls_names_are_torchs(name: str, expected: str) -> None:
 )
 def test_a_worker_has_the_index_of_its_gpu_or_none(device: str, gpu: bool, expected: str) -> None:
     assert device_id(device, gpu=gpu) == expected
+
+
+def test_each_device_has_as_many_workers() -> None:
+    serving = ServingSettings(min_workers=2)
+    assert workers_of(ModelConfig(name="m", serving=serving)) == 2
+    assert workers_of(ModelConfig(name="m", serving=serving, devices="gpu0;gpu1;gpu2")) == 6
 
 
 def test_a_gpu_that_is_hidden_is_none(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from djl_python.config import Address, ServerConfig, load_server_config
+from djl_python.config import Address, ServerConfig, environment_table, load_server_config
 from djl_python.errors import ConfigError
 
 
@@ -45,6 +46,12 @@ def test_container_name_for_the_queue(tmp_path: Path) -> None:
     assert load_server_config(path, {}, {"MAX_CONCURRENT_REQUESTS": "7"}).job_queue_size == 7
     both = {"MAX_CONCURRENT_REQUESTS": "7", "SERVING_JOB_QUEUE_SIZE": "8"}
     assert load_server_config(path, {}, both).job_queue_size == 8
+
+
+def test_variables_of_other_settings_are_no_unknown_keys() -> None:
+    names = re.findall(r"^\| `(SERVING_\w+)`", environment_table(), re.MULTILINE)
+    assert "SERVING_DOWNLOAD_DIR" in names
+    assert load_server_config(None, {}, dict.fromkeys(names, "x")).warnings == ()
 
 
 def test_where_the_file_is_looked_for(tmp_path: Path) -> None:
@@ -101,6 +108,8 @@ def test_host_and_port_change_their_part_only(tmp_path: Path) -> None:
     config = load_server_config(path, {"port": "9000"}, environ)
     assert config.inference_address == Address("10.0.0.2", 7001)
     assert len(config.warnings) == 1
+    empty = config_file(tmp_path, "inference_address=")
+    assert load_server_config(empty, {"port": "9000"}, {}).inference_address == Address("127.0.0.1", 9000)
     both = load_server_config(None, {"host": "0.0.0.0", "port": "9"}, {})
     assert both.inference_address == Address("0.0.0.0", 9)
     with pytest.raises(ConfigError, match=r"^command line: port=99999: expected an integer from 0 to 65535$"):

@@ -123,7 +123,6 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     tool_use: ToolUse | None = None
     continue_final: bool = False
     add_generation_prompt: bool = True
-    template: str | None = None  # the name of one of the model's templates
     variables: dict[str, Any] = {}
     variable_fields: dict[str, str] = {}
 

@@ -58,11 +58,11 @@ class ChatTemplates:
         """The prompt of a chat; the template gets the tools unless their choice is "none".
 
         Raises:
-            PayloadError: there is no such template, or it refuses these messages.
+            PayloadError: there is no template for it, or it refuses these messages.
         """
         use = chat.tool_use
         tools = None if use is None or use.choice == "none" or not use.tools else use.tools
-        return self._find(chat.template, tools is not None).render(
+        return self._find(has_tools=tools is not None).render(
             chat.messages,
             tools=tools,
             add_generation_prompt=chat.add_generation_prompt and not chat.continue_final,
@@ -70,11 +70,10 @@ class ChatTemplates:
             variables=chat.variables,
         )
 
-    def _find(self, name: str | None, has_tools: bool) -> ChatTemplate:
-        if name is None:
-            name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
-            if name not in self._templates and len(self._templates) == 1:
-                (name,) = self._templates
+    def _find(self, *, has_tools: bool) -> ChatTemplate:
+        name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
+        if name not in self._templates and name not in self._broken and len(self._templates) == 1:
+            (name,) = self._templates
         if name in self._templates:
             return self._templates[name]
         if name in self._broken:
@@ -86,7 +85,7 @@ class ChatTemplates:
                 "messages",
             )
         names = ", ".join(sorted(self._templates))
-        raise PayloadError(f"messages: this model has no chat template {name!r}, expected one of {names}", "messages")
+        raise PayloadError(f"messages: this model has no default chat template, only {names}", "messages")
 
 
 class ChatTemplate:

@@ -181,18 +181,17 @@ USER = ({"role": "user", "content": "hi"},)
 TOOL = {"type": "function", "function": {"name": "now"}}
 
 
-def test_a_template_is_found_by_name_and_by_tools() -> None:
+def test_a_template_is_the_default_one_or_the_one_for_tools() -> None:
     names = "{{ messages[0].content }}-{{ tools | length if tools else 'none' }}"
     templates = ChatTemplates({"default": f"default {names}", "tool_use": f"tool_use {names}", "rag": f"rag {names}"})
     use = ToolUse(tools=(TOOL,))
     assert templates.render(Chat(messages=USER)) == "default hi-none"
     assert templates.render(Chat(messages=USER, tool_use=use)) == "tool_use hi-1"
-    assert templates.render(Chat(messages=USER, tool_use=use, template="rag")) == "rag hi-1"
     hidden = ToolUse(tools=(TOOL,), choice="none")
     assert templates.render(Chat(messages=USER, tool_use=hidden)) == "default hi-none"
     assert ChatTemplates({"only": names}).render(Chat(messages=USER)) == "hi-none"
-    with pytest.raises(PayloadError, match="no chat template 'x', expected one of default, rag, tool_use"):
-        templates.render(Chat(messages=USER, template="x"))
+    with pytest.raises(PayloadError, match="no default chat template, only rag, tool_use"):
+        ChatTemplates({"tool_use": names, "rag": names}).render(Chat(messages=USER))
 
 
 def test_variables_and_an_open_end() -> None:
@@ -202,11 +201,11 @@ def test_variables_and_an_open_end() -> None:
 
 
 def test_a_broken_template_costs_its_chats_only() -> None:
-    templates = ChatTemplates({"default": "fine", "rag": "{% if %}"})
+    templates = ChatTemplates({"default": "{% if %}", "tool_use": "fine"})
     assert len(templates.broken) == 1
-    assert templates.render(Chat(messages=USER)) == "fine"
+    assert templates.render(Chat(messages=USER, tool_use=ToolUse(tools=(TOOL,)))) == "fine"
     with pytest.raises(PayloadError, match="the chat template is not valid: line 1"):
-        templates.render(Chat(messages=USER, template="rag"))
+        templates.render(Chat(messages=USER))
 
 
 @pytest.mark.parametrize(

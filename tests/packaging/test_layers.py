@@ -35,9 +35,9 @@ APART = (
 )
 #: Libraries that belong to one side of the house.
 LIBRARIES = {
-    "torch": {"engine", "handlers"},
-    "accelerate": {"engine", "handlers"},
-    "transformers": {"engine", "handlers", "text", "config"},
+    "torch": {"engine"},
+    "accelerate": {"engine"},
+    "transformers": {"engine", "handlers", "text"},
     "llguidance": {"engine"},
     "tornado": {"server"},
     "prometheus_client": {"server"},
@@ -272,6 +272,7 @@ def test_no_module_called_utils() -> None:
         ("djl_python.engine", ["torch", "transformers"]),
         ("djl_python.engine.client", ["torch", "transformers", "tornado"]),
         ("djl_python.worker.__main__", ["torch", "transformers", "tornado"]),
+        ("djl_python.handlers.text_generation", ["torch", "transformers", "tornado"]),
     ],
 )
 def test_what_an_import_loads(imported: str, absent: list[str]) -> None:

@@ -44,6 +44,8 @@ class ClientStream(IOStream):
 
     def await_client(self, at_most_s: float) -> None:
         """Close the connection after so many seconds, unless this, or `wait_no_more`, is called before."""
+        if self.closed():  # Tornado awaits another request before it notices
+            return
         self._due_at = self._loop.time() + at_most_s
         if self._due_at < self._rings_at:
             self._set_timer()
@@ -67,7 +69,7 @@ class ClientStream(IOStream):
     def _check_time(self) -> None:
         self._timer, self._rings_at = None, math.inf
         if self._due_at <= self._loop.time():
-            log.info("a client has kept its connection waiting for too long: closed")
+            log.debug("%s has kept its connection waiting for too long: closed", self.client)
             self.close()
         elif self._due_at < math.inf:
             self._set_timer()

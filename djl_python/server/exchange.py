@@ -83,12 +83,14 @@ class Exchange(httputil.HTTPMessageDelegate):
         # Anything but digits is left to Tornado.
         length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
         try:
-            head.check_host()
             self._route()
+            head.check_host()
             self._check_length(length)
         except ServingError as refusal:
             self._refusal = refusal
-        waits = head.headers.get("expect", "").lower() == "100-continue"
+        waits = head.expects_continue()
+        if "close" in head.connection_options():  # Tornado knows it only where it is the only option
+            self._answer.close_after = True
         if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
             self._answer.close_after = True
             self.fail(self._refusal)
@@ -106,6 +108,11 @@ class Exchange(httputil.HTTPMessageDelegate):
 
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
+        if self._answer.ended:  # refused before it was complete
+            return
+        if self._stream.closed():  # its client has gone, or it came behind the connection's last answer
+            self._abandon("disconnect")
+            return
         self._received_at = time.monotonic()
         self._stream.wait_no_more()
         self._connection.set_close_callback(self.on_connection_close)
@@ -150,6 +157,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if last:
             self._end()
             answer.finish()
+            self._stream.await_client(self._front_end.config.idle_timeout_s)  # to take the answer
 
     def break_off(self) -> None:
         """End an answer that can't be completed, so that its client notices."""
@@ -283,7 +291,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         level = logging.DEBUG if self._match is not None and self._match.is_page else logging.INFO
         if access_log.isEnabledFor(level):
             head = self._head
-            values = (self._stream.client, head.method, head.path, status, duration_s * 1000)
+            path = head.path.encode("ascii", "backslashreplace").decode()  # terminals obey some bytes beyond ASCII
+            values = (self._stream.client, head.method, path, status, duration_s * 1000)
             # `access_log.log` would also look up the line of its caller, a quarter of its time; nothing prints it.
             record = access_log.makeRecord(
                 access_log.name, level, "", 0, '%s "%s %s" %d %.0f ms', values, None, extra=self._answer.log_extra

@@ -95,9 +95,18 @@ class HttpAnswer:
             self._tell_when_taken()
 
     def finish(self) -> None:
-        """End the answer after its last piece."""
+        """End the answer after its last piece.
+
+        Where it is the connection's last, Tornado isn't told: of what was written it knows the head alone, and it
+        would close before the rest is sent, or serve a request that came behind.
+        """
         self.ended = True
-        self._connection.finish()
+        stream = self._connection.stream
+        stream.max_write_buffer_size = None  # nothing more is written
+        if not self.close_after:
+            self._connection.finish()
+        elif self._chunked and not stream.closed():
+            stream.write(b"0\r\n\r\n")
         self._let_go()
 
     def break_off(self) -> None:
@@ -126,12 +135,12 @@ class HttpAnswer:
             if headers.get("Content-Type", "").startswith("text/event-stream"):
                 headers["X-Accel-Buffering"] = "no"
             if self._head.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
-                self._head.received.pop("Connection", None)
                 self.close_after = True
         if self._front_end.draining:
             self.close_after = True
         if self.close_after:
             headers["Connection"] = "close"
+            self._head.received.pop("Connection", None)  # or Tornado answers an HTTP/1.0 client that it stays open
         self.begun = True
         start_line = httputil.ResponseStartLine("HTTP/1.1", self.status, reason(self.status))
         self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
@@ -161,9 +170,8 @@ class HttpAnswer:
         self._connection.stream.write(b"").add_done_callback(told)
 
     def _let_go(self) -> None:
-        """Lift the limit on unsent bytes, as nothing more is written; close the connection after them if required."""
+        """Wait at shutdown for what is unsent, and close the connection after it if required."""
         stream = self._connection.stream
-        stream.max_write_buffer_size = None
         if not stream.closed() and (self.close_after or stream.writing()):
             sent = stream.write(b"")
             self._front_end.sending(sent)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from tornado import httputil
 
@@ -34,8 +34,8 @@ class RequestHead:
     def __init__(self, start_line: httputil.RequestStartLine, received: httputil.HTTPHeaders) -> None:
         self.method, target, self.version = start_line
         self.path, _, query = target.partition("?")
-        if "://" in self.path:  # the absolute form that proxies send: http://host/path
-            self.path = urlsplit(self.path).path or "/"
+        if not self.path.startswith("/") and "://" in self.path:  # the absolute form, which proxies send
+            self.path = "/" + self.path.partition("://")[2].partition("/")[2]
         self.query = tuple(parse_qsl(query, keep_blank_values=True)) if query else ()
         self.received = received
         self.headers: dict[str, str] = {}
@@ -54,3 +54,17 @@ class RequestHead:
             raise PayloadError("a request of HTTP/1.1 needs a Host header")
         if host is not None and not _HOST.fullmatch(host):
             raise PayloadError(f"the Host header is not one host: {host!r}")
+
+    def connection_options(self) -> set[str]:
+        """What the client says of the connection, in lower case: "close", "keep-alive"."""
+        return {option.strip().lower() for option in self.headers.get("connection", "").split(",")}
+
+    def expects_continue(self) -> bool:
+        """Whether the client holds its body back until it is asked for it; asks Tornado to do that."""
+        if self.headers.get("expect", "").lower() != "100-continue":
+            return False
+        if self.version == "HTTP/1.0":  # such clients know no interim answers
+            del self.received["Expect"]
+            return False
+        self.received["Expect"] = "100-continue"  # Tornado knows no other spelling
+        return True

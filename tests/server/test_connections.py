@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
 from tornado.iostream import StreamClosedError
 
 from djl_python.server.connections import ClientStream
-
-from .harness import running
 
 
 @contextlib.asynccontextmanager
@@ -80,8 +80,15 @@ async def test_a_stream_knows_its_client() -> None:
         stream.close()
 
 
-async def test_a_client_without_a_host_reads_why_it_is_refused() -> None:
-    async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"POST /invocations HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
-        answer = await reader.readuntil(b"}")
-        assert answer.startswith(b"HTTP/1.1 400 ") and b"needs a Host header" in answer
+async def test_a_closed_connection_awaits_nobody() -> None:
+    """Tornado asks for the next request of a connection that has been closed."""
+    async with connected() as (stream, _):
+        stream.await_client(0.05)
+        stream.wait_no_more()
+        await asyncio.sleep(0.1)  # the timer has rung
+        stream.close()
+        gone = weakref.ref(stream)
+        stream.await_client(60)
+        del stream
+    gc.collect()
+    assert gone() is None

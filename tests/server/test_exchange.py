@@ -1,5 +1,8 @@
 import asyncio
+import contextlib
 import json
+import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 
@@ -206,6 +209,77 @@ async def test_a_request_that_no_frame_takes_is_refused_alone(monkeypatch: pytes
             assert answer.status_code == 413 and "are more than can be passed on" in answer.text
         assert [(await other).status_code for other in others] == [200, 200]
         assert site.model.pool.busy == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/invocations", {"code", "type", "message"}),
+        ("/v1/chat/completions", {"error"}),
+        ("/generate", {"error", "error_type"}),
+        ("/v2/models/m/generate", {"error"}),
+    ],
+)
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n"])
+async def test_a_request_without_one_host_is_refused_in_its_dialects_shape(
+    path: str, shape: set[str], hosts: bytes
+) -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"POST %b HTTP/1.1\r\n%bContent-Length: 2\r\n\r\n{}" % (path.encode(), hosts))
+        head = await head_of(reader)
+        (length,) = re.findall(r"Content-Length: (\d+)", head)
+        assert json.loads(await reader.readexactly(int(length))).keys() == shape
+        assert head.startswith("HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("target", [b"http://[a/invocations", b"//[://b"])
+async def test_a_target_that_is_no_url_costs_nothing(target: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"PUT %b HTTP/1.1\r\nHost: x\r\n\r\n" % target)
+        assert (await head_of(reader)).startswith("HTTP/1.1 40")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_client_that_closes_among_other_options_is_told_so() -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: TE, Close\r\n\r\n")
+        assert "Connection: close" in await head_of(reader)
+        await asyncio.wait_for(reader.read(), 5)
+
+
+@pytest.mark.parametrize(("version", "asked"), [(b"1.1", True), (b"1.0", False)])
+async def test_a_body_that_is_held_back_is_asked_for_in_any_spelling(version: bytes, asked: bool) -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        body = b'{"do": "echo"}'
+        writer.write(POST.replace(b"1.1", version) % (len(body), b"Expect: 100-Continue\r\n", b""))
+        if asked:
+            assert (await head_of(reader)).startswith("HTTP/1.1 100 ")
+        writer.write(body)
+        assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
+
+
+async def test_whoever_does_not_take_an_answer_is_left() -> None:
+    size = 7_000_000
+    async with running(idle_timeout_s=0.3) as site, site.connect() as (reader, writer):
+        transport = writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        writer.write(request({"do": "stream", "n": 1, "size": size}))
+        await until(lambda: site.model.tally.succeeded == 1)
+        await asyncio.sleep(1)
+        transport.resume_reading()
+        with contextlib.suppress(ConnectionError):
+            assert len(await asyncio.wait_for(reader.read(), 5)) < size
+
+
+async def test_a_request_behind_a_connections_last_answer_is_not_served() -> None:
+    """What comes behind is in Tornado's buffer, also after the connection has been closed."""
+    async with running() as site, site.connect() as (reader, writer):
+        first = request({"do": "stream"}).replace(b"HTTP/1.1", b"HTTP/1.0")
+        writer.write(first + request({"do": "echo"}) + request({"do": "echo"}))
+        assert (await asyncio.wait_for(reader.read(), 5)).count(b"HTTP/1.1 200") == 1
+        assert (await site.post(do="echo")).status_code == 200
+        assert site.model.tally.succeeded == 2
 
 
 async def test_a_path_may_come_with_its_host() -> None:

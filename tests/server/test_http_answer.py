@@ -163,3 +163,28 @@ async def test_a_header_that_can_not_be_sent_is_left_out(caplog: pytest.LogCaptu
         assert b"Good: 1" in head and b"b: c" not in head
     (record,) = caplog.records
     assert record.args == ("bad",) and vars(record)["model"] == "m"
+
+
+@pytest.mark.parametrize("kept", [b"", b"Connection: keep-alive\r\n"])
+async def test_an_old_clients_stream_is_sent_to_its_end_and_ends_its_connection(kept: bytes) -> None:
+    """HTTP/1.0 has no chunks: the end of the connection is that of the answer, also where the kernel lags behind."""
+    size = MAX_UNSENT_BYTES // 2
+    async with asked(b"GET / HTTP/1.0\r\n" + kept + b"\r\n") as asks:
+        asks.answer.start(200, {})
+        for piece in (b"a" * size, b"b" * size):
+            asks.answer.write(piece, piece[:1] == b"b")
+        asks.answer.finish()
+        head = await asks.head()
+        assert b"Connection: close\r\n" in head and b"Transfer-Encoding" not in head
+        assert await asks.reader.read() == b"a" * size + b"b" * size
+
+
+async def test_an_old_client_is_told_that_its_connection_ends() -> None:
+    async with asked(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n") as asks:
+        asks.answer.close_after = True
+        asks.answer.start(200, {})
+        asks.answer.write(b"whole", True)
+        asks.answer.finish()
+        head = await asks.head()
+        assert b"Connection: close\r\n" in head and b"Keep-Alive" not in head
+        assert await asks.reader.read() == b"whole"

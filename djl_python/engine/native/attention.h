@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attention_floats.h"
 #include "attention_pieces.h"
 #include "attention_tiles.h"
 #include "attention_vectors.h"
@@ -28,6 +29,7 @@ struct Partial {
 // Scratch of one thread, for one walk over the keys.
 struct Scratch {
     std::vector<int32_t> queries;  // packed pairs of numbers
+    std::vector<float> expanded;   // the queries in fp32
     std::vector<float> scores;     // (pairs of query and head, kChunkKeys)
     std::vector<int32_t> weights;  // made from the scores, as packed pairs of keys
     Partial partial, all;          // of one chunk, and of all chunks so far
@@ -171,9 +173,14 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     using T = typename F::T;
     const int count = walk.count(), pairs = op.dim / F::pair, groups = place.groups();
     const Pieces pieces = pieces_of<F>(op, step, place, next);
-    const bool in_tiles = kHasAmx && F::pair == 2 && count > kMaxQueriesTogether && op.dim % kTileSteps == 0;
+    const bool many = F::pair == 2 && count > kMaxQueriesTogether;
+    const bool in_tiles = many && kHasAmx && op.dim % kTileSteps == 0, expanded = many && !in_tiles && !kMultipliesPairs;
     if (in_tiles) score_in_tiles(s.queries.data(), count, pairs, pieces, groups, s.scores.data());
-    else
+    else if (expanded) {
+        s.expanded.resize((size_t)kQueriesPerWalk * 2 * pairs + 16);
+        expand_rows((const uint16_t*)s.queries.data(), 2 * pairs, count, 2 * pairs, s.expanded.data(), 2 * pairs);
+        score_expanded(s.expanded.data(), count, pairs, pieces, groups, s.scores.data());
+    } else
         for_runs(count, [&](int q, auto height, auto first) {
             score_groups<F, height, first>(s.queries.data() + (size_t)q * pairs, pairs, pieces, groups,
                                            s.scores.data() + (size_t)q * kChunkKeys);
@@ -187,6 +194,10 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
                          s.partial.weight_sum[q]);
     }
     if (in_tiles) return mix_in_tiles(weights(0), count, pieces, groups, op.value_dim, sums(0));
+    if (expanded) {
+        expand_rows((const uint16_t*)weights(0), kChunkKeys, count, groups * kKeysPerGroup, s.scores.data(), kChunkKeys);
+        return mix_expanded(s.scores.data(), count, pieces, groups, op.value_dim, sums(0));
+    }
     memset(sums(0), 0, (size_t)count * op.value_dim * sizeof(float));
     for_runs(count, [&](int q, auto height, auto first) {
         mix_groups<F, height, first>(weights(q), pieces, groups, op.value_dim, sums(q));

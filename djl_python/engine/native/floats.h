@@ -13,7 +13,7 @@ namespace {
 
 // sums += R rows times V vectors of a part of a panel, which `reader` reads `Times` times in a step: read(first, b) reads
 // vectors from `first` on, advance() goes on to the next ones.
-template <class F, int R, int V, int Times = 1, class Reader, class Prefetch>
+template <class F, int R, int V, int Times = 1, class Reader, class Prefetch, class Sums>
 inline __attribute__((always_inline)) void float_tile(Rows<R> rows, Reader reader, int steps, Prefetch prefetch, Sums sums) {
     Floats sum[R][V];
 #pragma GCC unroll 12
@@ -56,6 +56,15 @@ struct StoredReader {
     void advance() { at += Bytes; }
 };
 
+// Stores some vectors of pairs as fp32: the first number of each pair, then the second of each.
+template <int N>
+inline void store_expanded(float* to, const Ints (&b)[N]) {
+    for (int v = 0; v < N; ++v) {
+        store_floats(to + v * 16, first_of_pairs(b[v]));
+        store_floats(to + (N + v) * 16, second_of_pairs(b[v]));
+    }
+}
+
 // Weights that are stored as they are multiplied.
 struct PlainWeights {
     static constexpr int lines = 4;  // of 64 bytes that hold a step of a panel
@@ -92,7 +101,6 @@ struct ExpandedToFloats {
         }
     }
 
-    // Stores the first number of each pair of a step, then the second of each.
     template <class Part>
     void take_weights(const Part& part, int from, int steps, int vector) {
         part.template read<kExpandedVectors>(from, vector, [&](auto reader) {
@@ -100,10 +108,7 @@ struct ExpandedToFloats {
                 Ints b[kExpandedVectors];
                 reader.read(0, b);
                 reader.advance();
-                for (int v = 0; v < kExpandedVectors; ++v) {
-                    store_floats(to + v * 16, first_of_pairs(b[v]));
-                    store_floats(to + (kExpandedVectors + v) * 16, second_of_pairs(b[v]));
-                }
+                store_expanded(to, b);
             }
         });
     }

@@ -186,6 +186,27 @@ def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_
     assert torch.equal(logits[0], logits[2])
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen2_moe", "gpt_oss"])
+def test_a_bf16_prompt_is_the_same_in_whatever_pieces(architecture: str, tmp_path: Path) -> None:
+    """Many queries share what is expanded of keys and values, few do it alone: bit by bit the same."""
+    native = Native(tmp_path, architecture, torch.bfloat16, threads=2)
+    if native.program.pool.vectors.endswith("AMX"):
+        native.program.close()
+        pytest.skip("tiles add products in another order")
+    made = []
+    for length in (LENGTH, 7, 1):
+        one = sequence(prompt(6), [5, 0, 3, 1, 4, 2], prompt_logprobs=0)
+        pieces = []
+        while one.remaining:
+            chunk = Chunk(one, min(length, one.remaining))
+            pieces.append(native.runner.run([chunk]).clone())
+            one.computed += chunk.length
+        made.append(torch.cat(pieces))
+    native.program.close()
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
+
+
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path: Path) -> None:
     """Log-probabilities: mean absolute error at most 1.5 times that of transformers' own bf16."""

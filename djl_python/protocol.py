@@ -175,9 +175,10 @@ _decoder = msgspec.msgpack.Decoder(list[AnyMessage])
 
 
 class FrameWriter:
-    """Encodes messages into frames."""
+    """Encodes messages into a frame; into several where one would be longer than a reader takes."""
 
     def __init__(self) -> None:
+        self._ended: list[bytes] = []  # pieces of the frames before the one that is being filled
         self._encoded: list[bytes] = []
         self._bytes = 0
 
@@ -187,10 +188,10 @@ class FrameWriter:
     @property
     def full(self) -> bool:
         """Whether the frame should be sent before more messages are added."""
-        return self._bytes >= FULL_FRAME_BYTES
+        return bool(self._ended) or self._bytes >= FULL_FRAME_BYTES
 
     def add(self, message: AnyMessage) -> None:
-        """Add a message to the next frame.
+        """Add a message to the frame, or to the next one if both are too long for a reader.
 
         Raises:
             OverflowError, TypeError, ValueError: the message can't be encoded or is too long. The frame is unchanged.
@@ -198,18 +199,25 @@ class FrameWriter:
         encoded = _encoder.encode(message)
         if _ARRAY.size + len(encoded) > MAX_FRAME_BYTES:
             raise ValueError(f"{len(encoded)} bytes are more than can be passed on, which is {MAX_FRAME_BYTES}")
+        if _ARRAY.size + self._bytes + len(encoded) > MAX_FRAME_BYTES:
+            self._end_frame()
         self._encoded.append(encoded)
         self._bytes += len(encoded)
 
     def take(self) -> bytes:
-        """The frame of all messages added since the last `take`."""
-        encoded, self._encoded, self._bytes = self._encoded, [], 0
-        length = _ARRAY.size + sum(map(len, encoded))
-        return b"".join((_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded))
+        """The frame of all messages added since the last `take`; several frames where one would be too long."""
+        self._end_frame()
+        ended, self._ended = self._ended, []
+        return b"".join(ended)
+
+    def _end_frame(self) -> None:
+        encoded, length = self._encoded, _ARRAY.size + self._bytes
+        self._ended += (_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded)
+        self._encoded, self._bytes = [], 0
 
 
 def encode_frame(messages: Iterable[AnyMessage]) -> bytes:
-    """Messages -> one frame."""
+    """Messages -> one frame, or several where one would be longer than a reader takes."""
     writer = FrameWriter()
     for message in messages:
         writer.add(message)

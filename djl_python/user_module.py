@@ -1,13 +1,15 @@
-"""The user's own Python file in a model directory: which one it is, and how it is imported.
+"""The user's own code: which file of the model directory or which module it is, and how it is imported.
 
 Runs in the worker, in a thread: importing a `model.py` may take minutes. `djl-serving check` only looks for the file.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -16,6 +18,37 @@ from .config import ModelConfig
 from .errors import ModelLoadError
 
 DEFAULT_FILE: Final = "model.py"
+
+#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers. The rest of its
+#: values name code of the user's.
+BUILT_IN: Final = frozenset(
+    {
+        "text-generation",
+        "djl_python.deepspeed",
+        "djl_python.huggingface",
+        "djl_python.lmi_trtllm.trtllm_async_service",
+        "djl_python.lmi_vllm.vllm_async_service",
+        "djl_python.tensorrt_llm",
+        "djl_python.transformers_neuronx",
+    }
+)
+
+
+def user_modules(config: ModelConfig) -> Iterator[ModuleType]:
+    """The user's code beside the built-in handler, each imported when it is asked for: the module that
+    option.entryPoint names, if it names one and no file; then `user_file`.
+
+    Raises:
+        Exception: the import raised it.
+    """
+    file, entry_point = user_file(config), config.option.entry_point
+    name = entry_point.partition(":")[0]
+    if name and entry_point not in BUILT_IN and file not in (name, f"{entry_point}.py"):
+        if config.path:
+            put_on_path(Path(config.path))
+        yield importlib.import_module(name)
+    if file is not None:
+        yield load_user_module(config.path, file)
 
 
 def user_file(config: ModelConfig) -> str | None:

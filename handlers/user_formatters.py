@@ -1,13 +1,15 @@
-"""The user's own functions around the built-in handler: `@input_formatter` and `@output_formatter` of a model.py.
+"""The user's own functions around the built-in handler: `@input_formatter` and `@output_formatter`.
 
-Runs in the worker: the input formatter in the thread for the user's code, one call after the other, because it may be
-slow; the output formatter in the event loop, once for each token.
+They are in a model.py, or in the module that option.entryPoint names. Runs in the worker: the input formatter in the
+thread for the user's code, one call after the other, because it may be slow; the output formatter in the event loop,
+once for each token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
 from djl_python.output_formatter import adapt_output_formatter, find_decorated
 from djl_python.request_io import RequestInput, TextInput
-from djl_python.user_module import load_user_module, user_file
+from djl_python.user_module import user_modules
 
 from .user_tokenizer import UserTokenizer
 
@@ -28,7 +30,7 @@ ReadInput = Callable[..., RequestInput | dict[str, Any]]
 
 
 class UserFormatters:
-    """The formatters in the model directory's Python file. Importing it may be slow.
+    """The formatters of the first of `user_modules` that has any. Importing it may be slow.
 
     Args:
         path: the checkpoint's directory.
@@ -42,10 +44,12 @@ class UserFormatters:
         self._attributes = {"tokenizer": tokenizer, "configs": config.option}
         self._read: ReadInput | None = None
         self._shape: Shape | None = None
-        file = user_file(config)
-        if file is None:
-            return
-        module = load_user_module(config.path, file)
+        for module in user_modules(config):
+            self._take(module)
+            if self._read is not None or self._shape is not None:
+                break
+
+    def _take(self, module: ModuleType) -> None:
         if (function := find_decorated(module, "input_formatter")) is not None:
             self._read = adapt_input_formatter(function)
         if (function := find_decorated(module, "output_formatter")) is not None:

@@ -39,6 +39,18 @@ def test_a_message_that_no_reader_takes_fails_its_writer_and_nobody_else(monkeyp
     assert FrameReader().feed(writer.take()) == [Chunk(2, bytes(size), True)]
 
 
+def test_what_no_reader_takes_in_one_frame_is_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
+    messages: list[AnyMessage] = [Chunk(1, bytes(60), True), Cancel(2), Chunk(3, bytes(60), True)]
+    writer = FrameWriter()
+    for message in messages:
+        writer.add(message)
+    assert writer.full
+    assert FrameReader().feed(writer.take()) == messages
+    assert not writer and not writer.full
+    assert FrameReader().feed(encode_frame(messages)) == messages
+
+
 def test_what_is_none_of_ours_is_refused() -> None:
     with pytest.raises(ValueError, match="not one of ours"):
         FrameReader().feed(struct.pack("<I", protocol.MAX_FRAME_BYTES + 1))

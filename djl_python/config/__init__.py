@@ -9,7 +9,7 @@ from .describe import describe
 from .devices import device_id, devices_of, has_gpu, workers_of, workers_sharing
 from .environment import engine_environment, worker_environment
 from .loading import load_model_config
-from .model import Checkpoint, ModelConfig
+from .model import Checkpoint, ModelConfig, read_json_object
 from .server import Address, ServerConfig, load_server_config
 from .settings import NO_EFFECT, Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
@@ -34,6 +34,7 @@ __all__ = [
     "load_model_config",
     "load_server_config",
     "parse_model_spec",
+    "read_json_object",
     "settings_table",
     "split_model_specs",
     "worker_environment",

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..errors import ModelLoadError
 from .settings import Options, ServingSettings
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint, {} if there is no file. NaN and Infinity are taken: configs have them.
+
+    Raises:
+        ModelLoadError: it can't be read, or is not a JSON object.
+    """
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise ModelLoadError(f"{file} can't be read: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise ModelLoadError(f"{file} is not valid JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise ModelLoadError(f"{file}: expected a JSON object")
+    return found
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,12 +44,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Read the files of a checkpoint. A generation_config.json that is missing or broken counts as empty."""
-        try:
-            found = msgspec.json.decode((path / "generation_config.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
-            found = {}
-        return cls(generation_config=found if isinstance(found, dict) else {})
+        """Read the files of a checkpoint. A generation_config.json that is missing counts as empty.
+
+        Raises:
+            ModelLoadError: it is broken.
+        """
+        return cls(generation_config=read_json_object(path / "generation_config.json"))
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -236,11 +237,11 @@ def samples(fields: GenerationFields, model: ModelConfig) -> bool:
 
 
 def _open(given: float | None, defaults: dict[str, Any], name: str) -> float | None:
-    """The client's value, else the checkpoint's if it is a positive number, else None."""
+    """The client's value, else the checkpoint's if it is a positive, finite number, else None."""
     if given is not None:
         return given
     value = defaults.get(name)
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     return value if usable else None
 
 

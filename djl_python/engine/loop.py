@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import ParameterError, ServingError
+from ..errors import ParameterError, ServingError, printable
 from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
 from ..types import TokenEvent
 from ..user_module import put_on_path
@@ -97,7 +97,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
     assert isinstance(opening, Open)
 
     def progress(what: str, done: int, total: int) -> None:
-        sock.sendall(encode_frame([Status("loading", what, done, total)]))
+        sock.sendall(encode_frame([Status("loading", printable(what), done, total)]))
 
     try:
         settings = msgspec.msgpack.decode(opening.settings, type=EngineSettings)
@@ -107,7 +107,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
     except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
         if not isinstance(exc, ServingError):
             traceback.print_exc()
-        reason = exc.message if isinstance(exc, ServingError) else f"{type(exc).__name__}: {exc}"
+        reason = exc.message if isinstance(exc, ServingError) else printable(f"{type(exc).__name__}: {exc}")
         sock.sendall(encode_frame([Status("failed", reason)]))
         sys.exit(EXIT_LOAD_FAILED)
     sock.sendall(

@@ -1,6 +1,6 @@
 """The tokenizer of a checkpoint: text to ids and back, without torch.
 
-Runs in the worker. The `tokenizers` library reads tokenizer.json directly, and the files beside it configure the rest;
+Runs in the worker. The `tokenizers` library reads tokenizer.json directly, and `tokenizer_files` the files beside it;
 `pipelines` reimplements transformers' own classes, so that ids equal AutoTokenizer's. A checkpoint that needs more (its
 own code, a slow tokenizer, a class that is not reimplemented) goes through transformers' AutoTokenizer, which costs the
 import of torch. Everything is immutable once loaded and may be used from any thread.
@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import logging
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import tokenizers
 
 from ..errors import ModelLoadError
-from . import pipelines
 from .token_bytes import TokenBytes, token_bytes
+from .tokenizer_files import TokenizerFiles, named_templates
 
 log = logging.getLogger(__name__)
 
@@ -99,25 +97,17 @@ class Tokenizer:
         """The tokenizer of the checkpoint in directory `path`. Reads files: do not call it in the event loop.
 
         Raises:
-            ModelLoadError: there is none, or its files are broken.
+            ModelLoadError: there is none, or one of its files is broken; says which, and how.
         """
-        try:
-            files = _Files.read(path)
-            pipeline = files.pipeline()
-        except (OSError, ValueError) as exc:
-            raise ModelLoadError(f"{path}: the tokenizer can't be read: {exc}") from exc
-        if pipeline is None:
+        files = TokenizerFiles.read(path)
+        if (found := files.backend()) is None:
             return _from_transformers(path, files, trust_remote_code)
-        backend = tokenizers.Tokenizer.from_buffer(files.tokenizer)
-        pipeline(backend, files.config)
-        special = pipelines.add_tokens(backend, files.config, files.special_tokens)
-        backend.no_truncation()
-        backend.no_padding()
+        backend, special = found
         return cls(
             FastBackend(backend),
             special_tokens=special,
             chat_templates=files.chat_templates,
-            eos_ids=files.eos_ids or _ids(backend.token_to_id(special.get("eos_token", ""))),
+            eos_ids=files.eos_ids or _id(backend.token_to_id(special.get("eos_token", ""))),
         )
 
     @functools.cached_property
@@ -282,55 +272,7 @@ class SlowBackend:
         return None if token_id is None or token_id == self._slow.unk_token_id else int(token_id)
 
 
-class _Files(msgspec.Struct, frozen=True):
-    """The tokenizer's files in a checkpoint's directory. `tokenizer` is the bytes of tokenizer.json, or b""."""
-
-    tokenizer: bytes
-    config: dict[str, Any]
-    model_config: dict[str, Any]
-    special_tokens: dict[str, Any]
-    chat_templates: dict[str, str]
-    eos_ids: tuple[int, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> _Files:
-        config = _json(path / "tokenizer_config.json")
-        model_config = _json(path / "config.json")
-        eos_ids = _ids(_json(path / "generation_config.json").get("eos_token_id")) or _ids(
-            model_config.get("eos_token_id")
-        )
-        tokenizer = path / "tokenizer.json"
-        return cls(
-            tokenizer=tokenizer.read_bytes() if tokenizer.is_file() else b"",
-            config=config,
-            model_config=model_config,
-            # Older checkpoints have the names here; newer ones have both, and then tokenizer_config.json wins.
-            special_tokens={} if "added_tokens_decoder" in config else _json(path / "special_tokens_map.json"),
-            chat_templates=_chat_templates(path, config.get("chat_template")),
-            eos_ids=eos_ids,
-        )
-
-    def pipeline(self) -> pipelines.Pipeline | None:
-        """The pipeline for `tokenizer`; None: transformers must load it. ValueError: not a tokenizer.json."""
-        if not self.tokenizer:
-            return None
-        try:
-            parts = msgspec.json.decode(self.tokenizer, type=_Parts)
-        except msgspec.DecodeError as exc:
-            raise ValueError(f"tokenizer.json: {exc}") from exc
-        byte_level = b'"ByteLevel"' in bytes(parts.pre_tokenizer) + bytes(parts.decoder)
-        return pipelines.choose(self.config, self.model_config, byte_level=byte_level)
-
-
-class _Parts(msgspec.Struct):
-    """The parts of tokenizer.json that identify its pipeline."""
-
-    model: msgspec.Raw
-    pre_tokenizer: msgspec.Raw = msgspec.Raw(b"null")
-    decoder: msgspec.Raw = msgspec.Raw(b"null")
-
-
-def _from_transformers(path: Path, files: _Files, trust_remote_code: bool) -> Tokenizer:
+def _from_transformers(path: Path, files: TokenizerFiles, trust_remote_code: bool) -> Tokenizer:
     log.info("%s: the tokenizer is loaded by transformers (its class is not one of the usual ones)", path)
     from transformers import AutoTokenizer
 
@@ -349,49 +291,10 @@ def _from_transformers(path: Path, files: _Files, trust_remote_code: bool) -> To
     return Tokenizer(
         SlowBackend(loaded) if fast is None else FastBackend(fast),
         special_tokens={key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)},
-        chat_templates=files.chat_templates or _by_name(loaded.chat_template),
-        eos_ids=files.eos_ids or _ids(loaded.eos_token_id),
+        chat_templates=files.chat_templates or named_templates(loaded.chat_template, path),
+        eos_ids=files.eos_ids or _id(loaded.eos_token_id),
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, {} if there is no file. ValueError (not a JSON object) names the file."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as exc:
-        raise ValueError(f"{path.name} is not valid JSON: {exc}") from exc
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name}: expected a JSON object")
-    return found
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    """The ids of an eos_token_id, which is absent, an int or a list of ints."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
-
-
-def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
-    """Templates by name. Files override tokenizer_config.json as a whole, as in transformers.
-
-    Image processors used to keep their templates in chat_template.json.
-    """
-    found = {
-        file.stem: file.read_text("utf-8") for file in sorted((path / "additional_chat_templates").glob("*.jinja"))
-    }
-    main = path / "chat_template.jinja"
-    if main.is_file():
-        found["default"] = main.read_text("utf-8")
-    return found or _by_name(_json(path / "chat_template.json").get("chat_template")) or _by_name(configured)
-
-
-def _by_name(configured: Any) -> dict[str, str]:
-    """The templates of a `chat_template` setting: one template, or a list or dict of named ones."""
-    if isinstance(configured, str):
-        return {"default": configured}
-    if isinstance(configured, list):
-        return {entry["name"]: entry["template"] for entry in configured}
-    return dict(configured) if isinstance(configured, dict) else {}
+def _id(value: int | None) -> tuple[int, ...]:
+    return () if value is None else (value,)

@@ -4,7 +4,8 @@ One asyncio loop, and one thread that runs a synchronous handler's code. The exi
 
     0  it was told to stop
     3  the model did not load: starting it again would end the same way
-    4  a synchronous handler did not return when its call's time was up; nothing else can take its thread back
+    4  a synchronous handler, or a clean-up before it, did not return when its call's time was up; nothing else can take
+       its thread back
     5  the front end is gone
     6  the handler said that it can no longer answer (`Context.fail`)
 """

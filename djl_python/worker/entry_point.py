@@ -21,24 +21,13 @@ from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..registry import load_object
 from ..sources import shown_url
-from ..user_module import default_file, existing_file, load_user_module, put_on_path
+from ..user_module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
 
 if TYPE_CHECKING:
     from .thread import HandlerThread
 
 DEFAULT_FUNCTION: Final = "handle"
 TEXT_GENERATION: Final = "djl_python.handlers.text_generation:TextGenerationHandler"
-
-#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers.
-BUILT_IN: Final = {
-    "text-generation": TEXT_GENERATION,
-    "djl_python.deepspeed": TEXT_GENERATION,
-    "djl_python.huggingface": TEXT_GENERATION,
-    "djl_python.lmi_trtllm.trtllm_async_service": TEXT_GENERATION,
-    "djl_python.lmi_vllm.vllm_async_service": TEXT_GENERATION,
-    "djl_python.tensorrt_llm": TEXT_GENERATION,
-    "djl_python.transformers_neuronx": TEXT_GENERATION,
-}
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     built_in = None
     if not location.file and not location.module:
         # Imported before the model directory is on the path, where a file may be named like one of its imports.
-        built_in = load_object(BUILT_IN[config.option.entry_point or "text-generation"])
+        built_in = load_object(TEXT_GENERATION)
     if config.path:
         put_on_path(Path(config.path))
     if location.file:

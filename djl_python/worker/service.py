@@ -36,7 +36,7 @@ from .tracebacks import account, user_traceback
 
 log = logging.getLogger(__name__)
 
-#: How long a handler may take to return after its call has timed out, before the worker ends.
+#: How long a handler, or a clean-up before it, may take to return after its call has timed out, until the worker ends.
 TIMEOUT_GRACE_S: Final = 1.0
 #: Time for Handler.close, and for the kernel to take the last frames.
 CLOSE_TIMEOUT_S: Final = 3.0
@@ -262,7 +262,8 @@ class Service:
 
     async def _check_released(self, inputs: Input) -> None:
         if not await self.thread.released(inputs, TIMEOUT_GRACE_S):
-            self._give_up(EXIT_TIMEOUT, f"the handler did not return in time (request {inputs.request_id})")
+            what = "the handler" if self.thread.busy else "a clean-up (Output.finalize, or a generator's end) before it"
+            self._give_up(EXIT_TIMEOUT, f"{what} did not return in time (request {inputs.request_id})")
 
     def _fail(self, reason: str) -> None:
         self._give_up(EXIT_HANDLER_FAILED, f"the handler cannot go on: {reason}")

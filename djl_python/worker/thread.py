@@ -84,14 +84,23 @@ class HandlerThread:
                 self.post(close)
 
     async def released(self, owner: object, timeout_s: float | None) -> bool:
-        """Whether no function runs for `owner`, or it ends within `timeout_s` seconds; None: wait however long."""
-        for job in [job for job in self._jobs if job.started and any(owner is other for other in job.owners)]:
-            try:
-                async with asyncio.timeout(timeout_s):
+        """Whether nothing holds `owner`, or no longer does within `timeout_s` seconds; None: wait however long.
+
+        What holds it: a function that runs for it, and a running clean-up that a function for it is queued behind. No
+        call owns a clean-up: were it not counted, one that never returns would be behind every timeout, and no fault.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (job := self._holding(owner)) is not None:
                     await job.ended.wait()
-            except TimeoutError:
-                return False
+        except TimeoutError:
+            return False
         return True
+
+    def _holding(self, owner: object) -> _Job | None:
+        own = [job for job in self._jobs if any(owner is other for other in job.owners)]
+        running = [job for job in self._jobs if job.started]
+        return next((job for job in running if job in own or (own and job.result is None)), None)
 
     def _put(self, job: _Job) -> None:
         self._jobs.add(job)

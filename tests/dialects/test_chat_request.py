@@ -128,6 +128,12 @@ def test_the_checkpoint_decides_what_is_left_open() -> None:
     assert (greedy.do_sample, greedy.top_p, greedy.repetition_penalty) == (False, 1.0, 1.05)
 
 
+def test_what_is_no_number_in_a_checkpoint_decides_nothing() -> None:
+    config = {"temperature": float("nan"), "top_k": float("inf"), "top_p": "0.5", "repetition_penalty": True}
+    seeded = {"seed": 1}
+    assert read(seeded, model(Checkpoint(generation_config=config))).sampling == read(seeded, model()).sampling
+
+
 def test_a_checkpoint_that_does_not_sample() -> None:
     served = model(Checkpoint(generation_config={"do_sample": False}))
     assert not read({}, served).sampling.do_sample

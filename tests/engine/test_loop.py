@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
-from djl_python.engine.loop import EXIT_BROKEN_FRAME
+from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.protocol import Add, Open, Stop, encode_frame
+from djl_python.protocol import Add, FrameReader, Open, Status, Stop, encode_frame
 from djl_python.types import SamplingParams
 
 
@@ -45,11 +46,11 @@ threading.Event().wait()
 
 
 @contextlib.contextmanager
-def engine() -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
-    """A real engine process, and the worker's end of its socket."""
+def engine(cwd: Path | None = None) -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
+    """A real engine process, in the directory `cwd` (the model's), and the worker's end of its socket."""
     worker, theirs = socket.socketpair()
     command = [sys.executable, "-m", "djl_python.engine", "--fd", str(theirs.fileno())]
-    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
         theirs.close()
         try:
             yield worker, process
@@ -71,6 +72,23 @@ def test_an_engine_that_can_not_hear_its_worker_ends() -> None:
         _, errors = process.communicate(timeout=30)
         assert process.returncode == EXIT_BROKEN_FRAME
         assert "what the worker sent is not a frame" in errors
+
+
+def test_why_it_did_not_load_is_told_whatever_is_in_the_text(tmp_path: Path) -> None:
+    """File names that are not UTF-8 have lone surrogates, which no frame can have."""
+    (tmp_path / "mine.py").write_text(
+        "class Engine:\n"
+        "    def __init__(self, settings, progress):\n"
+        "        progress('weights-\\udcff', 1, 2)\n"
+        "        raise OSError('no such file: weights-\\udcff')\n"
+    )
+    with engine(tmp_path) as (worker, process):
+        worker.sendall(encode_frame([Open("mine:Engine", msgspec.msgpack.encode(EngineSettings(model_path="m")))]))
+        assert process.wait(30) == EXIT_LOAD_FAILED
+        assert FrameReader().feed(worker.recv(1 << 16)) == [
+            Status("loading", "weights-\\udcff", 1, 2),
+            Status("failed", "OSError: no such file: weights-\\udcff"),
+        ]
 
 
 def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:

@@ -121,6 +121,29 @@ async def test_the_file_that_the_entry_point_names(model_dir: Path) -> None:
     await served.handler.close()
 
 
+@pytest.mark.parametrize("model_file", ["", "raise SystemExit"])
+async def test_the_module_that_the_entry_point_names(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch, model_file: str
+) -> None:
+    package = model_dir / "elsewhere" / model_dir.name  # a name that no other test's module has
+    package.mkdir(parents=True)
+    (package / "fmt.py").write_text(HEAD + "@output_formatter\ndef write(request_output): return '.'\n")
+    monkeypatch.syspath_prepend(package.parent)
+    if model_file:
+        (model_dir / "model.py").write_text(model_file)  # not asked for
+    served = await Served(model_dir).load(entry_point=f"{package.name}.fmt")
+    assert (await served.answer("x")).body == b"..."
+    await served.handler.close()
+
+
+async def test_a_named_module_without_formatters_leaves_them_to_the_file(model_dir: Path) -> None:
+    (model_dir / "model.py").write_text(HEAD + "@output_formatter\ndef write(request_output): return '.'\n")
+    name = "djl_python.handlers.text_generation"
+    served = await Served(model_dir).load(entry_point=f"{name}:TextGenerationHandler")
+    assert (await served.answer("x")).body == b"..."
+    await served.handler.close()
+
+
 async def test_a_call_whose_formatter_does_not_return_holds_the_worker(model_dir: Path) -> None:
     served = await load(
         model_dir,

@@ -158,6 +158,36 @@ async def test_a_stream_that_is_only_kept_alive_times_out(tmp_path: Path) -> Non
         assert answer.text.startswith(":") == (name != "lmi"), name  # whose stream is of lines, which have no comments
 
 
+#: A handler whose first answer has a clean-up that never returns.
+NEVER_CLEAN = """
+import pathlib, threading
+from djl_python import Output
+
+def handle(inputs):
+    if inputs.is_empty():
+        return None
+    output, first = Output().add("answer"), pathlib.Path(__file__).with_name("first")
+    if not first.exists():
+        first.touch()
+        output.finalize(threading.Event().wait)
+    return output
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_clean_up_that_never_returns_costs_a_timeout_and_not_the_model(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(NEVER_CLEAN)
+    (tmp_path / "serving.properties").write_text("option.predict_timeout=0.5\n")
+    with running_server("-m", f"m={tmp_path}") as server:
+        async with aiohttp.ClientSession() as session:
+            url = f"{server.url}/predictions/m"
+            assert (await ask(session, url, "first")).text == "answer"
+            behind = await ask(session, url, "behind")
+            assert behind.status == 424 and "predict_timeout" in behind.text
+            await until_answered(session, server.url)
+            assert "a clean-up (Output.finalize" in server.output()
+
+
 @pytest.mark.asyncio
 async def test_a_failing_step_costs_its_culprit_only(tmp_path: Path) -> None:
     model = fake_model(tmp_path / "cursed", **{"option.fake_failing_token": ord("!"), "option.fake_step_ms": 5})

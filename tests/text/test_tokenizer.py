@@ -88,11 +88,44 @@ def test_special_tokens_map_counts_without_added_tokens_decoder(checkpoints: dic
         ({"tokenizer.json": "{}"}, "tokenizer.json: Object missing required field `model`"),
         ({"tokenizer.json": "{}", "tokenizer_config.json": "[1"}, "tokenizer_config.json is not valid JSON"),
         ({"config.json": "[]"}, "config.json: expected a JSON object"),
+        ({"generation_config.json": "{"}, "generation_config.json is not valid JSON"),
+        (
+            {"generation_config.json": '{"eos_token_id": ["</s>"]}'},
+            "generation_config.json: eos_token_id: Expected `int`",
+        ),
+        ({"chat_template.json": '{"chat_template": 5}'}, "chat_template.json: chat_template: Expected `"),
+        (
+            {"tokenizer_config.json": '{"chat_template": [{"template": "a"}]}'},
+            "tokenizer_config.json: chat_template: Object missing required field `name`",
+        ),
+        ({"chat_template.jinja": "\udcff"}, "chat_template.jinja: 'utf-8' codec can't decode byte 0xff"),
+        ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "tokenizer.json: Cannot instantiate Tokenizer"),
     ],
 )
 def test_says_what_is_wrong(files: dict[str, str], expected: str, tmp_path: Path) -> None:
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, errors="surrogateescape")
+    with pytest.raises(ModelLoadError, match="^" + str(tmp_path)) as caught:
+        Tokenizer.load(tmp_path)
+    assert expected in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "expected"),
+    [
+        ("unigram", {"tokenizer_class": "LlamaTokenizer"}, "tokenizer.json: it does not fit the tokenizer's class"),
+        ("unigram", {"tokenizer_class": "LlamaTokenizer"}, "Unigram' object has no attribute 'fuse_unk'"),
+        ("byte-level", {"tokenizer_class": 5}, "the tokenizer's class (tokenizer_config.json, config.json): Attribute"),
+        ("byte-level", {"added_tokens_decoder": {"x": {"content": "a"}}}, "tokens of tokenizer_config.json"),
+        ("byte-level", {"added_tokens_decoder": {"7": "a"}}, "tokens of tokenizer_config.json"),
+        ("byte-level", {"additional_special_tokens": [{}]}, "(and special_tokens_map.json): KeyError: 'content'"),
+    ],
+)
+def test_says_which_file_does_not_fit(
+    checkpoints: dict[str, Path], kind: str, config: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((checkpoints[kind] / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="^" + str(tmp_path)) as caught:
         Tokenizer.load(tmp_path)
     assert expected in caught.value.message

@@ -32,10 +32,8 @@ class FakeBuiltIn(Handler):
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    built_in = f"{__name__}:FakeBuiltIn"
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    monkeypatch.setattr(entry_point, "TEXT_GENERATION", built_in)
-    monkeypatch.setattr(entry_point, "BUILT_IN", dict.fromkeys(entry_point.BUILT_IN, built_in))
+    monkeypatch.setattr(entry_point, "TEXT_GENERATION", f"{__name__}:FakeBuiltIn")
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

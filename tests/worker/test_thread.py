@@ -47,6 +47,28 @@ async def test_released_knows_whose_function_is_running() -> None:
     assert await thread.run((), int) == 0  # the queued one is gone
 
 
+async def test_a_clean_up_holds_whoever_waits_behind_it_and_nobody_else() -> None:
+    thread = HandlerThread()
+    begun, go = threading.Event(), threading.Event()
+    owner, other = object(), object()
+
+    def clean() -> None:
+        begun.set()
+        go.wait()
+
+    thread.post(clean)
+    await asyncio.to_thread(begun.wait)
+    queued = asyncio.create_task(thread.run((owner,), int))
+    await asyncio.sleep(0)
+    queued.cancel()
+    await asyncio.wait({queued})
+    assert await thread.released(other, 0)
+    assert not await thread.released(owner, 0.01)
+    go.set()
+    assert await thread.released(owner, 10)
+    assert await thread.run((), int) == 0
+
+
 async def test_the_end_waits_for_a_clean_up() -> None:
     thread = HandlerThread()
     begun, go = threading.Event(), threading.Event()

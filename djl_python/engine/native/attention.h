@@ -173,8 +173,8 @@ void attend_chunk(const Op& op, const Step& step, const Place& place, const Plac
     using T = typename F::T;
     const int count = walk.count(), pairs = op.dim / F::pair, groups = place.groups();
     const Pieces pieces = pieces_of<F>(op, step, place, next);
-    const bool many = F::pair == 2 && count > kMaxQueriesTogether;
-    const bool in_tiles = many && kHasAmx && op.dim % kTileSteps == 0, expanded = many && !in_tiles && !kMultipliesPairs;
+    const bool in_tiles = kHasAmx && F::pair == 2 && count > kMaxQueriesTogether && op.dim % kTileSteps == 0;
+    const bool expanded = !in_tiles && !kMultipliesPairs && F::pair == 2 && count >= kMinExpandedQueries;
     if (in_tiles) score_in_tiles(s.queries.data(), count, pairs, pieces, groups, s.scores.data());
     else if (expanded) {
         s.expanded.resize((size_t)kQueriesPerWalk * 2 * pairs + 16);

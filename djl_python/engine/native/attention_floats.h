@@ -14,6 +14,8 @@
 namespace djl {
 namespace {
 
+constexpr int kMinExpandedQueries = 8;  // seven, as in decoding with seven heads for a key head, gain nothing
+
 // A tile's place in rows of sums that are `pitch` numbers apart. Where nothing has `begun`, products are added to zero.
 struct PitchedSums {
     float* at;

@@ -267,7 +267,10 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
-    """The engine after a step: gauges, and counts since the engine started.
+    """The engine after a step: gauges, the step itself, and counts since the engine started.
+
+    `step_s` is how long the step took, in seconds, and `step_sequences` how many sequences it computed, those that it
+    finished included; both are 0 where no step ran.
 
     Counts are `preemptions`, `draft_tokens` (that were verified) and `accepted_draft_tokens`.
     """
@@ -280,3 +283,4 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     step_s: float = 0.0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    step_sequences: int = 0

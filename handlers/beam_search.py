@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 
 from djl_python.errors import ParameterError
+from djl_python.text.detokenizer import Detokenizer, detokenizer
+from djl_python.text.stop import StopMatcher
 from djl_python.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
 
 from .call import Generation
@@ -25,16 +27,44 @@ from .preparation import Prepared
 Alternatives = Sequence[tuple[int, float]]
 
 
+class BeamText:
+    """A beam's text, as far as it takes to tell whether a stop sequence ends it.
+
+    It reads a token as the `TextStream` that answers will. A beam and its extensions differ by one token each, which is
+    all that an extension reads.
+
+    Args:
+        min_new_tokens: stop sequences that are complete before so many tokens do not count.
+
+    Attributes:
+        stopped: whether a stop sequence ends it. It must not be extended then.
+    """
+
+    def __init__(self, reader: Detokenizer, matcher: StopMatcher, min_new_tokens: int) -> None:
+        self.stopped = False
+        self._reader = reader
+        self._matcher = matcher
+        self._uncounted = min_new_tokens
+
+    def extended(self, token_id: int) -> BeamText:
+        """The text with one more token."""
+        longer = BeamText(self._reader.fork(), self._matcher.fork(), self._uncounted - 1)
+        text = longer._reader.push(token_id)
+        longer.stopped = longer._matcher.feed(text, honoured=longer._uncounted <= 0) is not None
+        return longer
+
+
 @dataclass(frozen=True)
 class Beam:
     """An answer, or the beginning of one.
 
     `score` is the sum of its tokens' log-probabilities; of a finished beam, divided by its length to the power of the
-    length penalty. `tokens` are (id, log-probability, alternatives).
+    length penalty. `tokens` are (id, log-probability, alternatives). `text` is there if stop sequences may end it.
     """
 
     score: float
     tokens: tuple[tuple[int, float, Alternatives], ...]
+    text: BeamText | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -48,7 +78,7 @@ class Beams:
     Args:
         end_ids: tokens that finish a beam.
         max_new_tokens, min_new_tokens: limits for the length of an answer.
-        stops: whether a beam's text has a stop sequence.
+        text: the text before the first token, if there are stop sequences.
 
     Attributes:
         running: the beams to extend, best first.
@@ -62,16 +92,15 @@ class Beams:
         end_ids: AbstractSet[int],
         max_new_tokens: int,
         min_new_tokens: int = 0,
-        stops: Callable[[Beam], bool] = lambda beam: False,
+        text: BeamText | None = None,
     ) -> None:
-        self.running = [Beam(0.0, ())]
+        self.running = [Beam(0.0, (), text)]
         self.finished: list[Beam] = []
         self.done = False
         self._branching = branching
         self._end_ids = end_ids
         self._max_new_tokens = max_new_tokens
         self._min_new_tokens = min_new_tokens
-        self._stops = stops
         self._length = 0
         self._candidates = max(2, 1 + len(end_ids)) * branching.num_beams
 
@@ -94,7 +123,9 @@ class Beams:
         extensions.sort(key=lambda extension: (-extension[0], *extension[1:3]))
         running, finished = [], []
         for rank, (score, index, token_id, logprob) in enumerate(extensions[: self._candidates]):
-            beam = Beam(score, (*self.running[index].tokens, (token_id, logprob, alternatives[index])))
+            before = self.running[index]
+            text = None if before.text is None else before.text.extended(token_id)
+            beam = Beam(score, (*before.tokens, (token_id, logprob, alternatives[index])), text)
             if not self._ends(beam):
                 running.append(beam)
             elif rank < width:  # lower ranks are only there to have enough running beams: their ends do not count
@@ -104,7 +135,8 @@ class Beams:
         self.done = not self.running or (len(self.finished) == width and self._is_settled())
 
     def _ends(self, beam: Beam) -> bool:
-        return beam.tokens[-1][0] in self._end_ids or self._length >= self._max_new_tokens or self._stops(beam)
+        stopped = beam.text is not None and beam.text.stopped
+        return stopped or beam.tokens[-1][0] in self._end_ids or self._length >= self._max_new_tokens
 
     def _is_settled(self) -> bool:
         """Whether the search may end, now that there are enough finished beams. The best running beam is scored as if
@@ -150,7 +182,7 @@ class BeamSearch:
             eos_ids | frozenset(sampling.stop_token_ids),
             sampling.max_new_tokens,
             sampling.min_new_tokens,
-            self._stops if request.text.stop_sequences else lambda beam: False,
+            _text_of(prepared),
         )
         self._alternatives: list[Alternatives] = []
         self._missing = 0
@@ -207,6 +239,8 @@ class BeamSearch:
                     self._generation.count_sequence(finish, request.sampling.max_new_tokens)
                     delta = msgspec.structs.replace(delta, finish=finish)
                 self._generation.answer.push(delta)
+                if delta.finish is not None:
+                    break
 
     def _events(self, beam: Beam) -> list[TokenEvent]:
         """The events that the engine would have sent, had it drawn this beam."""
@@ -231,12 +265,13 @@ class BeamSearch:
         ends = token_id in self._prepared.tokenizer.eos_ids and not sampling.ignore_eos
         return FinishReason.EOS if ends else FinishReason.LENGTH
 
-    def _stops(self, beam: Beam) -> bool:
-        request = self._prepared.request
-        if len(beam.tokens) < request.sampling.min_new_tokens:
-            return False
-        text = self._prepared.tokenizer.decode(beam.ids, request.text.skip_special_tokens)
-        return any(stop in text for stop in request.text.stop_sequences)
+
+def _text_of(prepared: Prepared) -> BeamText | None:
+    """The text after a prompt, for beams that stop sequences may end."""
+    if prepared.stops is None:
+        return None
+    reader = detokenizer(prepared.tokenizer, prepared.ids, prepared.request.text)
+    return BeamText(reader, StopMatcher(prepared.stops), prepared.request.sampling.min_new_tokens)
 
 
 def _check(request: GenerateRequest) -> None:

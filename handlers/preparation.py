@@ -88,8 +88,11 @@ class Preparation:
         """
         return self._templates.render(chat)
 
-    async def prepare(self, requests: Sequence[GenerateRequest]) -> list[Prepared]:
+    async def prepare(self, requests: Sequence[GenerateRequest], *, long: bool) -> list[Prepared]:
         """Prepare a client's request, one prompt after the other; the loop's other work runs between them.
+
+        Args:
+            long: whether it may take long to render its chat.
 
         Raises:
             PayloadError: the prompt is empty, an image is not valid, or the template refuses the chat.
@@ -100,19 +103,16 @@ class Preparation:
         for request in requests:
             if prompts:
                 await asyncio.sleep(0)
-            prompts.append(await self._prepare(request, lists))
+            prompts.append(await self._prepare(request, lists, long))
         return prompts
 
-    async def _prepare(self, request: GenerateRequest, lists: WordLists) -> Prepared:
+    async def _prepare(self, request: GenerateRequest, lists: WordLists, long: bool) -> Prepared:
         prompt, field = request.prompt, "inputs"
         images: Images | None = None
         text: str | None
         if isinstance(prompt, Chat):
             field = "messages"
-            if _chars(prompt) > LONG_PROMPT_CHARS:
-                text = await asyncio.to_thread(self.render, prompt)
-            else:
-                text = self.render(prompt)
+            text = await asyncio.to_thread(self.render, prompt) if long else self.render(prompt)
             request = msgspec.structs.replace(request, ignored=self._ignored(request.ignored, prompt))
             # The template has written the special tokens.
             if prompt.images:
@@ -242,12 +242,3 @@ def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | No
     if name is None and "tools" in template:
         log.info("the chat template's syntax of tool calls is not known: they stay text (option.tool_call_parser)")
     return None if name is None else tool_parser_class(name)
-
-
-def _chars(chat: Chat) -> int:
-    """About how many characters a chat has."""
-    contents = (message.get("content") or "" for message in chat.messages)
-    return sum(
-        len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
-        for content in contents
-    )

@@ -47,7 +47,7 @@ class StepMetrics:
         metrics.gauge("kv_cache_blocks_total", stats.kv_blocks_total)
         if stats.step_s:
             metrics.observe("engine_step_seconds", stats.step_s)
-            metrics.observe("batch_size", stats.running)
+            metrics.observe("batch_size", stats.step_sequences)
         for name, counted in self._counted.items():
             if (count := getattr(stats, name)) > counted:
                 metrics.count(name, count - counted)

@@ -131,8 +131,8 @@ class TextGenerationHandler(Handler):
         if inputs.operation in queries:
             await self._answer_query(api, inputs, reply)
             return
-        parsed = await self._formatters.parse(api, inputs)
-        prompts = await self._preparation.prepare(parsed.requests)
+        parsed, inputs = await self._formatters.parse(api, inputs)
+        prompts = await self._preparation.prepare(parsed.requests, long=_is_long(inputs))
         # The dialect knows which names have no effect with any model, the preparation which have none with this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
@@ -153,8 +153,8 @@ class TextGenerationHandler(Handler):
             reply.finish(parsed.formatter.error(error))
 
     async def _answer_query(self, api: Dialect, inputs: Input, reply: Reply) -> None:
-        long = sum(len(value) for value in inputs.content.values) > LONG_PROMPT_CHARS
-        answer = await asyncio.to_thread(api.query, inputs, self._view) if long else api.query(inputs, self._view)
+        query = functools.partial(api.query, inputs, self._view)
+        answer = await asyncio.to_thread(query) if _is_long(inputs) else query()
         reply.start(answer.status, answer.headers)
         reply.finish(answer.body)
 
@@ -163,6 +163,11 @@ class TextGenerationHandler(Handler):
         if self._images is not None:
             await self._images.close()
         await self._engine.close()
+
+
+def _is_long(inputs: Input) -> bool:
+    """Whether it may take long to render or tokenize what a call says, wherever it says it: as text, as tools …"""
+    return sum(len(value) for value in inputs.content.values) > LONG_PROMPT_CHARS
 
 
 async def _abandon(opening: asyncio.Future[EngineClient]) -> None:

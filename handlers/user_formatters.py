@@ -55,10 +55,13 @@ class UserFormatters:
         if (function := find_decorated(module, "output_formatter")) is not None:
             self._shape = adapt_output_formatter(function)
 
-    async def parse(self, api: Dialect, inputs: Input) -> Parsed:
+    async def parse(self, api: Dialect, inputs: Input) -> tuple[Parsed, Input]:
         """Parse a request with its dialect, after the user's input formatter.
 
         The function returns a payload of the call's API, or a RequestInput, which stands for an LMI payload.
+
+        Returns:
+            The parsed request, and the call as the dialect has read it: with that payload, if there is one.
 
         Raises:
             PayloadError, ParameterError: as from the dialect.
@@ -67,18 +70,18 @@ class UserFormatters:
         """
         if self._read is None:
             parsed = api.parse(inputs, self._config)
-            return self._shaped(parsed, inputs, self._shape, None)
+            return self._shaped(parsed, inputs, self._shape, None), inputs
         made = await self._run((inputs,), self._read, inputs, api.payload, **self._attributes)
         if isinstance(made, dict):
             inputs = api.with_payload(inputs, made)
-            return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None)
+            return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None), inputs
         inputs = api.with_payload(inputs, _payload(made, inputs))
         parsed = api.parse(inputs, self._config)
         if isinstance(made, TextInput) and made.input_ids:
             first = msgspec.structs.replace(parsed.requests[0], prompt=tuple(made.input_ids))
             parsed = Parsed((first, *parsed.requests[1:]), parsed.formatter)
         shape = adapt_output_formatter(made.output_formatter) if callable(made.output_formatter) else self._shape
-        return self._shaped(parsed, inputs, shape, made)
+        return self._shaped(parsed, inputs, shape, made), inputs
 
     def _shaped(self, parsed: Parsed, inputs: Input, shape: Shape | None, made: RequestInput | None) -> Parsed:
         if shape is None:

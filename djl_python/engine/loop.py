@@ -86,9 +86,13 @@ def serve(sock: socket.socket) -> None:
                 batch.close()
                 return
             events += _apply(batch, message)
-        if not batch.idle:
+        steps = not batch.idle
+        if steps:
             events += _step(batch)
-        sock.sendall(encode_frame([Step(events, batch.stats)]))
+        stats = batch.stats
+        if not steps:  # they still tell of the step before, which has been reported
+            stats = msgspec.structs.replace(stats, step_s=0.0, step_sequences=0)
+        sock.sendall(encode_frame([Step(events, stats)]))
 
 
 def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:

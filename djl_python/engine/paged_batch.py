@@ -123,7 +123,7 @@ class PagedRollingBatch(RollingBatch):
 
     def step(self) -> list[TokenEvent]:
         began = time.perf_counter()
-        self._chunks, self._events = [], []
+        self._chunks, self._events, self._step_s = [], [], 0.0
         refused = self._admit_compiled()
         if refused or self.scheduler.idle:
             return refused  # at once: they would be lost if the rest of the step failed
@@ -169,6 +169,7 @@ class PagedRollingBatch(RollingBatch):
             step_s=self._step_s,
             draft_tokens=0 if speculation is None else speculation.proposed,
             accepted_draft_tokens=0 if speculation is None else speculation.accepted,
+            step_sequences=len(self._chunks) if self._step_s else 0,
         )
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class RollingBatch(abc.ABC):
     @property
     @abc.abstractmethod
     def stats(self) -> EngineStats:
-        """The gauges' current values."""
+        """The gauges' current values, and what the last call of `step` did."""
 
     def close(self) -> None:
         """Release the model and end the threads made for it. The batch is not used after that."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import abc
 import codecs
+import copy
 from collections.abc import Sequence, Set
 from itertools import islice
+from typing import Self
 
 from ..types import TextOptions
 from .tokenizer import Tokenizer
@@ -32,6 +34,10 @@ class Detokenizer(abc.ABC):
     def flush(self) -> str:
         """The text that is left at the end. An incomplete last character is left out, so that a text which a limit cuts
         off has no broken end."""
+
+    @abc.abstractmethod
+    def fork(self) -> Self:
+        """Another one for the same text so far; each may go on with a token of its own."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> Detokenizer:
@@ -67,6 +73,12 @@ class ByteDetokenizer(Detokenizer):
         self._decoder.reset()
         self._unfinished = False
         return ""
+
+    def fork(self) -> Self:
+        forked = copy.copy(self)
+        forked._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        forked._decoder.setstate(self._decoder.getstate())
+        return forked
 
     def _decode(self, token_id: int) -> str:
         text = self._decoder.decode(self._bytes[token_id])
@@ -107,6 +119,11 @@ class WindowDetokenizer(Detokenizer):
         text = self._new_text() if self._pending else ""
         self._pending = []
         return text.rstrip(REPLACEMENT)
+
+    def fork(self) -> Self:
+        forked = copy.copy(self)
+        forked._pending = self._pending.copy()
+        return forked
 
     def _new_text(self) -> str:
         return self._decode(self._context + self._pending)[len(self._context_text) :]

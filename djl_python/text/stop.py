@@ -6,8 +6,10 @@ step, whatever their number and length, and the depth of the state is the number
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Sequence
+from typing import Self
 
 
 class _Node:
@@ -69,6 +71,10 @@ class StopMatcher:
         while not node.children and node is not self._root:
             node = node.fail
         return node.depth
+
+    def fork(self) -> Self:
+        """Another one for the same text so far; each may go on with a piece of its own."""
+        return copy.copy(self)
 
     def feed(self, text: str, honoured: bool = True) -> tuple[int, int] | None:
         """Match the next piece; (start, end) of a stop sequence relative to the piece, `start` may be negative.

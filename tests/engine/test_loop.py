@@ -13,7 +13,7 @@ import msgspec
 
 from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.protocol import Add, FrameReader, Open, Status, Stop, encode_frame
+from djl_python.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
 from djl_python.types import SamplingParams
 
 
@@ -89,6 +89,37 @@ def test_why_it_did_not_load_is_told_whatever_is_in_the_text(tmp_path: Path) -> 
             Status("loading", "weights-\\udcff", 1, 2),
             Status("failed", "OSError: no such file: weights-\\udcff"),
         ]
+
+
+def test_a_frame_without_a_step_tells_of_none() -> None:
+    """A message that leaves nothing to do is answered all the same."""
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket
+from djl_python.engine.echo import EchoRollingBatch
+from djl_python.engine.loop import serve
+from djl_python.types import EngineStats
+class Timed(EchoRollingBatch):
+    stats = EngineStats(running=1, step_s=0.5, step_sequences=2)
+serve(socket.socket(fileno={engine.fileno()}))
+"""
+    messages = (
+        Open("__main__:Timed", msgspec.msgpack.encode(EngineSettings(model_path=""))),
+        Add(1, [5, 6], SamplingParams(max_new_tokens=1)),
+        Cancel(1),
+        Stop(),
+    )
+    reader, frames = FrameReader(), []
+    with worker, subprocess.Popen([sys.executable, "-c", program], pass_fds=[engine.fileno()]) as process:
+        engine.close()
+        try:
+            for message in messages:  # each when the one before has been answered
+                worker.sendall(encode_frame([message]))
+                frames += reader.feed(worker.recv(1 << 16))
+        finally:
+            process.kill()
+    stats = [frame.stats for frame in frames if isinstance(frame, Step)]
+    assert [(each.running, each.step_s, each.step_sequences) for each in stats] == [(1, 0.5, 2), (1, 0.0, 0)]
 
 
 def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:

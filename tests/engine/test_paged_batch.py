@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ParameterError
-from djl_python.types import FinishReason, SamplingParams, TokenEvent
+from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
@@ -132,6 +133,29 @@ def test_cancelled_sequences_leave_before_the_next_step(llama: Path) -> None:
     batch.cancel(2)
     assert batch.idle
     assert batch.stats.kv_blocks_used == 0
+
+
+def test_the_stats_tell_of_the_last_step(llama: Path) -> None:
+    batch = open_batch(llama)
+    assert (batch.stats.step_s, batch.stats.step_sequences) == (0.0, 0)
+    for i in range(3):
+        batch.add(i, [3 + i, 9], SamplingParams(max_new_tokens=1))
+    batch.step()
+    assert batch.stats.running == 0
+    assert batch.stats.step_sequences == 3
+    assert batch.stats.step_s > 0
+
+
+def test_while_a_grammar_compiles_no_step_is_told_of(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = open_batch(llama)
+    batch.add(1, [3, 9], SamplingParams(max_new_tokens=1))
+    batch.step()
+    never: Future[Any] = Future()
+    monkeypatch.setattr(batch.grammars, "compile", lambda grammar: never)
+    batch.add(2, [3, 9], SamplingParams(max_new_tokens=1, grammar=Grammar("json_object")))
+    assert not batch.idle
+    assert batch.step() == []
+    assert (batch.stats.step_s, batch.stats.step_sequences) == (0.0, 0)
 
 
 def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ class FakeEngine:
         self.closed = False
         self.reply_to: Callable[[str], str] = lambda prompt: f" {prompt.upper()}"
         self.logprob_of: Callable[[int], float] = lambda request_id: -0.5
+        self.top_of: Callable[[int], tuple[tuple[int, float], ...]] = lambda token_id: ()
         self.script_of: Callable[[str], list[int]] = lambda prompt: ids(self.reply_to(prompt))
         self.submitted = asyncio.Event()
 
@@ -110,7 +111,7 @@ class FakeEngine:
             if finish is not None:
                 del self.sequences[request_id]
             logprob = self.logprob_of(request_id) if sampling.logprobs else None
-            on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish))
+            on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish, top=self.top_of(token_id)))
         self.callbacks["on_stats"](EngineStats())
 
     def fail(self, message: str, kind: str = "generation") -> None:

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 import torch
+from tokenizers import Tokenizer as Fast
+from tokenizers import decoders, models
 from transformers import AutoModelForCausalLM
 
 from djl_python.engine.client import EngineClient
@@ -20,7 +22,7 @@ from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 
 from ..checkpoints import build_checkpoint
-from .harness import BYTES, EOS, Served
+from .harness import BYTES, EOS, Served, ids
 
 #: One engine for the module: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -158,13 +160,103 @@ async def test_what_is_told_of_the_answer(served: Served) -> None:
 
 async def test_a_stop_sequence_finishes_a_beam(served: Served) -> None:
     free = GenerateRequest(prompt="hello", sampling=SamplingParams(max_new_tokens=12), branching=Branching(num_beams=2))
-    (finish,) = (await search(served, free))[1]
+    (free_ids,), (finish,) = await search(served, free)
     stop = next(char for char in finish.text[2:] if char != "\ufffd")
+    counted = served.metrics.counts["generated_tokens"]
     stopping = msgspec.structs.replace(free, text=TextOptions(stop_sequences=(stop,)))
-    (stopped,) = (await search(served, stopping))[1]
-    assert stop not in stopped.text
-    assert stopped.reason in ("stop_sequence", "length")
-    assert stopped.generated_tokens <= 12
+    (stopped_ids,), (stopped,) = await search(served, stopping)
+    tokens = free_ids.index(ids(stop)[0]) + 1
+    assert (stopped.reason, stopped.generated_tokens) == ("stop_sequence", tokens)
+    assert stopped_ids == free_ids[:tokens]
+    assert stopped.text == finish.text[: finish.text.index(stop)]
+    assert served.metrics.counts["generated_tokens"] - counted < 12  # steps: it did not go on to the longest answer
+
+
+#: What a scripted engine's second choice is.
+WRONG = ids("z")[0]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scripted(model_dir: Path) -> Served:
+    """Says "abcdef" after the prompt "p", whatever was chosen before; second best is always a "z"."""
+    found = await Served(model_dir).load()
+    found.engine.script_of = lambda prompt: ids("abcdef"[len(prompt) - 1 :])
+    found.engine.top_of = lambda token_id: ((token_id, -0.1), (WRONG, -3.0))
+    return found
+
+
+def stopping(*stops: str, n: int = 1, num_beams: int = 2, min_new_tokens: int = 0, **options: Any) -> GenerateRequest:
+    return GenerateRequest(
+        prompt="p",
+        sampling=SamplingParams(max_new_tokens=6, min_new_tokens=min_new_tokens),
+        text=TextOptions(stop_sequences=stops, **options),
+        branching=Branching(n=n, num_beams=num_beams),
+    )
+
+
+def told(deltas: list[Delta]) -> list[tuple[str, str, int]]:
+    """(text, reason, number of tokens) of every choice, best first. Each has one finish."""
+    ends = [(delta.choice, delta.finish) for delta in deltas if delta.finish is not None]
+    ends.sort(key=lambda end: end[0])
+    assert [choice for choice, _ in ends] == list(range(len(ends)))
+    for choice, finish in ends:
+        assert finish.text == "".join(delta.text for delta in deltas if delta.choice == choice)
+    return [(finish.text, finish.reason, finish.generated_tokens) for _, finish in ends]
+
+
+@pytest.mark.parametrize(
+    ("stops", "options", "expected"),
+    [
+        (("d",), {}, ("abc", "stop_sequence", 4)),
+        (("d",), {"include_stop_str_in_output": True}, ("abcd", "stop_sequence", 4)),
+        (("cd", "f"), {"min_new_tokens": 4}, ("ab", "stop_sequence", 4)),
+        (("b",), {"min_new_tokens": 4}, ("abcdef", "length", 6)),
+        (("b", "e"), {"min_new_tokens": 4}, ("abcd", "stop_sequence", 5)),
+        (("a",), {}, ("", "stop_sequence", 1)),
+        (("f",), {}, ("abcde", "stop_sequence", 6)),
+        (("pa",), {}, ("abcdef", "length", 6)),
+    ],
+)
+async def test_stop_sequences_end_beams_where_they_end_drawn_sequences(
+    scripted: Served, stops: tuple[str, ...], options: dict[str, Any], expected: tuple[str, str, int]
+) -> None:
+    for num_beams in (1, 2):
+        assert told(await scripted.plain(stopping(*stops, num_beams=num_beams, **options))) == [expected]
+
+
+async def test_a_search_is_over_when_all_beams_have_stopped(scripted: Served) -> None:
+    assert told(await scripted.plain(stopping("b", "z"))) == [("a", "stop_sequence", 2)]
+    assert len(scripted.engine.prompts) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_beam_of_an_answer_ends_once(
+    scripted: Served, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    deltas = await scripted.plain(stopping("a", n=2), stream=stream)
+    assert told(deltas) == [("", "stop_sequence", 1), ("zbcdef", "length", 6)]
+    deltas = await scripted.plain(stopping("b", n=2, min_new_tokens=4), stream=stream)
+    assert [reason for _, reason, _ in told(deltas)] == ["length", "length"]
+    assert not caplog.records
+
+
+async def test_a_stop_sequence_may_begin_with_the_space_before_a_word(
+    model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tokenizer of SentencePiece's kind decodes a text of its own without its first space, an answer with it."""
+    vocabulary = {token: token_id for token_id, token in enumerate(["<unk>", "x", "▁He", "llo", "▁no"])}
+    tokenizer = Fast(models.BPE(vocabulary, [], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    )
+    tokenizer.save(str(model_dir / "tokenizer.json"))
+    (model_dir / "tokenizer_config.json").write_text("{}")
+    served = await Served(model_dir).load()
+    served.engine.script_of = lambda prompt: [2, *[3] * 5][len(prompt) - 1 :]
+    served.engine.top_of = lambda token_id: ((token_id, -0.1), (4, -3.0))
+    request = msgspec.structs.replace(stopping(" He", n=2), prompt=(1,))
+    assert told(await served.plain(request)) == [("", "stop_sequence", 1), (" no" + 5 * "llo", "length", 6)]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,34 @@ async def test_a_long_chat_is_rendered_and_tokenized_off_the_loop(chatting: Serv
     assert rendered == tokenized == [True]
 
 
+_HIDDEN = "x" * 30_000
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"messages": ({"role": "user", "tool_calls": [{"function": {"name": "f", "arguments": {"a": _HIDDEN}}}]},)},
+        {"messages": ({"role": "assistant", "content": "x", "reasoning_content": _HIDDEN},)},
+        {"messages": ({"role": "user", "content": "x"},) * 1000},
+        {"tool_use": ToolUse(tools=({"type": "function", "function": {"name": "f", "description": _HIDDEN}},))},
+        {"variables": {"documents": [_HIDDEN]}},
+    ],
+    ids=["arguments", "reasoning", "many messages", "tools", "variables"],
+)
+async def test_a_chat_is_long_wherever_its_length_is(model_dir: Path, watch: Watch, long: dict[str, Any]) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages | length }}")
+    served = await Served(model_dir).load()
+    rendered = watch(ChatTemplates, "render")
+    await served.plain(request(Chat(**{"messages": ({"role": "user", "content": "x"},), **long})))
+    assert rendered == [True]
+
+
+async def test_a_short_chat_is_rendered_at_once(chatting: Served, watch: Watch) -> None:
+    rendered = watch(ChatTemplates, "render")
+    await chatting.plain(request(chat("hi")))
+    assert rendered == [False]
+
+
 async def test_the_last_message_can_be_continued(chatting: Served) -> None:
     await chatting.plain(request(chat("We", role="assistant", continue_final=True)))
     assert prompt_of(chatting) == "a=We"

@@ -43,6 +43,15 @@ def test_a_step_without_tokens_says_nothing_of_them() -> None:
     assert not {"generated_tokens", "inter_token_latency_seconds"} & set(metrics.said)
 
 
+def test_a_batch_has_the_sequences_of_its_step_not_those_that_are_left() -> None:
+    metrics = Counted()
+    steps = StepMetrics(metrics)
+    steps.report(EngineStats(running=0, step_s=0.01, step_sequences=3))
+    steps.report(EngineStats(running=2))  # no step
+    assert metrics.observations["batch_size"] == [3]
+    assert metrics.observations["engine_step_seconds"] == [0.01]
+
+
 @pytest.mark.parametrize("name", ["preemptions", "draft_tokens", "accepted_draft_tokens"])
 def test_what_the_engine_counts_is_counted_since_the_last_step(name: str) -> None:
     metrics = Counted()

@@ -12,7 +12,9 @@ import pytest
 
 from djl_python.errors import HandlerError, ParameterError
 from djl_python.inputs import Input
+from djl_python.text.chat import ChatTemplates
 
+from .conftest import Watch
 from .harness import FakeReply, Served, ids
 
 HEAD = """
@@ -43,6 +45,21 @@ def read(input_item: Input, tokenizer=None, configs=None, **kwargs) -> TextInput
     assert answer["generated_text"] == " AB"
     assert served.engine.prompts[1] == ids("abcauto")
     assert served.engine.sampling[1].max_new_tokens == 3
+
+
+async def test_a_chat_that_the_formatter_makes_long_is_rendered_off_the_loop(model_dir: Path, watch: Watch) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages | length }}")
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(input_item, **kwargs):
+    return {"messages": [{"role": "user", "content": "x" * 30_000}]}
+""",
+    )
+    rendered = watch(ChatTemplates, "render")
+    assert (await served.answer("short")).status == 200
+    assert rendered == [True]
 
 
 async def test_ids_and_a_stream_and_a_formatter_of_its_own(model_dir: Path) -> None:

@@ -114,6 +114,21 @@ def test_window_decoding_is_bounded_too(loaded: dict[str, Tokenizer]) -> None:
     assert got.index(next(filter(None, got))) <= MAX_PENDING_TOKENS
 
 
+@pytest.mark.parametrize("kind", [ByteDetokenizer, WindowDetokenizer])
+def test_a_fork_goes_on_from_the_same_text_without_the_other(
+    loaded: dict[str, Tokenizer], kind: type[ByteDetokenizer | WindowDetokenizer]
+) -> None:
+    tokenizer = loaded["byte-level"]
+    ids = tokenizer.encode("👍", add_special_tokens=False)
+    (other,) = tokenizer.encode("b", add_special_tokens=False)
+    detok = kind(tokenizer, [], TextOptions())
+    assert "".join(map(detok.push, ids[:-1])) == ""
+    fork = detok.fork()
+    assert fork.push(other) == f"{REPLACEMENT}b"
+    assert fork.fork().push(other) == "b"
+    assert detok.push(ids[-1]) == "👍"
+
+
 def test_special_tokens_show_only_if_asked(loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["byte-level"]
     ids = tokenizer.encode("a<|end|>b")

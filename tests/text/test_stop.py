@@ -69,3 +69,12 @@ def test_those_who_look_for_the_same_do_not_disturb_each_other() -> None:
     assert (one.held, other.held) == (2, 0)
     assert other.feed("D") is None
     assert one.feed("D") == (-2, 1)
+
+
+def test_a_fork_goes_on_from_the_same_text_without_the_other() -> None:
+    matcher = StopMatcher(StopSequences(["END"]))
+    assert matcher.feed("EN") is None
+    fork = matcher.fork()
+    assert fork.feed("x") is None
+    assert (matcher.held, fork.held) == (2, 0)
+    assert matcher.fork().feed("D") == matcher.feed("D") == (-2, 1)

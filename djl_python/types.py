@@ -253,7 +253,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
     `token_id` is -1 in an event without a token: an error, with an `errors.ServingError`'s kind in `error_kind`.
     `logprob` is None where it is not needed. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the
-    first token: for every prompt position (logprob or None, alternatives).
+    first token: for every prompt position (logprob or None, alternatives). `running_s` comes with it too: how long the
+    engine has worked on the sequence, in seconds, since the first step that read of its prompt began.
     """
 
     request_id: int
@@ -264,6 +265,7 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     prompt: tuple[tuple[float | None, tuple[tuple[int, float], ...]], ...] = ()
     error: str | None = None
     error_kind: str = "generation"
+    running_s: float | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

@@ -217,7 +217,7 @@ class BeamSearch:
         now_s = self._generation.count_token(self._last_s)
         if self._last_s is None:
             self._prompt_event = event
-            self._began_s = self._generation.began_s(self._submitted_s, now_s)
+            self._began_s = self._generation.began_s(self._submitted_s, now_s, event)
         self._last_s = now_s
         self._beams.advance(self._alternatives)
         if self._beams.done:

@@ -87,9 +87,9 @@ class Generation:
             self._metrics.observe("time_to_first_token_seconds", now_s - self._arrived_s)
         return now_s
 
-    def began_s(self, submitted_s: float, first_token_s: float) -> float:
-        """When the step that gave a sequence its first token began: the time before it counts as queueing."""
-        return max(submitted_s, first_token_s - self._engine.step_s)
+    def began_s(self, submitted_s: float, first_token_s: float, first: TokenEvent) -> float:
+        """When the engine began to work on a sequence, whose `first` token has come: before, it was queueing."""
+        return max(submitted_s, first_token_s - (first.running_s or 0.0))
 
     def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
         """How long each part of a sequence took."""

@@ -145,7 +145,7 @@ class _Drawn:
     def _receive(self, event: TokenEvent) -> None:
         now_s = self._generation.count_token(self._last_s)
         if self._last_s is None:
-            self._began_s = self._generation.began_s(self._submitted_s, now_s)
+            self._began_s = self._generation.began_s(self._submitted_s, now_s, event)
         self._last_s = now_s
         delta = self._choice.push(event)
         if self._began is not None:

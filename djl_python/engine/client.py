@@ -90,11 +90,9 @@ class EngineClient:
 
     Attributes:
         limits: what the loaded model allows.
-        step_s: duration of the step whose events are being handed out, in seconds.
     """
 
     limits: Opened
-    step_s: float = 0.0
 
     def __init__(
         self,
@@ -236,7 +234,6 @@ class EngineClient:
 
     def _dispatch(self, step: Step) -> None:
         self._asked_s = None
-        self.step_s = step.stats.step_s
         for event in step.events:
             ends = event.finish is not None or event.error is not None
             sink = self._sinks.pop(event.request_id, None) if ends else self._sinks.get(event.request_id)

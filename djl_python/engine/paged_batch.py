@@ -128,6 +128,9 @@ class PagedRollingBatch(RollingBatch):
         if refused or self.scheduler.idle:
             return refused  # at once: they would be lost if the rest of the step failed
         self._chunks = self.scheduler.schedule()
+        for chunk in self._chunks:
+            if chunk.sequence.began_s is None:
+                chunk.sequence.began_s = began
         self._chunks = chunks = self._speculate(self._chunks)  # apart: `isolate` needs chunks if the drafter fails
         logits = self.runner.run(chunks)
         # where each chunk's rows end; taken before anything changes what `rows_of` returns

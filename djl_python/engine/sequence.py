@@ -7,6 +7,7 @@ last position's logits give the next token.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class Sequence:
         matcher: its position in its grammar, if it has one.
         images: those of its prompt, if it has any.
         stops: numbers of tokens after which its recurrent state is worth saving (`state_slots`).
+        began_s: when the first step that worked on it began, by time.perf_counter.
         far: whether it uses the rotary embedding of long texts (`rotations`).
     """
 
@@ -48,6 +50,7 @@ class Sequence:
     images: Images | None = None
     stops: tuple[int, ...] = ()
     far: bool = False
+    began_s: float | None = None
 
     @property
     def remaining(self) -> int:
@@ -103,4 +106,5 @@ class Sequence:
             finish=finish,
             top=top,
             prompt=tuple(self.prompt_entries) if first else (),
+            running_s=time.perf_counter() - self.began_s if first and self.began_s is not None else None,
         )

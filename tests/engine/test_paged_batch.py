@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,20 @@ def test_the_stats_tell_of_the_last_step(llama: Path) -> None:
     assert batch.stats.running == 0
     assert batch.stats.step_sequences == 3
     assert batch.stats.step_s > 0
+
+
+def test_the_first_token_tells_how_long_its_prompt_took(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps that read it, the first of which began when it had waited."""
+    batch = open_batch(llama, max_prefill_tokens=16)
+    batch.add(0, list(range(3, 83)), SamplingParams(max_new_tokens=3))
+    began_s, steps_s = time.perf_counter(), []
+    events: list[TokenEvent] = []
+    while not batch.idle:
+        events += batch.step()
+        steps_s.append(batch.stats.step_s)
+    first, *others = (event.running_s for event in events)
+    assert len(steps_s) > 5 and others == [None, None]
+    assert first is not None and sum(steps_s[:-3]) < first < time.perf_counter() - began_s
 
 
 def test_while_a_grammar_compiles_no_step_is_told_of(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

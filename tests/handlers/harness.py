@@ -59,7 +59,7 @@ class FakeEngine:
 
     def __init__(self, limits: Opened = LIMITS) -> None:
         self.limits = limits
-        self.step_s = 0.0
+        self.running_s: float | None = None  # what the first token's event tells
         self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
         self.prompts: dict[int, list[int]] = {}
         self.sampling: dict[int, SamplingParams] = {}
@@ -111,7 +111,8 @@ class FakeEngine:
             if finish is not None:
                 del self.sequences[request_id]
             logprob = self.logprob_of(request_id) if sampling.logprobs else None
-            on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish, top=self.top_of(token_id)))
+            top, running_s = self.top_of(token_id), self.running_s if made == 1 else None
+            on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish, top=top, running_s=running_s))
         self.callbacks["on_stats"](EngineStats())
 
     def fail(self, message: str, kind: str = "generation") -> None:

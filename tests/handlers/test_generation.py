@@ -148,8 +148,8 @@ async def test_timings_add_up(served: Served) -> None:
     assert 0 < sum(parts) <= loop.time() - before_s
 
 
-async def test_a_step_that_took_long_is_not_waiting(served: Served) -> None:
-    served.engine.step_s = 1000.0
+async def test_a_prompt_that_took_long_is_not_waiting(served: Served) -> None:
+    served.engine.running_s = 1000.0
     timings = finishes(await served.plain(request("x")))[0].timings
     assert timings.queue_s == 0
     assert timings.inference_s > 0

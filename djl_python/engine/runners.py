@@ -372,12 +372,14 @@ def _open_cached(
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
-    if not agreement.with_runner(runner):
+    without = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
+    # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
+    if not agreement.with_runner(runner) and agreement.with_runner(without):
         log.warning(
             "%s goes on from its cache with other logits than it has without: every step reads whole sequences",
             type(loaded.model).__name__,
         )
-        runner = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
+        runner = without
     shapes, state_bytes = runner.memory_of(check_ids(loaded))
     taken = step_bytes(settings, loaded, wanted, lambda tokens: nullcontext(runner))
     # Rows that are held together have room for more keys, and all are as wide as the longest.

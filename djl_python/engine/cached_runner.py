@@ -45,6 +45,7 @@ class CachedModelRunner:
             that keeps something about its batch outside the cache.
         in_pieces: whether a prompt may be read in pieces. Some prefill functions begin with an empty state, whatever
             the cache has; a prompt that comes in pieces is then read again from its beginning.
+        keeps: whether the model goes on from its cache; else whole sequences are read each step.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class CachedModelRunner:
         functions: ModelContext = nullcontext,
         together: bool = False,
         in_pieces: bool = True,
+        keeps: bool = True,
     ) -> None:
         self._model = model
         self._device = device
         self._functions = functions
         self._caches: dict[int, Any] = {}
         self._known = inspect.signature(model.forward).parameters
-        self._argument = next((name for name in _CACHE_ARGUMENTS if name in self._known), "")
+        self._argument = next((name for name in _CACHE_ARGUMENTS if keeps and name in self._known), "")
         self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
         self._deltas: dict[int, Any] = {}
         self.in_pieces = in_pieces
@@ -171,10 +173,12 @@ class CachedModelRunner:
         if not self._argument:
             output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False, **keep)
         else:
+            cache = self._caches.get(sequence.id)
             output = self._model(
                 input_ids=self._ids(sequence.tokens[first:end]),
                 use_cache=True,
-                **{self._argument: self._caches.get(sequence.id)},
+                **{self._argument: cache},
+                **self._positions(cache, first, end),
                 **keep,
             )
             if output.get(self._argument) is None:  # it keeps its state to itself, for one batch only
@@ -183,6 +187,16 @@ class CachedModelRunner:
                 self._caches[sequence.id] = output[self._argument]
         logits: Tensor = output.logits[0]
         return logits
+
+    def _positions(self, cache: Any, first: int, end: int) -> dict[str, Tensor]:
+        """`position_ids` (1, end - first), where the model would get them wrong; else nothing, as some count from 1.
+
+        Models ask the cache how many tokens it has, which answers for its first layer: 0 if that one has a state.
+        """
+        counted = getattr(cache, "get_seq_length", None)
+        if not first or counted is None or "position_ids" not in self._known or counted() == first:
+            return {}
+        return {"position_ids": self._ids(list(range(first, end)))}
 
     def _begin_with_images(self, chunk: Chunk) -> Tensor:
         """Read a prompt up to the end of its last image in one pass, as images may attend forward.

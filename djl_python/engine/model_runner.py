@@ -46,16 +46,26 @@ def rows_of(chunk: Chunk) -> int:
 
 
 def probe(model: Any, device: torch.device) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
-    """Run two tokens: attention layers in order of use, by id of their module, and layers with recurrent states."""
+    """Run two tokens: attention layers in order of use, by id of their module, and layers with recurrent states.
+
+    Raises:
+        ValueError: the model returns no cache, so that it may keep states to itself, for one batch only.
+    """
     layers: dict[int, LayerShape] = {}
 
     def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
         layers.setdefault(id(module), LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3]))
 
+    def run() -> Any:
+        output = model(input_ids=ids, position_ids=places, use_cache=True)
+        if output.get("past_key_values") is None:
+            raise ValueError("it returns no cache")
+        return output
+
     with watching(note), torch.inference_mode():
         ids = torch.zeros(1, 2, dtype=torch.long, device=device)
         places = torch.arange(2, device=device)[None]
-        recurrent = RecurrentLayers.seen_in(model, lambda: model(input_ids=ids, position_ids=places, use_cache=True))
+        recurrent = RecurrentLayers.seen_in(model, run)
     return layers, recurrent
 
 

@@ -116,7 +116,7 @@ def open_runner(
     if not layers:
         set_attention(loaded.model, own_attention)
     linears = _native_linears(settings, loaded)
-    if layers and linears is not None:
+    if linears is not None:
         agreement.before_changes()
     _replace_modules_(loaded, linears, rounding(settings))
     if _rounds(settings, loaded) is not None:
@@ -136,7 +136,7 @@ def open_runner(
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
         type(loaded.model).__name__,
     )
-    return _with_native(_open_cached(settings, loaded, wanted, image_support, functions), linears)
+    return _with_native(_open_cached(settings, loaded, wanted, image_support, functions, agreement), linears)
 
 
 def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
@@ -356,8 +356,12 @@ def _open_cached(
     wanted: int,
     image_support: _ImageSupport | None,
     functions: ModelContext,
+    agreement: Agreement,
 ) -> OpenedRunner:
-    """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory."""
+    """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory.
+
+    A model that does not go on from its cache as it reads the whole is run without one.
+    """
     takes_images = image_support is not None and image_support.check.agrees(
         lambda: CachedModelRunner(loaded.model, loaded.device), settings.block_size, whole=True
     )
@@ -368,6 +372,14 @@ def _open_cached(
         )
     allowed = tolerance(loaded, _rounds(settings, loaded))
     runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
+    without = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
+    # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
+    if not agreement.with_runner(runner) and agreement.with_runner(without):
+        log.warning(
+            "%s goes on from its cache with other logits than it has without: every step reads whole sequences",
+            type(loaded.model).__name__,
+        )
+        runner = without
     shapes, state_bytes = runner.memory_of(check_ids(loaded))
     taken = step_bytes(settings, loaded, wanted, lambda tokens: nullcontext(runner))
     # Rows that are held together have room for more keys, and all are as wide as the longest.

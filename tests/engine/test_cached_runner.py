@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV32Config, RecurrentGemmaConfig
+from transformers import AutoModelForCausalLM, DeepseekV32Config, MiniMaxConfig, RecurrentGemmaConfig
 
 from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.engine.model_runner import ModelRunner
@@ -128,15 +128,20 @@ def test_a_model_that_fails_in_a_batch_runs_alone(tmp_path: Path, caplog: pytest
     assert "Stubborn can't be a batch: IndexError: one sequence" in caplog.text
 
 
-def test_a_model_that_keeps_its_cache_to_itself_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_keeps_its_cache_to_itself_is_read_again(dtype: torch.dtype, tmp_path: Path) -> None:
+    """In bf16, what its lost states change could pass for rounding."""
     torch.manual_seed(5)
     config = RecurrentGemmaConfig(
         **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "lru_width": 64},
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "attention_window_size": 100},
         **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "w_init_variance_scale": 4.0},
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(tmp_path)
     batch = open_batch(tmp_path)
+    assert "transformers' own cache" in batch.description
+    if dtype == torch.bfloat16:  # its choices are not those of fp32
+        return
     prompts = [list(range(2 + number, 20 + 3 * number)) for number in range(3)]
     for number, prompt in enumerate(prompts):
         batch.add(number, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
@@ -148,6 +153,34 @@ def test_a_model_that_keeps_its_cache_to_itself_is_read_again(tmp_path: Path) ->
                 expected = int(model(torch.tensor([prompt]), use_cache=False).logits[0, -1].argmax())
             assert event.token_id == expected
             prompt.append(expected)
+
+
+@pytest.mark.parametrize("knows_positions", [True, False])
+def test_a_model_whose_cache_does_not_count_tokens(
+    knows_positions: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MiniMax's cache asks its first layer, which has a state. What decodes wrongly is read again instead."""
+    if not knows_positions:
+        monkeypatch.setattr(CachedModelRunner, "_positions", lambda *_: {})
+    torch.manual_seed(7)
+    config = MiniMaxConfig(
+        **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 32},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "block_size": 32},
+        **{"num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.2},
+        **{"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0},
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    batch = open_batch(tmp_path)
+    assert ("every step reads whole sequences" in caplog.text) != knows_positions
+    prompt = list(range(2, 42))
+    batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    events = run_to_end(batch)[0]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        read = model(torch.tensor([prompt + [event.token_id for event in events]]), use_cache=False).logits[0]
+    expected = [float(row[e.token_id]) for row, e in zip(read[39:].log_softmax(-1), events, strict=False)]
+    assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_model_that_needs_its_mask_has_its_own_attention(tmp_path: Path) -> None:

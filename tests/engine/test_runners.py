@@ -63,6 +63,21 @@ def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None
     assert torch.equal(embedding, quantized(weight, "int8").values(WIDTH).bfloat16())
 
 
+def test_what_the_program_keeps_outlives_the_models_parameters(tmp_path: Path) -> None:
+    """Sinks in fp32 are used as they are; the model lets go of its parameters once the program has passed its trial."""
+    kernels_or_skip(library)
+    path = build_checkpoint(tmp_path, "gpt_oss", torch.bfloat16)
+    batch = open_batch(path, dtype="fp32", kernels="native")
+    prompt = list(range(2, 30))
+    batch.add(0, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
+    events = run_to_end(batch)[0]
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + [event.token_id for event in events]])).logits[0, len(prompt) - 1 : -1]
+    expected = [float(row[event.token_id]) for row, event in zip(logits.log_softmax(-1), events, strict=True)]
+    assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
+
+
 def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:
     return torch.zeros(1, 2048)
 

@@ -214,7 +214,12 @@ class Layout:
     # ------------------------------------------------------------------------------------ memory
 
     def keep(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
+        """Keep a tensor's memory for as long as the layout is there; returns its address.
+
+        A parameter of the model loses its memory once the program has all weights, so the memory is held by a tensor
+        of the layout's own.
+        """
+        self._kept.append(tensor.detach())
         return int(tensor.data_ptr())
 
     def keep_in_order(self, table: Tensor) -> int:

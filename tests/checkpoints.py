@@ -148,6 +148,17 @@ ARCHITECTURES: dict[str, Any] = {
         shared_expert_intermediate_size=48,
         norm_topk_prob=False,
     ),
+    "qwen2_moe_window": lambda: Qwen2MoeConfig(  # the first layer's window is in its mask only
+        **_COMMON,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=48,
+        use_sliding_window=True,
+        sliding_window=24,
+        max_window_layers=1,
+    ),
     "glm4_moe": lambda: Glm4MoeConfig(  # sigmoids, a correction for the choice, a factor, a shared expert
         **_COMMON,
         num_key_value_heads=2,

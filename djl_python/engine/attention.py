@@ -11,25 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .masks import telling, window_in
 from .scheduler import Chunk
 
-PAGED = "djl_paged"
+PAGED: Final = "djl_paged"
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Geometry of one attention layer, as its first call showed it."""
+    """Geometry of one attention layer, as its first call showed it.
+
+    Attributes:
+        window: how many tokens a query sees, its own included; 0 for all.
+    """
 
     heads: int
     kv_heads: int
     key_dim: int
     value_dim: int
+    window: int = 0
 
     def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
         """Bytes of the layer's keys and values in one block."""
@@ -87,7 +93,7 @@ class PagedCache(Protocol):
         ...
 
 
-# (module, query, key, value, result, scaling, sliding window or 0, softcap or 0, sinks)
+# (module, query, key, value, result, scaling, sliding window or 0 or `masks.UNKNOWN`, softcap or 0, sinks)
 Watcher = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor, float, int, float, Tensor | None], None]
 
 
@@ -96,16 +102,22 @@ class _Active:
     cache: PagedCache
     plan: Plan
     layer_of: dict[int, int]
+    windows: list[int]
 
 
 _active: _Active | Watcher | None = None
 
 
 @contextmanager
-def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int]) -> Iterator[None]:
-    """Context in which a model whose attention is `PAGED` reads and writes `cache` as `plan` says."""
+def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int], windows: list[int]) -> Iterator[None]:
+    """Context in which a model whose attention is `PAGED` reads and writes `cache` as `plan` says.
+
+    Args:
+        layer_of: each attention layer's index, by id of its module.
+        windows: each layer's window, 0 for none, where its calls don't say it.
+    """
     global _active
-    _active = _Active(cache, plan, layer_of)
+    _active = _Active(cache, plan, layer_of, windows)
     try:
         yield
     finally:
@@ -114,11 +126,15 @@ def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int]) -> Iterat
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Context in which a model with `PAGED` attention attends to its own tokens alone, and `watcher` sees all calls."""
+    """Context in which a model with `PAGED` attention attends to its own tokens alone, and `watcher` sees all calls.
+
+    Only here does such a model make masks: a layer's window may be in its mask only.
+    """
     global _active
     _active = watcher
     try:
-        yield
+        with telling(PAGED):
+            yield
     finally:
         _active = None
 
@@ -139,24 +155,28 @@ def paged_attention(
 
     Args:
         query: (1, heads, T, key_dim); key, value: (1, kv_heads, T, dim): this step's tokens, flat.
-        attention_mask: None, and unused: the plan says which keys a query may see.
+        attention_mask: unused but for its window while the model is watched: the plan says which keys a query may see.
 
     Returns:
         (1, T, heads, value_dim), and no attention weights.
     """
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    how = AttentionParams(scaling, sliding_window or 0, softcap or 0.0, s_aux)
+    softcap = softcap or 0.0
     if callable(_active):
+        window = sliding_window or window_in(attention_mask)
+        how = AttentionParams(scaling, max(window, 0), softcap, s_aux)
         distance = torch.arange(query.shape[2], device=query.device)[:, None] - torch.arange(
             query.shape[2], device=query.device
         )
         mask = (distance >= 0) & (distance < (how.window or query.shape[2]))
         result = attention(query, key, value, mask, how).transpose(1, 2)
-        _active(module, query, key, value, result, how.scaling, how.window, how.softcap, how.sinks)
+        _active(module, query, key, value, result, scaling, window, softcap, s_aux)
         return result, None
     assert _active is not None, "a model with paged attention runs inside attend_to()"
-    return _active.cache.attend(_active.layer_of[id(module)], _active.plan, query, key, value, how), None
+    layer = _active.layer_of[id(module)]
+    how = AttentionParams(scaling, sliding_window or _active.windows[layer], softcap, s_aux)
+    return _active.cache.attend(layer, _active.plan, query, key, value, how), None
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
@@ -198,7 +218,7 @@ def _weights(scores: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
 
 
 def register() -> None:
-    """Register `PAGED` with transformers. It is in no mask table, so models that use it build no mask."""
+    """Register `PAGED` with transformers. Unless watched, it is in no mask table: models that use it build no mask."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(PAGED, paged_attention)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
 from .images import PagedImages
+from .masks import UNKNOWN, configured_window
 from .recurrent import RecurrentLayers
 from .scheduler import Chunk
 from .sequence import Sequence
@@ -45,16 +46,22 @@ def rows_of(chunk: Chunk) -> int:
     return 1 + len(chunk.drafts) if chunk.completes else 0
 
 
-def probe(model: Any, device: torch.device) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
+def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
     """Run two tokens: attention layers in order of use, by id of their module, and layers with recurrent states.
 
     Raises:
-        ValueError: the model returns no cache, so that it may keep states to itself, for one batch only.
+        ValueError: a layer may have a window, and `max_positions` tokens are more than that; or the model returns no
+            cache, so that it may keep states to itself, for one batch only.
     """
     layers: dict[int, LayerShape] = {}
+    unclear = 0 < configured_window(model) < max_positions
 
-    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
-        layers.setdefault(id(module), LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3]))
+    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> None:
+        window = rest[2]
+        if window == UNKNOWN and unclear:
+            raise ValueError("its window is in a mask of its own")
+        shape = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], max(window, 0))
+        layers.setdefault(id(module), shape)
 
     def run() -> Any:
         output = model(input_ids=ids, position_ids=places, use_cache=True)
@@ -89,6 +96,7 @@ class PagedModelRunner:
         assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
         self._model = model
         self._layer_of = {module: index for index, module in enumerate(layers)}
+        self._windows = [layer.window for layer in layers.values()]
         self._cache = cache
         self._device = device
         self._images = images
@@ -105,7 +113,7 @@ class PagedModelRunner:
             else:
                 inputs = self._images.inputs(flat, ids, plan.positions)
             states = nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device)
-            with attend_to(self._cache, plan, self._layer_of), states:
+            with attend_to(self._cache, plan, self._layer_of, self._windows), states:
                 output = self._model(
                     **inputs,
                     use_cache=False,

@@ -112,7 +112,7 @@ def open_runner(
         advance.give_back()
     if freeze_rope_(loaded.model, wanted):
         agreement = _agreement(settings, loaded)
-    layers, recurrent = _probed(loaded) if pages else ({}, None)
+    layers, recurrent = _probed(loaded, wanted) if pages else ({}, None)
     if not layers:
         set_attention(loaded.model, own_attention)
     linears = _native_linears(settings, loaded)
@@ -139,11 +139,15 @@ def open_runner(
     return _with_native(_open_cached(settings, loaded, wanted, image_support, functions, agreement), linears)
 
 
-def _probed(loaded: LoadedModel) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
-    """Attention and recurrent layers of a model with paged attention; none if it fails without an attention mask."""
+def _probed(loaded: LoadedModel, wanted: int) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
+    """Attention and recurrent layers of a model with paged attention; none if it fails without an attention mask.
+
+    Args:
+        wanted: most tokens of a sequence.
+    """
     try:
         with in_passing(loaded.model):
-            return probe(loaded.model, loaded.device)
+            return probe(loaded.model, loaded.device, wanted)
     except MISFITS as misfit:
         log.info("%s can't be paged: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
         return {}, None

@@ -57,11 +57,18 @@ def _read(model: Any, max_positions: int) -> Recipe:
     inputs = read_inputs(model, seen)
     layers = [_read_layer(seen, index, turns, inputs) for index in range(len(seen.spans))]
     _check_groups(model.config, layers)
+    if _has_slopes(model.config) and any(each.slopes is None for each in seen.calls):
+        raise NotUnderstoodError("a bias by position is configured, but not seen")
     recipe = _read_ends(model, seen, layers)
     recipe.token_inputs = None if inputs is None else inputs.inputs
     if recipe.positions is None:
         _check_far(model, seen, max_positions)
     return recipe
+
+
+def _has_slopes(config: Any) -> bool:
+    """Whether the configuration says that scores grow with the position; rounding of large scores may hide it."""
+    return any(getattr(each, "alibi", False) is True for each in (config, getattr(config, "attn_config", None)))
 
 
 def _check_far(model: Any, seen: Watched, max_positions: int) -> None:

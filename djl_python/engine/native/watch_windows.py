@@ -1,7 +1,7 @@
 """Watches how far back a model's own attention looks. Runs in the engine process, once.
 
 A window does not show in the few tokens of `watch`. If the configuration has one, the model runs on a few more tokens
-than that, and the last token's mask shows each layer's window.
+than that, and the last token's mask shows each layer's window. Paged attention is told it, by its call or its mask.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import PAGED
+from ..masks import UNKNOWN, configured_window
 from .mapped import in_passing
 from .recipe_parts import NotUnderstoodError
 from .watch_attention import MASKED, SOFTMAXES, Call
 
-_NAMES: Final = ("sliding_window", "window_size", "attention_window")
 _MORE: Final = 5
 # Scores take the square of this many numbers for every head. GPT-Neo's window is 256.
 _LONGEST: Final = 1024
 
 
 def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
-    """Set the window of the calls of a model's own attention.
+    """Set the window of the calls of a model's own attention, and of those whose mask may have one.
 
     Raises:
         NotUnderstoodError: the mask is not that of a window, or the window is too long to be tried.
     """
-    window = max(getattr(model.config, name, None) or 0 for name in _NAMES)
-    if model.config._attn_implementation == PAGED or not 0 < window < max_positions:
+    window = configured_window(model)
+    if not 0 < window < max_positions:
+        for call in calls:
+            call.window = max(call.window, 0)
+        return
+    if model.config._attn_implementation == PAGED:
+        if any(call.window == UNKNOWN for call in calls):
+            raise NotUnderstoodError("a mask of its own, and a window in the configuration")
         return
     if window > _LONGEST:
         raise NotUnderstoodError(f"an attention of its own, with a window of {window}")

@@ -193,6 +193,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "nemotron": _PLAIN | {"kv_heads": 2, "attention_bias": False, "rotated": 8, "activation": "relu_squared"},
     "qwen3_moe": _LLAMA | {"head_norms": True, "experts": [32, 0, 32], "chosen": 3},
     "qwen2_moe": _LLAMA | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True},
+    "qwen2_moe_window": _LLAMA
+    | {"attention_bias": True, "experts": [4, 4, 4], "chosen": 2, "shared": True, "windows": [24, 0, 0]},
     "glm4_moe": _LLAMA | {"rotated": 8, "experts": [0, 6, 6]},
     "deepseek_v2": _LATENTS
     | {"interleaved": True, "latents": (32, 0), "experts": [0, 8, 8], "groups": ExpertGroups(4, 2, 1)},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig
 from transformers.models.bloom import modeling_bloom
 
 from djl_python.engine.native.read import read_recipe
@@ -42,6 +42,27 @@ def test_other_slopes_of_the_same_kind(tmp_path: Path, monkeypatch: pytest.Monke
     """Half the exponents."""
     found = biased(tmp_path, lambda bias: bias * torch.tensor([2.0, 4, 8, 16])[:, None, None], monkeypatch)
     assert found == pytest.approx([2**-1, 2**-2, 2**-3, 2**-4])
+
+
+def test_large_scores_do_not_hide_slopes() -> None:
+    """Falcon-RW's are divided by the root of the heads' size."""
+    config = FalconConfig(
+        vocab_size=517, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, alibi=True, multi_query=False,
+        parallel_attn=False, bias=True, initializer_range=0.1,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    expected = (alibi_slopes(4) / 8).tolist()
+    for each in read_recipe(model, 64).attentions:
+        assert each.slopes is not None
+        assert each.slopes.tolist() == pytest.approx(expected, rel=1e-2)
+
+
+def test_configured_slopes_that_are_not_seen_are_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding may hide them."""
+    monkeypatch.setattr(BloomConfig, "alibi", True, raising=False)
+    with pytest.raises(NotUnderstoodError, match="configured, but not seen"):
+        biased(tmp_path, torch.zeros_like, monkeypatch)
 
 
 @pytest.mark.parametrize(

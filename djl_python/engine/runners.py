@@ -56,6 +56,9 @@ from .torch_chooser import TorchChooser
 
 log = logging.getLogger(__name__)
 
+#: Longest context that a model is read for before it is known what the cache can hold: rotations have a row for each
+#: position, which of millions took longer to make, and more memory, than all the rest.
+_READ_POSITIONS: Final = 1 << 17
 _ROWS_GROWTH: Final = 3  # memory of `cache_rows` for that of its tokens: 2.6 was seen
 
 
@@ -252,10 +255,12 @@ def _open_native(
             raise UnavailableError("they do not run models that take images")
         if settings.block_size % KEYS_PER_GROUP:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
-        recipe = read_recipe(loaded.model, wanted)
+        recipe = read_recipe(loaded.model, min(wanted, _READ_POSITIONS))
         shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
         state_bytes = recipe.state_bytes(loaded.dtype)
         size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True, beside=beside)
+        if size.length > _READ_POSITIONS:
+            recipe = read_recipe(loaded.model, size.length)
         states = None
         if state_bytes:
             states = StateSlots(settings.max_batch_size, size.saved_states)

@@ -18,7 +18,7 @@ import torch
 from ..errors import ModelLoadError
 from .agreement import CHECK_TOKENS, Agreement, check_ids, run_once, tolerance
 from .attention import LayerShape
-from .cache_size import size_cache
+from .cache_size import CacheSize, size_cache
 from .cached_runner import CachedModelRunner
 from .choosing import Chooser
 from .draft_size import NOTHING, Beside
@@ -39,6 +39,7 @@ from .native.places import KEYS_PER_GROUP
 from .native.pool import FORMATS
 from .native.program import Program
 from .native.read import read_recipe
+from .native.recipe import Recipe
 from .native.recipe_parts import NotUnderstoodError
 from .native.runner import NativeModelRunner
 from .native.siblings import joined
@@ -255,14 +256,9 @@ def _open_native(
             raise UnavailableError("they do not run models that take images")
         if settings.block_size % KEYS_PER_GROUP:
             raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
-        recipe = read_recipe(loaded.model, min(wanted, _READ_POSITIONS))
-        shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
-        state_bytes = recipe.state_bytes(loaded.dtype)
-        size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True, beside=beside)
-        if size.length > _READ_POSITIONS:
-            recipe = read_recipe(loaded.model, size.length)
+        recipe, size = _read_and_size(settings, loaded, wanted, beside)
         states = None
-        if state_bytes:
+        if recipe.state_bytes(loaded.dtype):
             states = StateSlots(settings.max_batch_size, size.saved_states)
         program = Program(
             recipe,
@@ -317,6 +313,19 @@ def _open_native(
         resident_blocks=lambda: program.resident_blocks,
         description=f"{_name(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
+
+
+def _read_and_size(
+    settings: EngineSettings, loaded: LoadedModel, wanted: int, beside: Beside
+) -> tuple[Recipe, CacheSize]:
+    """The model's recipe, for as many positions as its cache can hold, and the cache's size."""
+    recipe = read_recipe(loaded.model, min(wanted, _READ_POSITIONS))
+    shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
+    state_bytes = recipe.state_bytes(loaded.dtype)
+    size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True, beside=beside)
+    if size.length > _READ_POSITIONS:
+        recipe = read_recipe(loaded.model, size.length)
+    return recipe, size
 
 
 def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from djl_python.engine import runners
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.native.library import library
+from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.quantization import quantized
@@ -69,11 +70,11 @@ def test_a_long_context_is_read_as_far_as_the_cache_goes(
 ) -> None:
     """Rotations have a row for each position: those beyond the cache would be made for nothing."""
     kernels_or_skip(library)
-    read, asked = runners.read_recipe, []
+    asked: list[int] = []
 
     def recorded(model: Any, max_positions: int) -> Any:
         asked.append(max_positions)
-        return read(model, max_positions)
+        return read_recipe(model, max_positions)
 
     monkeypatch.setattr(runners, "read_recipe", recorded)
     monkeypatch.setattr(runners, "_READ_POSITIONS", bound)

@@ -105,7 +105,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, description="Seconds that a request's whole body may take to come in.")
     ] = field(default=600.0, name="body_timeout")
     idle_timeout_s: Annotated[
-        float, Meta(gt=0, description="Seconds that an open connection may wait for its next request.")
+        float,
+        Meta(
+            gt=0,
+            description="Seconds that an open connection may wait for its next request, or for its client to take the "
+            "rest of an answer.",
+        ),
     ] = field(default=900.0, name="idle_timeout")
     drain_timeout_s: Annotated[
         float, Meta(ge=0, description="Seconds that running requests get to finish at shutdown.")

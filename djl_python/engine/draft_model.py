@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from .runners import OpenedRunner
+from .opened_runner import OpenedRunner
 from .sampler import Sampler
 from .scheduler import Chunk
 from .sequence import Sequence

@@ -242,6 +242,11 @@ def rounding(settings: EngineSettings) -> Quantize | None:
     return settings.quantize if settings.quantize in ("int8", "int4") else None
 
 
+def products_rounding(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
+    """What products of integers round to: weights and activations, or with stored codes only the activations."""
+    return rounding(settings) if loaded.method is None else "int8"
+
+
 def _check_quantization(settings: EngineSettings, device: torch.device, stored: Any) -> None:
     """Check that the checkpoint, whose own setting is `stored`, is or can be quantized as `option.quantize` says."""
     wanted = settings.quantize

@@ -12,8 +12,9 @@ from ..errors import ModelLoadError
 from .draft_model import ModelDrafter
 from .loading import rounding, threads_of
 from .ngram import NgramDrafter
+from .opened_runner import OpenedRunner
 from .rolling_batch import EngineSettings, Progress
-from .runners import OpenedRunner, open_runner
+from .runners import open_runner
 from .sampler import Sampler
 from .speculation import Drafter, Speculation
 

@@ -11,15 +11,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from djl_python.engine import runners
+from djl_python.engine import native_opening
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.opened_runner import OpenedRunner
 from djl_python.engine.quantization import quantized
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.engine.runners import OpenedRunner, open_runner
+from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
@@ -76,8 +77,8 @@ def test_a_long_context_is_read_as_far_as_the_cache_goes(
         asked.append(max_positions)
         return read_recipe(model, max_positions)
 
-    monkeypatch.setattr(runners, "read_recipe", recorded)
-    monkeypatch.setattr(runners, "_READ_POSITIONS", bound)
+    monkeypatch.setattr(native_opening, "read_recipe", recorded)
+    monkeypatch.setattr(native_opening, "_READ_POSITIONS", bound)
     batch = open_batch(tied, dtype="fp32", kernels="native")
     prompt = [i * 7 % 2048 for i in range(200)]
     batch.add(0, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
@@ -154,7 +155,7 @@ def test_threads_end_with_the_batch_that_they_are_for(
     kernels_or_skip(library)
     path = build_checkpoint(tmp_path, architecture)
     if how != "native kernels":
-        monkeypatch.setattr(runners, "read_recipe", refuse)
+        monkeypatch.setattr(native_opening, "read_recipe", refuse)
 
     def open_and_close() -> None:
         batch = open_batch(path, threads=3, draft_model_path=str(path), **settings)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from djl_python.engine import runners
+from djl_python.engine import native_opening
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
@@ -228,7 +228,7 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
             raise NotUnderstoodError("this one")
         return read_recipe(model, context)
 
-    monkeypatch.setattr(runners, "read_recipe", read)
+    monkeypatch.setattr(native_opening, "read_recipe", read)
     try:
         batch = open_batch(path, speculative="draft", draft_model_path=str(other), threads=2)
         assert "native products" in batch.description

@@ -1,0 +1,43 @@
+"""What a model is once it has been opened. Lives in the engine process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .choosing import Chooser
+from .loading import LoadedModel, rounding
+from .model_runner import ModelRunner
+from .rolling_batch import EngineSettings
+from .state_slots import StateSlots
+from .torch_chooser import TorchChooser
+
+
+@dataclass(frozen=True)
+class OpenedRunner:
+    """A model ready to step."""
+
+    loaded: LoadedModel
+    weight_bytes: int  # bytes that a decode step has to read at least
+    runner: ModelRunner
+    max_model_len: int
+    max_prefill_tokens: int
+    kv_blocks: int
+    share_prefixes: bool
+    description: str
+    takes_images: bool = False
+    takes_drafts: bool = False
+    chooser: Chooser = field(default_factory=TorchChooser)
+    resident_blocks: Callable[[], int] | None = None  # `BlockManager`'s `resident_blocks`
+    states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
+    near: int = 0  # `Scheduler`'s `near`
+    whole_prompts: bool = False  # likewise
+    on_torch: bool = True
+    close: Callable[[], None] = lambda: None  # ends the threads of what was opened
+
+
+def name_of(loaded: LoadedModel, settings: EngineSettings) -> str:
+    """What a description begins with: the model's class, and the formats that it computes and keeps its weights in."""
+    how = loaded.method or rounding(settings)
+    rounded = "" if how is None else f" with {how} weights"
+    return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"

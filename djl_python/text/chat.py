@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import jinja2.ext
@@ -27,6 +27,22 @@ from .well_formed import well_formed
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 _SHOWN = "a text to be found again"
+
+
+class _CallForm(NamedTuple):
+    """How a template reads messages with tool calls.
+
+    Attributes:
+        text_arguments: arguments are JSON as text, not objects.
+        null_content: content that is empty is null, not "".
+    """
+
+    text_arguments: bool = False
+    null_content: bool = False
+
+
+#: What most templates read comes first; DeepSeek's read one of the others.
+_CALL_FORMS = tuple(_CallForm(text, null) for null in (False, True) for text in (False, True))
 
 
 class ChatTemplates:
@@ -105,7 +121,9 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as exc:
             raise ModelLoadError(f"the chat template is not valid: line {exc.lineno}: {exc.message}") from exc
-        self._reads_parts = not self._shows(_SHOWN) and self._shows(_parts(_SHOWN))
+        self._reads_parts, self._call_form = False, _CallForm()
+        self._reads_parts = not self._shows_content(_SHOWN) and self._shows_content(_parts(_SHOWN))
+        self._call_form = next(filter(self._shows_call, _CALL_FORMS), _CallForm())
 
     def render(
         self,
@@ -124,7 +142,7 @@ class ChatTemplate:
         Raises:
             PayloadError: the template refuses these messages, or fails on them; has the template's own message.
         """
-        plain = [_with_objects(_with_reasoning(dict(message)), f"messages[{i}]") for i, message in enumerate(messages)]
+        plain = [self._plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
         if continue_final_message:
             if not plain or not isinstance(plain[-1].get("content"), str):
                 raise PayloadError("messages: the last one has no text to continue", "messages")
@@ -150,16 +168,40 @@ class ChatTemplate:
         text = well_formed(text)
         return _open_ended(text) if continue_final_message else text
 
-    def _shows(self, content: str | list[dict[str, str]]) -> bool:
+    def _plain(self, message: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """A message as the template reads it."""
+        plain = _with_reasoning(dict(message))
+        if not plain.get("tool_calls"):
+            return plain
+        if self._call_form.null_content and not plain.get("content"):
+            plain["content"] = None
+        return plain if self._call_form.text_arguments else _with_objects(plain, path)
+
+    def _shows_content(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the rendered text contains this content of a message.
 
         Models that take images may have templates that only know lists of parts, and leave out a plain text.
         """
-        self._reads_parts = False
+        return _SHOWN in self._rendered({"role": "user", "content": content})
+
+    def _shows_call(self, form: _CallForm) -> bool:
+        """Whether the rendered text contains the arguments of a tool call in this form, and not as Python writes them.
+
+        Templates may fail on arguments that are objects, or look for calls only where content is null.
+        """
+        self._call_form = form
+        arguments = {"x": _SHOWN}
+        call = {"id": "000000000", "type": "function", "function": {"name": "f", "arguments": json.dumps(arguments)}}
+        asked, called = {"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}
+        text = self._rendered(asked, called)
+        return _SHOWN in text and str(arguments) not in text
+
+    def _rendered(self, *messages: dict[str, Any]) -> str:
+        """The rendered text; "" if the template refuses the messages."""
         try:
-            return _SHOWN in self.render([{"role": "user", "content": content}])
+            return self.render(messages)
         except PayloadError:
-            return False
+            return ""
 
 
 def _parts(text: str) -> list[dict[str, str]]:
@@ -186,11 +228,9 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_objects(message: dict[str, Any], path: str) -> dict[str, Any]:
-    """The message with its tool calls' arguments as objects, which templates expect; OpenAI's are JSON strings."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_with_object(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls)]}
+    """The message with its tool calls' arguments as objects, which most templates expect; OpenAI's are JSON strings."""
+    calls = enumerate(message["tool_calls"])
+    return {**message, "tool_calls": [_with_object(call, f"{path}.tool_calls[{i}]") for i, call in calls]}
 
 
 def _with_object(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:

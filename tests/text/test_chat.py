@@ -224,6 +224,33 @@ def test_arguments_come_back_as_objects(arguments: object, expected: str) -> Non
     assert template.render([{"role": "assistant", "content": "", "tool_calls": [call]}]) == expected
 
 
+@pytest.mark.parametrize(
+    ("calls_if", "said", "expected"),
+    [
+        ("message.tool_calls", "", 'hi[f|{"a": 1}]'),
+        ("message.content is none", "", 'hi[f|{"a": 1}]'),
+        ("message.tool_calls and message.content is not none", "So:", 'hi[f|{"a": 1}]So:'),
+        ("message.content is none", "no calls", "hino calls"),
+    ],
+)
+def test_templates_like_deepseeks_get_calls_as_they_read_them(calls_if: str, said: str, expected: str) -> None:
+    """They add a text to the arguments, and some look for calls only where content is null."""
+    template = ChatTemplate(
+        f"{{% for message in messages %}}{{% if message.role == 'assistant' and {calls_if} %}}"
+        "{% for call in message.tool_calls %}{{ '[' + call.function.name + '|' + call.function.arguments + ']' }}"
+        "{% endfor %}{% endif %}{{ message.content or '' }}{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    message = {"role": "assistant", "content": said} | ({} if said == "no calls" else {"tool_calls": [call]})
+    assert template.render([*USER, message]) == expected
+
+
+def test_arguments_are_never_written_as_python_writes_them() -> None:
+    template = ChatTemplate("{{ messages[-1].tool_calls[0].function.arguments }}")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": null}'}}
+    assert template.render([*USER, {"role": "assistant", "content": "", "tool_calls": [call]}]) == '{"a": null}'
+
+
 def test_arguments_that_are_nested_too_deeply() -> None:
     call = {"function": {"name": "f", "arguments": "[" * 5000 + "]" * 5000}}
     message = {"role": "assistant", "content": "", "tool_calls": [call]}

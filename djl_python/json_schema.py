@@ -23,6 +23,11 @@ _ALTERNATIVES: Final = frozenset(("$ref", "anyOf", "oneOf"))
 _LOWER: Final = ("minimum", "exclusiveMinimum")
 _UPPER: Final = ("maximum", "exclusiveMaximum")
 _INTEGERS: Final = (-(2**63), 2**63 - 1)
+#: Formats that JSON Schema defines. To a validator, others (OpenAPI's `password`, Pydantic's `path`) say nothing.
+_FORMATS: Final = frozenset(
+    "date-time date time duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
+    "uuid uri-template json-pointer relative-json-pointer regex".split()
+)
 #: Values of `$schema` that name no particular draft.
 _ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
 
@@ -83,7 +88,8 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     that do not mention additional properties want none: TGI generates none, and OpenAI requires strict schemas to
     forbid them. Objects that do mention them, or list no properties, stay as they are. A schema that combines several
     into one object gets no `additionalProperties`, as a part can't tell what the others list. The generated value is an
-    instance of the client's own schema in any case. A `$schema` that names no draft is dropped.
+    instance of the client's own schema in any case. A `$schema` that names no draft is dropped, and so is a `format`
+    that JSON Schema does not define.
     """
     found = _closed(schema, may_have_others=_composes(schema))
     if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
@@ -112,6 +118,8 @@ def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
 
 def _closed(schema: Mapping[str, Any], may_have_others: bool) -> dict[str, Any]:
     found = {key: _closed_value(key, value, may_have_others) for key, value in schema.items()}
+    if isinstance(format_ := found.get("format"), str) and format_ not in _FORMATS:
+        del found["format"]
     if "properties" in schema:
         found.setdefault("type", "object")
         if not may_have_others:

@@ -61,6 +61,17 @@ def test_what_stays_as_it_is(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
 
 
+@pytest.mark.parametrize("name", ["password", "binary", "path"])
+def test_a_format_that_json_schema_does_not_define_says_nothing(name: str) -> None:
+    text = {"type": "string", "format": name}
+    assert closed({"type": "array", "items": {"anyOf": [text]}}) == {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}]},
+    }
+    for schema in ({"type": "string", "format": "date"}, {"type": "string", "format": "regex"}, {"const": text}):
+        assert closed(schema) == schema
+
+
 def test_properties_are_an_objects_where_it_is_put_together_of_several() -> None:
     part: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
     assert closed({**part, "anyOf": [part, {"required": ["a"]}]}) == {**OPEN, "anyOf": [OPEN, {"required": ["a"]}]}

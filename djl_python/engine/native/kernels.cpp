@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <system_error>
 
 #include "attention.h"
 #include "choose.h"
@@ -105,10 +107,16 @@ int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
 int djl_choice_size() { return sizeof(Choice); }
 
+// Null if the system gives no more threads.
 void* djl_pool(int threads, int follow_spins) {
-    auto* pool = new Pool(threads, follow_spins);
-    for (int i = 1; i < threads; ++i) pool->others.emplace_back(work, pool, i);
-    return pool;
+    auto pool = std::make_unique<Pool>(threads, follow_spins);
+    try {
+        for (int i = 1; i < threads; ++i) pool->others.emplace_back(work, pool.get(), i);
+    } catch (const std::system_error&) {
+        pool->stop();
+        return nullptr;
+    }
+    return pool.release();
 }
 
 void djl_pool_close(void* handle) {

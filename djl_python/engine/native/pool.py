@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .library import library
+from .library import UnavailableError, library
 from .recipe_parts import NotUnderstoodError
 
 #: Dtypes of weights and activations that the kernels support.
@@ -122,6 +122,9 @@ class Pool:
 
     Args:
         often: calls mostly follow at once, so threads spin for up to a tenth of a millisecond before they sleep.
+
+    Raises:
+        UnavailableError: there are no kernels here, or not so many threads.
     """
 
     def __init__(self, threads: int, *, often: bool = False) -> None:
@@ -131,6 +134,8 @@ class Pool:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
         self.vectors: str = self._library.djl_vectors().decode()
         self._handle: int | None = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
+        if self._handle is None:
+            raise UnavailableError(f"the system does not give {threads} threads")
 
     def run(self, operations: Any, count: int, step: Step, *, late: Step | None = None, bf16: bool = False) -> None:
         """Run the first `count` of an array of `Op`; returns when all are done. Not thread-safe.

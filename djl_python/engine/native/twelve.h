@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "formats.h"
 #include "pool.h"
@@ -167,6 +168,13 @@ inline Ints high_byte_codes(Ints high, const uint8_t* table, int group, uint64_t
     return codes;
 }
 
+// Of a column of bf16, which need not be aligned for pairs.
+inline uint32_t pair_at(const uint16_t* column, int pair) {
+    uint32_t both;
+    memcpy(&both, column + 2 * pair, sizeof both);
+    return both;
+}
+
 void pack_twelve(Run& run, int index, const Op& op, const Step&) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps);
     const int share = op.second ? kPanel / 2 : kPanel;
@@ -191,7 +199,7 @@ void pack_twelve(Run& run, int index, const Op& op, const Step&) {
                 if (s % kTransposedSteps == 0)
                     for (int c = 0; c < kPanel; ++c)
                         for (int i = s; i < std::min(s + kTransposedSteps, count); ++i)
-                            lanes[i - s][c] = columns[c] ? ((const uint32_t*)columns[c])[first + i] : nothing;
+                            lanes[i - s][c] = columns[c] ? pair_at(columns[c], first + i) : nothing;
                 const uint32_t* lane = lanes[s % kTransposedSteps];
                 Ints codes = Ints{};
                 for (int group = 0; group < 2; ++group) {

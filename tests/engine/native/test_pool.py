@@ -44,3 +44,25 @@ def test_runs_of_different_sizes_in_quick_succession(threads: int) -> None:
             which = i * 7 % len(given)
             assert torch.equal(products[which % 2](given[which]), expected[which])
     linears.pool.close()
+
+
+TOO_MANY = """
+import resource
+from pathlib import Path
+from djl_python.engine.native.library import UnavailableError
+from djl_python.engine.native.pool import Pool
+
+Pool(1).close()
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), resource.RLIM_INFINITY))
+try:
+    Pool(20)
+except UnavailableError as reason:
+    print(reason)
+Pool(1).close()
+"""
+
+
+def test_threads_that_the_system_does_not_give() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_MANY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "the system does not give 20 threads\n"), done.stderr

@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, ModelLoadError) as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read stdout has read enough, like `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 1
     except KeyboardInterrupt:
         return 130
 
@@ -159,7 +162,7 @@ def _check(options: argparse.Namespace) -> int:
     server = load_server_config(options.config_file, {})
     config = load_model_config(parse_model_spec(options.model), server)
     print(describe(config), end="")
-    print(f"\nhandler\n  {handler_of(config)}")
+    print(f"\nhandler\n  {handler_of(config)}", flush=True)
     return 0
 
 

@@ -144,6 +144,17 @@ def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
     assert not {"torch", "tornado", "transformers"} & set(loaded)
 
 
+def test_check_ends_quietly_when_its_output_is_read_no_further(model: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "djl_python", "check", str(model)]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(model: Path, tmp_path: Path, closed: str) -> None:
     path = tmp_path / "socket"

@@ -40,6 +40,15 @@ def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
     ]
 
 
+def test_a_checkpoint_without_weights_of_its_model_is_refused(tmp_path: Path) -> None:
+    """transformers would make up random ones, and say so in a warning."""
+    path = build_checkpoint(tmp_path, "llama")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(ModelLoadError, match=r"without 9 of the weights that LlamaForCausalLM needs: .*layers\.3\."):
+        load(path)
+
+
 def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
     file = path / "model.safetensors"

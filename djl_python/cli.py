@@ -10,6 +10,7 @@ could be loaded; 2 the command line is wrong or names nothing to serve; 130 inte
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ config.properties (-f), the first of them that says something.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_streams()
     try:
         if arguments[:1] == ["check"]:
             return _check(_check_parser().parse_args(arguments[1:]))
@@ -59,8 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, ModelLoadError) as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read stdout has read enough, like `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for each standard stream that is closed: else sockets get their numbers, and libuv aborts."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: the stream's
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, mode))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,7 +162,7 @@ def _check(options: argparse.Namespace) -> int:
     server = load_server_config(options.config_file, {})
     config = load_model_config(parse_model_spec(options.model), server)
     print(describe(config), end="")
-    print(f"\nhandler\n  {handler_of(config)}")
+    print(f"\nhandler\n  {handler_of(config)}", flush=True)
     return 0
 
 

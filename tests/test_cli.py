@@ -1,6 +1,11 @@
+import os
+import shlex
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +142,38 @@ def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
     loaded = done.stdout.split()
     assert "djl_python.cli" in loaded
     assert not {"torch", "tornado", "transformers"} & set(loaded)
+
+
+def test_check_ends_quietly_when_its_output_is_read_no_further(model: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "djl_python", "check", str(model)]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(model: Path, tmp_path: Path, closed: str) -> None:
+    path = tmp_path / "socket"
+    environment = {**os.environ, "SERVING_INFERENCE_ADDRESS": f"unix:{path}"}
+    command = f"exec {shlex.quote(sys.executable)} -m djl_python {shlex.quote(str(model))} {closed}"
+    with subprocess.Popen(["sh", "-c", command], env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_until_listening(path, server)
+        finally:
+            server.terminate()
+    assert server.returncode == 0
+
+
+def wait_until_listening(path: Path, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        with socket.socket(socket.AF_UNIX) as client, suppress(FileNotFoundError, ConnectionRefusedError):
+            client.connect(str(path))
+            return
+        assert server.poll() is None, f"ended with status {server.returncode}"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -161,9 +161,15 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
             device_map={"": device} if device.type != "cpu" else None,
             output_loading_info=True,
         )
-        if checkpoint is not None and report["missing_keys"]:
-            missing = ", ".join(sorted(report["missing_keys"])[:3])
-            raise ModelLoadError(f"{path}: {checkpoint.method} without what {type(model).__name__} needs: {missing}")
+        missing = set(report["missing_keys"])
+        if checkpoint is None:  # buffers may be what the model's code makes them
+            missing &= {name for name, _ in model.named_parameters()}
+        if missing:
+            kind_of = "" if checkpoint is None else f"{checkpoint.method} "
+            some = ", ".join(sorted(missing)[:3])
+            raise ModelLoadError(
+                f"{path}: {kind_of}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
+            )
         return model
 
     dtype = DTYPES[settings.dtype]

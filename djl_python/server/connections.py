@@ -6,9 +6,11 @@ Runs in the front end's event loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import socket
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
@@ -20,6 +22,10 @@ log = logging.getLogger(__name__)
 
 #: A body that is too large is read to its end, so that the client sees the refusal, unless it is longer than this.
 MAX_DISCARDED_BYTES: Final = 1 << 30
+#: How long no connection is accepted after the system had no descriptor or no memory for one.
+EXHAUSTED_S: Final = 1.0
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_ACCEPTED_AT_ONCE: Final = 128  # of one socket, before other things have their turn
 
 
 class ClientStream(IOStream):
@@ -76,15 +82,67 @@ class ClientStream(IOStream):
 
 
 class HttpServer(HTTPServer):
-    """Tornado's server, with `ClientStream`s and without time limits of its own."""
+    """Tornado's server, with `ClientStream`s, without time limits of its own, and patient without descriptors."""
 
     def __init__(self, delegate: HTTPServerConnectionDelegate) -> None:
         super().__init__(delegate)
         self.conn_params = HTTP1ConnectionParameters(max_body_size=MAX_DISCARDED_BYTES)
+        self._acceptors: list[_Acceptor] = []
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections on these sockets, which stay the caller's to close."""
+        self._acceptors += [_Acceptor(sock, self._handle_connection) for sock in sockets]
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        self._acceptors.clear()
+        super().stop()
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         """Serve a new connection."""
         super().handle_stream(ClientStream(stream.socket, address), address)
+
+
+class _Acceptor:
+    """Accepts the connections of one socket.
+
+    While there is no descriptor for a connection, its socket stays readable: Tornado tries again at once, for ever.
+    """
+
+    def __init__(self, listening: socket.socket, accepted: Callable[[socket.socket, Any], None]) -> None:
+        self._listening = listening
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._go_on()
+
+    def stop(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listening)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, address = self._listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as exc:
+                if exc.errno not in _EXHAUSTED:
+                    raise
+                log.error("no connection can be accepted: %s; the next try is in %g s", exc.strerror, EXHAUSTED_S)
+                self._loop.remove_reader(self._listening)
+                self._pause = self._loop.call_later(EXHAUSTED_S, self._go_on)
+                return
+            self._accepted(connection, address)
 
 
 def stream_of(connection: HTTPConnection) -> ClientStream:

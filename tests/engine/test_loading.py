@@ -13,6 +13,7 @@ import torch
 from djl_python.engine import loading
 from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
 
@@ -37,6 +38,23 @@ def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if record.name.startswith("djl_python")] == [
         "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
     ]
+
+
+def test_a_checkpoint_without_weights_of_its_model_is_refused(tmp_path: Path) -> None:
+    """transformers would make up random ones, and say so in a warning."""
+    path = build_checkpoint(tmp_path, "llama")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(ModelLoadError, match=r"without 9 of the weights that LlamaForCausalLM needs: .*layers\.3\."):
+        load(path)
+
+
+def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors: not a complete safetensors file"):
+        load(path)
 
 
 def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import weakref
 from collections.abc import AsyncIterator
 
 import pytest
-from tornado.iostream import StreamClosedError
+from tornado.httputil import HTTPServerConnectionDelegate
+from tornado.iostream import IOStream, StreamClosedError
 
-from djl_python.server.connections import ClientStream
+from djl_python.server import connections
+from djl_python.server.connections import ClientStream, HttpServer
 
 
 @contextlib.asynccontextmanager
@@ -92,3 +95,40 @@ async def test_a_closed_connection_awaits_nobody() -> None:
         del stream
     gc.collect()
     assert gone() is None
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process that has no descriptors left until `tries` connections were refused."""
+
+    tries = 2
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.tries:
+            self.tries -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_without_descriptors_a_connection_is_accepted_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "EXHAUSTED_S", 0.2)
+    accepted = asyncio.Event()
+    server = HttpServer(HTTPServerConnectionDelegate())
+
+    def handle_stream(stream: IOStream, address: object) -> None:
+        stream.close()
+        accepted.set()
+
+    monkeypatch.setattr(server, "handle_stream", handle_stream)
+    with Exhausted() as listening, socket.socket() as client:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        server.add_sockets([listening])
+        begun = asyncio.get_running_loop().time()
+        client.connect(listening.getsockname())
+        await asyncio.wait_for(accepted.wait(), 10)
+        assert asyncio.get_running_loop().time() - begun > 0.35
+        server.stop()
+    assert caplog.messages == ["no connection can be accepted: Too many open files; the next try is in 0.2 s"] * 2

@@ -134,11 +134,9 @@ int64_t djl_codes_bytes(int k) { return integer_row_bytes((k + kGroup - 1) / kGr
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }
 
-// Runs the program; returns 0 when it is done, -1 if it has more than kMaxOps operations. `late` is the step of late
-// operations, null if there are none. Not reentrant.
-int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
+// Runs the program; returns when it is done. `late` is the step of late operations, null if there are none. Not reentrant.
+void djl_run(void* handle, const Op* ops, int count, const Step* step, const Step* late, int bf16) {
     auto* pool = (Pool*)handle;
-    if (count > kMaxOps) return -1;
     Run& run = pool->prepare();
     run.begin(ops, count, *step, late ? *late : *step, bf16);
     for (int i = 0; i < count; ++i)
@@ -146,7 +144,6 @@ int djl_run(void* handle, const Op* ops, int count, const Step* step, const Step
     bf16 ? plan<BF16>(run) : plan<F32>(run);
     pool->begin(run);
     walk_any(*pool, run);
-    return 0;
 }
 
 }  // extern "C"

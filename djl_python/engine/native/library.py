@@ -181,4 +181,5 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.djl_seconds.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.djl_seconds.restype = None
     loaded.djl_run.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int]
+    loaded.djl_run.restype = None
     return loaded

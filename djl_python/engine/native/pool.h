@@ -23,7 +23,6 @@
 
 namespace djl {
 
-constexpr int kMaxOps = 4096;
 constexpr int kSpinsBeforeSleep = 20000;  // of a waiting thread: most of a millisecond
 constexpr int kTasksPerThread = 4;        // with so many tasks for each thread, work is not cut finer
 constexpr int kMaxRowsPerTask = 8;
@@ -64,7 +63,7 @@ struct Run {
     bool bf16 = false;
     std::atomic<int> inside{0};  // how many of the pool's own threads are in it
 
-    Run(int threads, Partials& partials) : threads(threads), partials(partials), counters(kMaxOps * (threads + 1)) {}
+    Run(int threads, Partials& partials) : threads(threads), partials(partials) {}
 
     void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
@@ -73,7 +72,9 @@ struct Run {
         step = what;
         late = of_wanted;
         bf16 = is_bf16;
-        for (int i = 0; i < count * (threads + 1); ++i) counters[i].store(0, std::memory_order_relaxed);
+        const size_t counted = (size_t)count * (threads + 1);
+        if (counters.size() < counted) counters = std::vector<std::atomic<int>>(counted);
+        for (size_t i = 0; i < counted; ++i) counters[i].store(0, std::memory_order_relaxed);
         passed.store(0, std::memory_order_relaxed);
     }
 
@@ -82,9 +83,11 @@ struct Run {
     bool has_passed(int op) const { return (int)passed.load(std::memory_order_acquire) > op; }
 
     // Does an operation's tasks together with the other threads; returns when all `count` are done. A late thread may have
-    // computed `count` from what the next run has written since, so it checks `has_passed` before each task.
+    // computed `count` from what later operations have written since, so it checks `has_passed` before each task, after
+    // what it has read.
     template <class Work>
     void parallel_for(int op, int count, Work work) {
+        std::atomic_thread_fence(std::memory_order_acquire);
         auto& next = counters[op * (threads + 1)];
         int mine = 0;
         for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count && !has_passed(op); ++mine)
@@ -128,6 +131,7 @@ struct Run {
         for (int i = 0; i < threads; ++i) {
             const int owner = (thread_index + i) % threads;
             const TaskRange range = range_of(owner);
+            std::atomic_thread_fence(std::memory_order_acquire);  // as in parallel_for
             count += range.count();
             auto& next = counters[op * (threads + 1) + owner];
             if (next.load(std::memory_order_relaxed) >= range.count()) continue;

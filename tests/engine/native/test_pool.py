@@ -66,3 +66,29 @@ Pool(1).close()
 def test_threads_that_the_system_does_not_give() -> None:
     done = subprocess.run([sys.executable, "-c", TOO_MANY], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "the system does not give 20 threads\n"), done.stderr
+
+
+MANY = """
+import resource
+from pathlib import Path
+import torch
+from djl_python.engine.native.linears import NativeLinears
+from djl_python.engine.native.recipe_parts import Linear
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+NativeLinears(torch.float32, 1).pool.close()
+before = resident()
+linears = NativeLinears(torch.float32, 64)
+product = linears.make(Linear(torch.randn(64, 64), None), None)
+for _ in range(20):
+    product(torch.randn(3, 64))
+print((resident() - before) >> 20)
+"""
+
+
+def test_memory_of_many_threads() -> None:
+    """What runs count is kept for each thread and each operation: of as many operations as there are."""
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and int(done.stdout) < 32, done

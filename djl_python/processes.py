@@ -63,7 +63,7 @@ async def spawn(
 
 
 def begin_child(name: str, description: str | None) -> socket.socket:
-    """Set up a child process: die with the parent, leave Ctrl-C to the front end, log to stderr.
+    """Set up a child process: die with the parent, leave a terminal's signals to the front end, log to stderr.
 
     Args:
         name: the package that `spawn` started, without "djl_python.".
@@ -81,6 +81,7 @@ def begin_child(name: str, description: str | None) -> socket.socket:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died in between
             os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     logs.configure(arguments.log_level, name=arguments.log_name)
     return socket.socket(fileno=arguments.fd)

@@ -203,7 +203,7 @@ async def test_a_failing_step_costs_its_culprit_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
 async def test_nothing_outlives_the_front_end(tmp_path: Path, signal_number: signal.Signals) -> None:
     model = fake_model(tmp_path / "m", **{"option.fake_step_ms": 10})
     with running_server("-m", str(model)) as server:
@@ -214,7 +214,9 @@ async def test_nothing_outlives_the_front_end(tmp_path: Path, signal_number: sig
                 ask(session, f"{server.url}/invocations", {"inputs": "abc", "parameters": {"max_new_tokens": 40}})
             )
             await until_running(session, server.url, 1)
-            os.kill(server.process.pid, signal_number)
+            from_terminal = signal_number in (signal.SIGINT, signal.SIGHUP)  # which sends them to all at once
+            for pid in [server.process.pid, *(each.pid for each in family if from_terminal)]:
+                os.kill(pid, signal_number)
             (answer,) = await asyncio.gather(running, return_exceptions=True)
         status = await asyncio.to_thread(server.process.wait, 20)
         if signal_number == signal.SIGKILL:

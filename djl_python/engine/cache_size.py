@@ -11,7 +11,7 @@ import torch
 from ..errors import ModelLoadError
 from .attention import LayerShape
 from .draft_size import NOTHING, Beside
-from .free_memory import cpu_cache_bytes
+from .free_memory import available_bytes, cpu_cache_bytes
 from .loading import LoadedModel
 from .rolling_batch import EngineSettings
 
@@ -89,6 +89,13 @@ def size_cache(
         raise ModelLoadError(f"no room for a KV cache: {taken}; set option.kv_cache_memory_mb")
     if length < wanted:
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
+    reserved = blocks * block_bytes + states
+    if loaded.device.type == "cpu" and reserved > (free := available_bytes()):
+        log.warning(
+            "the KV cache may grow to %d MiB, and %d MiB are free: see option.kv_cache_memory_mb",
+            reserved >> 20,
+            free >> 20,
+        )
     memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
     if states:
         memory += f" and {settings.max_batch_size + saved} states ({states / 2**20:.0f} MiB)"

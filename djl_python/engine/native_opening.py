@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import Final
 
@@ -46,29 +47,8 @@ def open_native(
     """Open the model as a native program; None, with the reason in the log, if that can't be done."""
     if settings.kernels == "torch":
         return None
-    quantize = rounding(settings)
     try:
-        if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
-            raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
-        if settings.image_example is not None:
-            raise UnavailableError("they do not run models that take images")
-        if settings.block_size % KEYS_PER_GROUP:
-            raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
-        recipe, size = _read_and_size(settings, loaded, wanted, beside)
-        states = None
-        if recipe.state_bytes(loaded.dtype):
-            states = StateSlots(settings.max_batch_size, size.saved_states)
-        program = Program(
-            recipe,
-            loaded.dtype,
-            quantize,
-            blocks=size.blocks,
-            block_size=settings.block_size,
-            states=0 if states is None else states.count,
-            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, CHECK_TOKENS, MAX_ROWS),
-            threads=torch.get_num_threads(),
-            advance=advance,
-        )
+        program, recipe, size, states = _open_program(settings, loaded, wanted, advance, beside)
     except (UnavailableError, NotUnderstoodError) as reason:
         if settings.kernels == "native":
             raise ModelLoadError(f"option.kernels=native: {reason}") from reason
@@ -111,6 +91,43 @@ def open_native(
         resident_blocks=lambda: program.resident_blocks,
         description=f"{name_of(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
     )
+
+
+def _open_program(
+    settings: EngineSettings, loaded: LoadedModel, wanted: int, advance: Advance | None, beside: Beside
+) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
+    """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
+
+    Raises:
+        UnavailableError: there are no kernels for this.
+        NotUnderstoodError: the model can't be read as a recipe.
+        ModelLoadError: there is no memory for it.
+    """
+    if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
+        raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
+    if settings.image_example is not None:
+        raise UnavailableError("they do not run models that take images")
+    if settings.block_size % KEYS_PER_GROUP:
+        raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
+    recipe, size = _read_and_size(settings, loaded, wanted, beside)
+    states = StateSlots(settings.max_batch_size, size.saved_states) if recipe.state_bytes(loaded.dtype) else None
+    try:
+        program = Program(
+            recipe,
+            loaded.dtype,
+            rounding(settings),
+            blocks=size.blocks,
+            block_size=settings.block_size,
+            states=0 if states is None else states.count,
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, CHECK_TOKENS, MAX_ROWS),
+            threads=torch.get_num_threads(),
+            advance=advance,
+        )
+    except OSError as exc:
+        if exc.errno != errno.ENOMEM:
+            raise
+        raise ModelLoadError(f"no memory for the weights and what is reserved: {size.description}") from exc
+    return program, recipe, size, states
 
 
 def _read_and_size(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,11 @@ def test_blocks_follow_the_memory_and_a_sequence_the_blocks(
 
 def test_a_number_of_blocks_that_was_set_is_the_number(loaded: LoadedModel) -> None:
     assert size_cache(settings(kv_blocks=99), loaded, LAYERS, 1000).blocks == 99
+
+
+def test_a_cache_that_memory_will_not_hold_is_told(loaded: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
+    size_cache(settings(kv_blocks=1 << 20), loaded, LAYERS, 1000)
+    assert re.search(r"the KV cache may grow to 65536 MiB, and \d+ MiB are free: see option\.kv_cache", caplog.text)
 
 
 def test_states_take_their_part(loaded: LoadedModel) -> None:

@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from djl_python.engine import native_opening
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.native.library import library
-from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.opened_runner import OpenedRunner
@@ -25,7 +24,7 @@ from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
-from tests.engines import generate, open_batch, run_to_end
+from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 from tests.threads import come_down_to, threads
 
@@ -63,43 +62,6 @@ def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None
     runner = opened(tied, quantize="int8", kernels="torch")
     embedding = runner.loaded.model.get_input_embeddings().weight
     assert torch.equal(embedding, quantized(weight, "int8").values(WIDTH).bfloat16())
-
-
-@pytest.mark.parametrize(("bound", "lengths"), [(64, [64, 256]), (256, [256]), (300, [256])])
-def test_a_long_context_is_read_as_far_as_the_cache_goes(
-    tied: Path, bound: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rotations have a row for each position: those beyond the cache would be made for nothing."""
-    kernels_or_skip(library)
-    asked: list[int] = []
-
-    def recorded(model: Any, max_positions: int) -> Any:
-        asked.append(max_positions)
-        return read_recipe(model, max_positions)
-
-    monkeypatch.setattr(native_opening, "read_recipe", recorded)
-    monkeypatch.setattr(native_opening, "_READ_POSITIONS", bound)
-    batch = open_batch(tied, dtype="fp32", kernels="native")
-    prompt = [i * 7 % 2048 for i in range(200)]
-    batch.add(0, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
-    model = AutoModelForCausalLM.from_pretrained(tied, dtype=torch.float32).eval()
-    assert [event.token_id for event in run_to_end(batch)[0]] == generate(model, prompt, 6)
-    assert asked == lengths
-
-
-def test_what_the_program_keeps_outlives_the_models_parameters(tmp_path: Path) -> None:
-    """Sinks in fp32 are used as they are; the model lets go of its parameters once the program has passed its trial."""
-    kernels_or_skip(library)
-    path = build_checkpoint(tmp_path, "gpt_oss", torch.bfloat16)
-    batch = open_batch(path, dtype="fp32", kernels="native")
-    prompt = list(range(2, 30))
-    batch.add(0, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
-    events = run_to_end(batch)[0]
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + [event.token_id for event in events]])).logits[0, len(prompt) - 1 : -1]
-    expected = [float(row[event.token_id]) for row, event in zip(logits.log_softmax(-1), events, strict=True)]
-    assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 
 def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:

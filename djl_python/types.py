@@ -91,13 +91,20 @@ class Branching(msgspec.Struct, frozen=True, kw_only=True):
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The tools a chat may call, in OpenAI's form: {"type": "function", "function": {name, description, parameters}}.
 
-    `choice` is "auto" (the model decides), "none", "required" (some tool) or "named" (`name`).
+    `choice` is "auto" (the model decides), "none", "required" (some tool) or "named" (`name`). `prompt` introduces the
+    tools to a model whose chat template has no place for them.
     """
 
     tools: tuple[dict[str, Any], ...]
     choice: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
     parallel: bool = True
+    prompt: str = ""
+
+    @property
+    def forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.choice in ("required", "named")
 
 
 class ImageSource(msgspec.Struct, frozen=True):

@@ -225,8 +225,12 @@ class Preparation:
     def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
         """The names without effect on a chat: those already `known`, and those that the template does not read."""
         fields = {chat.variable_fields.get(name, name) for name in chat.variables if not self._templates.reads(name)}
-        if chat.tool_use is not None and chat.tool_use.choice == "auto" and not self._templates.reads("tools"):
-            fields.add("tools")
+        if (use := chat.tool_use) is not None:
+            read = self._templates.reads("tools")
+            if use.choice == "auto" and not read:
+                fields.add("tools")
+            if use.prompt and (read or not use.forced):
+                fields.add("tool_prompt")
         if fields and self._refuses_unknown:
             field = min(fields)
             raise ParameterError(f"{field}: the model's chat template has no place for it", field)

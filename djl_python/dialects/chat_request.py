@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta
 
 from ..config import ModelConfig
@@ -60,6 +61,17 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
 
     # Extensions.
     guideline: Annotated[str, Meta(description="TGI's: a variable of the chat template.")] | None = None
+    tool_prompt: (
+        Annotated[
+            str,
+            Meta(
+                description="TGI's: introduces the tools of a forced call to a model whose chat template has no place "
+                "for tools.",
+                examples=["Call one of these functions; answer with its name and arguments in JSON."],
+            ),
+        ]
+        | None
+    ) = None
     add_generation_prompt: Flag = None
     continue_final_message: Flag = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -92,13 +104,17 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     check_fields(fields, max_tokens or UNBOUNDED)
     _check(fields)
     tools = tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    if tools is not None and fields.tool_prompt:
+        tools = msgspec.structs.replace(tools, prompt=fields.tool_prompt)
     grammar = grammar_of(fields)
     if grammar is not None and tools is not None and model.option.tgi_compat:
         raise ParameterError("Grammar and tools are mutually exclusive", next(iter(grammars_of(fields))))
-    if grammar is not None and tools is not None and tools.choice in ("required", "named"):
+    if grammar is not None and tools is not None and tools.forced:
         # The answer is a forced tool call, which follows the tool's own schema instead.
         ignored += grammars_of(fields)
         grammar = None
+    if fields.tool_prompt and tools is None:
+        ignored.append("tool_prompt")
     n = fields.n or 1
     ignored += without_effect(fields, model)
     if asks_for_detail(fields.messages):

@@ -21,6 +21,7 @@ import jinja2.utils
 
 from ..errors import ModelLoadError, PayloadError
 from ..types import Chat
+from .tool_prompt import with_tools
 from .well_formed import well_formed
 
 #: Names under which messages have their reasoning; templates read the first (gpt-oss's the second).
@@ -73,13 +74,18 @@ class ChatTemplates:
     def render(self, chat: Chat) -> str:
         """The prompt of a chat; the template gets the tools unless their choice is "none".
 
+        A template without a place for tools gets those of a forced call in a message.
+
         Raises:
             PayloadError: there is no template for it, or it refuses these messages.
         """
         use = chat.tool_use
         tools = None if use is None or use.choice == "none" or not use.tools else use.tools
+        messages: Sequence[Mapping[str, Any]] = chat.messages
+        if use is not None and use.forced and not self.reads("tools"):
+            messages = with_tools(messages, use)
         return self._find(has_tools=tools is not None).render(
-            chat.messages,
+            messages,
             tools=tools,
             add_generation_prompt=chat.add_generation_prompt and not chat.continue_final,
             continue_final_message=chat.continue_final,

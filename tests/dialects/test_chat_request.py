@@ -209,6 +209,13 @@ def test_no_tools(body: dict[str, Any]) -> None:
     assert chat_of(body).tool_use is None
 
 
+def test_what_introduces_tools() -> None:
+    body = {"tool_prompt": "Call one:"}
+    use = chat_of(body | {"tools": [TOOL], "tool_choice": "required"}).tool_use
+    assert use is not None and use.prompt == "Call one:"
+    assert read(body).ignored == ("tool_prompt",)
+
+
 def test_tgis_name_for_parameters_and_none_at_all() -> None:
     tgis = {"function": {"name": "f", "arguments": SCHEMA}}
     bare = {"type": "function", "function": {"name": "g", "strict": True}}

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import normalizers
 
@@ -16,7 +17,7 @@ from djl_python.text.tokenizer import FastBackend
 from djl_python.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 
 from .conftest import Watch
-from .harness import BYTES, EOS, Served, ids
+from .harness import BYTES, EOS, LIMITS, Served, ids
 
 TEMPLATE = (
     "{% if tools %}{{ tools | map(attribute='function') | map(attribute='name') | join(',') }} in <tool_call>: "
@@ -250,6 +251,26 @@ async def test_a_template_without_tools_is_told(model_dir: Path) -> None:
     strict = await Served(model_dir).load(unknown_parameters="error")
     with pytest.raises(ParameterError, match="tools: the model's chat template has no place for it"):
         await strict.plain(*body["requests"])
+
+
+@pytest.mark.parametrize(
+    ("template", "choice", "ignored"),
+    [
+        ("{{ messages[0].content }}", "auto", "tool_prompt,tools"),
+        ("{{ messages[0].content }}", "required", None),
+        ("{{ messages[0].content }}{{ tools }}", "required", "tool_prompt"),
+    ],
+)
+async def test_tools_that_no_template_shows_are_in_the_message_of_a_forced_call(
+    template: str, choice: Any, ignored: str | None, model_dir: Path
+) -> None:
+    (model_dir / "chat_template.jinja").write_text(template)
+    served = await Served(model_dir, msgspec.structs.replace(LIMITS, max_model_len=512, kv_blocks=128)).load()
+    use = ToolUse(tools=TOOLS, choice=choice, prompt="Call one:")
+    asked = {"requests": [request(chat("x", tool_use=use))]}
+    reply = await served.ended(*served.call("plain", "generate", asked))
+    assert reply.headers.get("x-ignored-parameters") == ignored
+    assert ("Call one:" in prompt_of(served)) == (ignored is None)
 
 
 async def test_variables_that_the_template_does_not_read_are_told(model_dir: Path) -> None:

@@ -14,7 +14,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ _MAGIC: Final = "NDAR"
 _VERSION: Final = 3
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = b"PK"
+#: The kinds of numpy's types that an NDList cannot have: objects, texts, bytes, dates and times.
+_NO_NUMBERS: Final = "OUSMm"
 
 #: Unpacked bytes of all arrays of an archive: four times the default limit of a body. Well-compressed data can unpack
 #: to a thousand times its size.
@@ -41,10 +43,15 @@ Array = np.ndarray[Any, Any]
 
 
 def to_nd_list(arrays: Array | Iterable[Array]) -> bytes:
-    """One array or several -> DJL's NDList."""
-    if isinstance(arrays, np.ndarray):
-        arrays = [arrays]
-    arrays = [np.asarray(array) for array in arrays]
+    """One array or several -> DJL's NDList.
+
+    Raises:
+        TypeError: something else, or an array of something else than numbers.
+    """
+    arrays = _arrays(arrays)
+    for array in arrays:
+        if array.dtype.kind in _NO_NUMBERS:
+            raise TypeError(f"expected arrays of numbers, got one of {array.dtype.name}")
     out = bytearray(struct.pack(">i", len(arrays)))
     for array in arrays:
         kind = "BOOLEAN" if array.dtype == np.bool_ else array.dtype.name.upper()
@@ -77,12 +84,26 @@ def from_nd_list(data: bytes) -> list[Array]:
 
 
 def to_npz(arrays: Array | Sequence[Array]) -> bytes:
-    """Arrays -> .npz, named arr_0, arr_1, ..."""
-    if isinstance(arrays, np.ndarray):
-        arrays = [arrays]
+    """One array or several -> .npz, named arr_0, arr_1, ...
+
+    Raises:
+        TypeError: something else, or an array of Python's objects, which would be pickled.
+    """
+    arrays = _arrays(arrays)
+    if any(array.dtype.hasobject for array in arrays):
+        raise TypeError("expected arrays of numbers or texts, got one of objects")
     out = io.BytesIO()
     np.savez(out, *arrays)
     return out.getvalue()
+
+
+def _arrays(given: Any) -> list[Array]:
+    """The arrays of an array or a list. The keys of a dict, or the letters of a text, are none."""
+    if isinstance(given, np.ndarray):
+        return [given]
+    if isinstance(given, Mapping | str | bytes):
+        raise TypeError(f"expected an array or a list of arrays, got a {type(given).__name__}")
+    return [np.asarray(array) for array in given]
 
 
 def from_npz(data: bytes) -> list[Array]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,19 @@ def test_round_trip(dtype: str, shape: tuple[int, ...]) -> None:
     assert got.shape == shape and got.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
     (got,) = from_npz(to_npz([array]))
     np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize("write", [to_nd_list, to_npz])
+@pytest.mark.parametrize("given", [{"inputs": np.ones(2)}, "text", b"bytes", [{"a": 1}], np.array([None])])
+def test_what_is_no_array_is_not_written(write: Callable[[Any], bytes], given: Any) -> None:
+    with pytest.raises(TypeError, match="expected"):
+        write(given)
+
+
+def test_texts_are_written_to_npz_only() -> None:
+    assert from_npz(to_npz([np.array(["a"])]))[0].tolist() == ["a"]
+    with pytest.raises(TypeError, match="expected arrays of numbers, got one of str32"):
+        to_nd_list([np.array(["a"])])
 
 
 def test_djls_layout() -> None:

@@ -42,7 +42,9 @@ from .typed_errors import typed_error
 _TEXT: Final = "text/plain"
 #: Content types other than JSON whose bodies are read as if they were JSON fields.
 _PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
-_FIELDS: Final = ("inputs", "parameters", "stream")
+_FIELDS: Final = ("inputs", "parameters", "stream", "adapters")
+_ADAPTER_QUERY: Final = "adapter"
+_ADAPTER_HEADER: Final = "x-amzn-sagemaker-adapter-identifier"
 
 
 class LmiDialect(Dialect):
@@ -63,6 +65,7 @@ class LmiDialect(Dialect):
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read `inputs`, `parameters` and `stream`, or a chat. Names without effect go into x-ignored-parameters."""
         body = _body(inputs)
+        _check_adapters(inputs, body.pop("adapters", None))
         if body.get("messages") is not None:
             return parse_chat(body, _framing(LmiParameters(), body, model, chat=True), model)
         if batches_dynamically(model):
@@ -227,6 +230,16 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise PayloadError(f"parameters: expected an object, got {_kind(parameters)}", "parameters")
     return parameters
+
+
+def _check_adapters(inputs: Input, adapters: Any) -> None:
+    """Refuse a request for an adapter, of which there are none: the base model's answer would pass for the adapter's.
+    An empty name is the base model."""
+    query = inputs.get_as_string(_ADAPTER_QUERY) if inputs.contains_key(_ADAPTER_QUERY) else ""
+    asked = {"adapters": adapters, _ADAPTER_QUERY: query, _ADAPTER_HEADER: inputs.get_property(_ADAPTER_HEADER)}
+    for name, value in asked.items():
+        if any(value) if isinstance(value, list) else value:
+            raise ParameterError(f"{name}: this model has no adapters", name)
 
 
 def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:

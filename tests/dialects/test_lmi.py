@@ -308,6 +308,34 @@ def test_what_has_no_effect_is_named_in_a_header() -> None:
     assert len(many.requests[0].ignored) == 999
 
 
+def adapted(query: tuple[tuple[str, str], ...] = (), headers: dict[str, str] | None = None, **fields: Any) -> Parsed:
+    body = msgspec.json.encode({"inputs": "x"} | fields)
+    headers = {"content-type": "application/json"} | (headers or {})
+    call = Call(1, "lmi", "predict", "POST", "/invocations", query, headers, body)
+    return LMI.parse(Input.from_call(call), model())
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"adapters": "a"}, "adapters"),
+        ({"adapters": ["", "a"]}, "adapters"),
+        ({"adapters": "a", "messages": [{"role": "user", "content": "Hi."}]}, "adapters"),
+        ({"query": (("adapter", "a"),)}, "adapter"),
+        ({"headers": {"x-amzn-sagemaker-adapter-identifier": "a"}}, "x-amzn-sagemaker-adapter-identifier"),
+    ],
+)
+def test_an_adapter_is_refused(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(errors.ParameterError) as caught:
+        adapted(**given)
+    assert caught.value.message == f"{name}: this model has no adapters"
+
+
+@pytest.mark.parametrize("adapters", ["", [], [""], None])
+def test_the_base_model_may_be_named_as_an_adapter(adapters: Any) -> None:
+    assert "x-ignored-parameters" not in adapted(adapters=adapters, query=(("adapter", ""),)).formatter.headers
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

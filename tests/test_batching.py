@@ -16,13 +16,17 @@ class Recorder:
     def __init__(self, gate: asyncio.Event | None = None) -> None:
         self.batches: list[list[str]] = []
         self.gate = gate
-        self.entered = asyncio.Event()
+        self.entered, self.cancelled = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, items: Sequence[str]) -> list[str | Exception]:
         self.batches.append(list(items))
         self.entered.set()
         if self.gate is not None:
-            await self.gate.wait()
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
         if "bad" in items:
             raise ValueError("bad item")
         return [ValueError(item) if item == "own" else item.upper() for item in items]
@@ -82,6 +86,19 @@ async def test_a_call_cancelled_in_a_running_batch_does_not_disturb_it() -> None
     assert await stays == "B"
 
 
+async def test_only_answers_that_nobody_waits_for_are_discarded() -> None:
+    run, discarded = Recorder(asyncio.Event()), list[object]()
+    batcher = DynamicBatcher(run, 2, LONG_MS, discarded.append)
+    gone, stays = (asyncio.create_task(batcher.submit(item)) for item in "ab")
+    await run.entered.wait()
+    gone.cancel()
+    await asyncio.wait((gone,))
+    assert run.gate is not None
+    run.gate.set()
+    assert await stays == "B"
+    assert discarded == ["A"]
+
+
 async def test_one_bad_item_fails_alone() -> None:
     run = Recorder()
     batcher = DynamicBatcher(run, 3, LONG_MS)
@@ -101,3 +118,4 @@ async def test_close_leaves_nobody_waiting() -> None:
     for one in (running, waiting):
         with pytest.raises(asyncio.CancelledError):
             await one
+    await asyncio.wait_for(run.cancelled.wait(), 5)

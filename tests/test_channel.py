@@ -138,6 +138,36 @@ def test_what_cannot_be_encoded_costs_nobody_else_anything(run: Run) -> None:
     run(scene())
 
 
+def test_what_was_sent_before_the_end_arrives(run: Run) -> None:
+    async def scene() -> None:
+        one, other = await pair()
+        one.channel.send(Cancel(1))
+        one.channel.close()
+        await asyncio.wait_for(other.closed.wait(), 5)
+        assert other.heard == [Cancel(1)]
+
+    run(scene())
+
+
+def test_draining_takes_until_the_other_end_has_read(run: Run) -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        end = End()
+        await end.channel.attach(ours)
+        drained = asyncio.create_task(end.channel.drain())
+        end.channel.send(Chunk(1, bytes(8 << 20), True))  # more than the kernel holds
+        early, _ = await asyncio.wait((drained,), timeout=0.05)
+        reading, writing = await asyncio.open_connection(sock=theirs)
+        await reading.readexactly(8 << 20)
+        await asyncio.wait_for(drained, 5)
+        end.channel.close()
+        await asyncio.wait_for(end.closed.wait(), 5)
+        writing.close()
+        assert not early
+
+    run(scene())
+
+
 def test_the_end_is_heard_once_and_nothing_is_sent_after_it(run: Run) -> None:
     async def scene() -> None:
         one, other = await pair()
@@ -161,17 +191,17 @@ def test_what_a_read_has_others_send_leaves_with_it_and_no_other_loop_has_to_do_
         written: list[str] = []
 
         def pass_on(messages: list[AnyMessage]) -> None:
-            third.channel.send(Cancel(7))
             asyncio.get_running_loop().call_soon(lambda: written.append("a turn later"))
+            third.channel.send(Cancel(7))
 
         other.channel._on_messages = pass_on
         third.channel.before_frame = lambda: written.append("sent")
         one.channel.send(Cancel(1))
         await asyncio.wait_for(fourth.came.wait(), 5)
-        assert fourth.heard == [Cancel(7)] and written == ["sent", "a turn later"]
         for end in (one, other, third, fourth):
             end.channel.close()
         await asyncio.wait_for(asyncio.gather(other.closed.wait(), fourth.closed.wait()), 5)
+        assert fourth.heard == [Cancel(7)] and written == ["sent", "a turn later"]
 
     with ThreadPoolExecutor(8) as threads:
         for done in [threads.submit(run, scene()) for _ in range(8)]:

@@ -84,8 +84,8 @@ def test_encode() -> None:
     np.testing.assert_array_equal(from_nd_list(shapes["tensor/ndlist"][1])[0], np.ones(2))
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/json, text/plain, */*", "text/html, */*;q=0.8"])
-def test_encode_gives_json_to_who_takes_it(accept: str) -> None:
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json, text/plain, */*", "text/html, */*;q=0.8"])
+def test_encode_gives_json_to_who_takes_it(accept: str | None) -> None:
     out = Output()
     encode(out, [1, 2], accept)
     assert (out.properties["Content-Type"], out.content.value_at(0)) == ("application/json", b"[1,2]")

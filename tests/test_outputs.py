@@ -8,7 +8,7 @@ import pytest
 
 from djl_python import Output
 from djl_python.np_util import from_nd_list, from_npz
-from djl_python.outputs import concatenate, encode_item, stream_line
+from djl_python.outputs import concatenate, encode_item, item_content_type, stream_line
 
 
 def test_values_become_bytes_and_the_first_decides_the_content_type() -> None:
@@ -68,6 +68,8 @@ def test_arrays() -> None:
 def test_batch_entries_have_djls_keys() -> None:
     out = Output().add("a", batch_index=0).add("b", key="k", batch_index=12).error("bad", batch_index=1)
     assert out.content.get_keys() == ["batch_000.data", "batch_012.k", "batch_001.data"]
+    text, as_json = "text/plain; charset=utf-8", "application/json"
+    assert out.item_content_types == {0: text, 12: text, 1: as_json}
     assert out.properties == {"batch_001.code": "424", "batch_001.content-type": "application/json"}
     assert out.code == 200
 
@@ -75,9 +77,16 @@ def test_batch_entries_have_djls_keys() -> None:
 def test_stream_formatters() -> None:
     assert stream_line(["t"]) == b'{"outputs":["t"]}\n'
     assert [encode_item(item) for item in ("a", b"b", {"c": 1})] == [b"a", b"b", b'{"c":1}\n']
-    default = Output().add_stream_content(iter("ab"))
+    kinds = ["text/plain; charset=utf-8", "application/octet-stream", "application/jsonlines"]
+    assert [item_content_type(item) for item in ("a", b"b", {"c": 1})] == kinds
+    items = iter("ab")
+    default = Output().add_stream_content(items)
+    assert default.stream_content is items
     assert default.stream_formatter is stream_line and default.content_type == "application/jsonlines"
-    assert Output().add_stream_content(iter("ab"), output_formatter=None).content_type is None
+    bare = Output().add_stream_content(items, output_formatter=None)
+    assert bare.stream_formatter is encode_item and bare.content_type is None
+    assert Output().add_stream_content(items, str.upper).stream_formatter == str.upper
+    assert Output().add("first").add_stream_content(items).content_type == kinds[0], "the first decides"
 
 
 def test_finalizer_runs_once() -> None:

@@ -1,9 +1,11 @@
 import asyncio
+from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
 from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.pool import Pool
@@ -169,7 +171,10 @@ async def test_to_a_handler_without_queries_they_are_calls_like_others() -> None
     first, query = shared.submit(call(), Recorder()), shared.submit(call(), Recorder(), query=True)
     assert worker.calls == [first.id]
     shared.receive(worker, [Chunk(first.id, b"", True)])
+    last = shared.submit(call(), Recorder())
     assert worker.calls == [first.id, query.id]
+    shared.receive(worker, [Chunk(query.id, b"", True)])
+    assert worker.calls == [first.id, query.id, last.id]
 
 
 async def test_the_pieces_of_one_read_are_written_at_once() -> None:
@@ -180,6 +185,33 @@ async def test_the_pieces_of_one_read_are_written_at_once() -> None:
     shared.receive(worker, [Chunk(id, b"c", False)])
     shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
+
+
+async def test_a_start_alone_is_written_at_once_and_what_the_client_takes_is_told() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    flight = shared.submit(call(), client)
+    shared.receive(worker, [Start(flight.id, 200, {})])
+    assert client.got == [200, (b"", False)] and shared.in_flight == 1
+    shared.taken(flight, 7)
+    assert worker.sent[-1] == Taken(flight.id, 7)
+
+
+async def test_a_call_that_is_too_long_to_be_passed_on_takes_no_place() -> None:
+    class Strict(Worker):
+        def send(self, message: AnyMessage) -> None:
+            if isinstance(message, Call) and message.body == b"long":
+                raise ValueError("too long")
+            super().send(message)
+
+    worker, client = Strict(), Recorder()
+    shared = pool(worker)
+    first = shared.submit(call(), Recorder())
+    shared.submit(msgspec.structs.replace(call(), body=b"long"), client)
+    following = shared.submit(call(), Recorder())
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    assert client.error is not None and "too long" in client.error.message
+    assert worker.calls == [first.id, following.id] and shared.in_flight == shared.busy == 1
 
 
 async def test_two_reads_may_come_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +236,8 @@ async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker()
     assert worker.cancels == []
 
 
-async def test_a_running_call_is_cancelled_once_and_its_place_given_on() -> None:
+@pytest.mark.parametrize("end", [lambda id: Chunk(id, b"", True), Break], ids=["last chunk", "break"])
+async def test_a_running_call_is_cancelled_once_and_its_place_given_on(end: Callable[[int], AnyMessage]) -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     first, second = shared.submit(call(), client), shared.submit(call(), Recorder())
@@ -214,7 +247,8 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on() -> None
     shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", False)])  # crossed on the way
     assert worker.calls == [first.id]  # a function can't be interrupted
     assert (shared.in_flight, shared.busy) == (1, 1)  # with the worker; waited for
-    shared.receive(worker, [Chunk(first.id, b"", True)])
+    shared.receive(worker, [end(first.id)])
+    shared.receive(worker, [end(first.id)])  # of a call that is not there any more
     assert worker.calls == [first.id, second.id]
     assert client.got == [] and client.error is None
 
@@ -281,6 +315,20 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_pe
             await asyncio.sleep(0.01)
 
 
+async def test_a_worker_that_has_gone_meanwhile_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.02)
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.02)
+    flight = shared.submit(call(), Recorder())
+    shared.submit(call(), Recorder())
+    async with asyncio.timeout(5):
+        while not worker.cancels:
+            await asyncio.sleep(0.01)
+    shared.remove(worker, "has ended")
+    await asyncio.sleep(0.05)
+    assert worker.calls == [flight.id] and shared.queued == 1
+
+
 async def test_a_worker_that_speaks_again_gets_calls_at_once() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker, predict_timeout_s=0.05)
@@ -333,6 +381,10 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     assert other.got == [200, (b":", False)]
     await chunk_after_50_s()
     assert worker.cancels[1:] == [(quiet.id, "timeout")] and client.error is None
+    now_s += 61
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.error is not None and client.error.kind == "timeout", "an answer that has begun may stop, too"
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:

@@ -131,13 +131,16 @@ async def test_what_is_no_answer_is_not_sent(
     await ends.close()
 
 
-async def test_a_stream_waits_until_its_client_has_taken_most_of_it() -> None:
+@pytest.mark.parametrize("send", [ChannelReply.write, ChannelReply.keep_alive])
+async def test_a_stream_waits_until_its_client_has_taken_most_of_it(
+    send: Callable[[ChannelReply, bytes], None],
+) -> None:
     ends = Ends()
     reply = ChannelReply(await ends.open(), 5, "r")
     reply.start(200, {})
-    reply.write(bytes(MAX_UNREAD_BYTES))
+    send(reply, bytes(MAX_UNREAD_BYTES))
     await reply.drain()
-    reply.write(b"xy")
+    send(reply, b"xy")
     waiting = asyncio.create_task(reply.drain())
     reply.taken(1)
     await asyncio.sleep(0)

@@ -144,9 +144,14 @@ class Scheduler:
         return min(sequence.remaining, budget)
 
     def reserve(self, chunk: Chunk, drafts: int) -> int:
-        """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is."""
+        """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is.
+
+        None go beyond where the sequence becomes far: it is recomputed there.
+        """
         sequence = chunk.sequence
         end = sequence.computed + chunk.length
+        if self._near and not sequence.far:
+            drafts = min(drafts, self._near - end)
         with contextlib.suppress(OutOfBlocksError):
             self.blocks.extend(sequence, end + drafts)
         return min(drafts, len(sequence.blocks) * self.blocks.block_size - end)

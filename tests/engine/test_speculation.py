@@ -24,7 +24,7 @@ from djl_python.errors import ModelLoadError
 from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
-from tests.engine.test_rotations import longrope, prompt, save
+from tests.engine.test_rotations import NEAR, longrope, prompt, save
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 
@@ -245,6 +245,26 @@ def test_a_draft_model_follows_where_positions_turn_otherwise(tmp_path: Path) ->
     run_to_end(batch)
     proposed, accepted = speculation(batch)
     assert proposed == accepted > 40
+
+
+@pytest.mark.parametrize("how", ["ngram", "draft"])
+def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: Path) -> None:
+    """LongRoPE, across its first length: what follows is drawn from a text that was recomputed."""
+    kernels_or_skip(library)
+    model = save(tmp_path, longrope())
+    found: list[list[TokenEvent]] = []
+    without: dict[str, str] = {}
+    for settings in (without, {"speculative": how, "draft_model_path": str(model)}):
+        batch = open_batch(model, **settings)
+        for number, length in enumerate(range(NEAR - 6, NEAR + 1)):
+            params = SamplingParams(max_new_tokens=12, ignore_eos=True, logit_bias={7: 12.0})
+            batch.add(number, (LOOP * 2)[:length], params)
+        events = run_to_end(batch)
+        found.append([event for number in sorted(events) for event in events[number]])
+    assert speculation(batch)[1] > 10
+    plain, made = found
+    assert [e.token_id for e in made] == [e.token_id for e in plain]
+    assert [e.logprob for e in made] == pytest.approx([e.logprob for e in plain], abs=1e-4)
 
 
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -98,9 +98,15 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
     kinds = {(each.get("type", "int"), each.get("group_size") or -1) for each in weights}
     kind, size = kinds.pop() if len(kinds) == 1 else ("", 0)
-    if kind != "int" or any(more) or said.get("kv_cache_scheme"):
+    if kind != "int" or any(more) or said.get("kv_cache_scheme") or _transforms_activations(said):
         raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
     return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
+
+
+def _transforms_activations(said: Mapping[str, Any]) -> bool:
+    """Whether activations are to be rotated as well; rotations of weights alone are in their codes already."""
+    schemes = ((said.get("transform_config") or {}).get("config_groups") or {}).values()
+    return any(not str(each.get("location")).startswith("weight_") for scheme in schemes for each in scheme["apply"])
 
 
 def _said(said: Mapping[str, Any], *names: str) -> Any:

@@ -106,7 +106,8 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
 def _transforms_activations(said: Mapping[str, Any]) -> bool:
     """Whether activations are to be rotated as well; rotations of weights alone are in their codes already."""
     schemes = ((said.get("transform_config") or {}).get("config_groups") or {}).values()
-    return any(not str(each.get("location")).startswith("weight_") for scheme in schemes for each in scheme["apply"])
+    applied = (each for scheme in schemes for each in scheme.get("apply") or ())
+    return any(not str(each.get("location")).startswith("weight_") for each in applied)
 
 
 def _said(said: Mapping[str, Any], *names: str) -> Any:

@@ -149,7 +149,7 @@ def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
     config = json.loads((path / "config.json").read_text())
     apply = [{"targets": ["Linear"], "location": "weight_input", "inverse": True, "ignore": []}]
     rotation = {"type": "hadamard", "apply": apply, "randomize": False}
-    config["quantization_config"]["transform_config"] = {"config_groups": {"u": rotation}}
+    config["quantization_config"]["transform_config"] = {"config_groups": {"u": rotation, "v": {"type": "hadamard"}}}
     (path / "config.json").write_text(json.dumps(config))
     assert load_model(EngineSettings(model_path=str(path)), lambda *_: None)
     apply.append({"targets": ["Linear"], "location": "input", "inverse": False, "ignore": []})

@@ -84,3 +84,9 @@ def test_a_zero_point_of_0_borrows_from_the_next_in_the_first_format_of_gptq(bit
     found = StoredCodes.unpacked("gptq", bits, 64, tensors)
     assert torch.equal(found.zeros, expected.zeros)
     assert torch.equal(found.values(torch.float32), expected.values(torch.float32))
+
+
+def test_a_zero_point_of_0_that_crosses_words_wraps() -> None:
+    tensors, _ = rounded(a_weight(), Method("gptq", 3))
+    tensors["qzeros"] = torch.full_like(tensors["qzeros"], -1)  # all of 0, each less 1
+    assert not StoredCodes.unpacked("gptq", 3, 64, tensors).zeros.any()

@@ -86,7 +86,8 @@ def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
 def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
     """(layout, bits, group size) of AutoRound, which writes other tools' layouts."""
     packing = str(said.get("packing_format", "auto_round:auto_gptq"))
-    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or said.get("rotation_config"):
+    rotated = said.get("rotation_config") or said.get("spinquant_config")
+    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or rotated:
         raise UnreadableError("auto-round of more than integer weights")
     return _AUTO_ROUND.get(packing, packing), int(said.get("bits") or 4), int(said.get("group_size") or _USUAL_SIZE)
 

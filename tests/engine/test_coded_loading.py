@@ -156,3 +156,13 @@ def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="is read with compressed-tensors: pip"):
         load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+
+
+@pytest.mark.parametrize("key", ["rotation_config", "spinquant_config"])
+def test_rotations_of_auto_round_are_not_read(tmp_path: Path, key: str) -> None:
+    path = coded(tmp_path, "llama", Method("gptq", symmetric=True, auto_round=True))
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"][key] = {"algorithm": "spinquant", "r1": True, "online_r1_rotation": True}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="is read with auto-round: pip"):
+        load_model(EngineSettings(model_path=str(path)), lambda *_: None)

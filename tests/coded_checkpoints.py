@@ -88,7 +88,7 @@ def rounded(weight: Tensor, method: Method) -> tuple[dict[str, Tensor], Tensor]:
             zeros[:, g] = 2 ** (method.bits - 1)
         else:
             scales[:, g] = ((high.clamp_min(0) - low.clamp_max(0)) / most).clamp_min(1e-4)
-            # GPTQ's first format can't write a zero of 0.
+            # In GPTQ's first format, a zero of 0 would borrow from the next.
             zeros[:, g] = (-low / scales[:, g]).round().clamp(1, most)
     scales = scales.to(method.scales).float()
     codes = (weight.float() / scales[:, group] + zeros[:, group]).round().clamp(0, most)

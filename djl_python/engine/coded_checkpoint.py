@@ -86,7 +86,8 @@ def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
 def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
     """(layout, bits, group size) of AutoRound, which writes other tools' layouts."""
     packing = str(said.get("packing_format", "auto_round:auto_gptq"))
-    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or said.get("rotation_config"):
+    rotated = said.get("rotation_config") or said.get("spinquant_config")
+    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or rotated:
         raise UnreadableError("auto-round of more than integer weights")
     return _AUTO_ROUND.get(packing, packing), int(said.get("bits") or 4), int(said.get("group_size") or _USUAL_SIZE)
 
@@ -98,9 +99,16 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
     kinds = {(each.get("type", "int"), each.get("group_size") or -1) for each in weights}
     kind, size = kinds.pop() if len(kinds) == 1 else ("", 0)
-    if kind != "int" or any(more) or said.get("kv_cache_scheme"):
+    if kind != "int" or any(more) or said.get("kv_cache_scheme") or _transforms_activations(said):
         raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
     return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
+
+
+def _transforms_activations(said: Mapping[str, Any]) -> bool:
+    """Whether activations are to be rotated as well; rotations of weights alone are in their codes already."""
+    schemes = ((said.get("transform_config") or {}).get("config_groups") or {}).values()
+    applied = (each for scheme in schemes for each in scheme.get("apply") or ())
+    return any(not str(each.get("location")).startswith("weight_") for each in applied)
 
 
 def _said(said: Mapping[str, Any], *names: str) -> Any:

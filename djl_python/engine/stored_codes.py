@@ -4,7 +4,8 @@ All layouts pack codes into words of 32 bits, the first code into the lowest bit
 does not fit. Each group of inputs has a scale and a zero point for each output:
 
 - "gptq": `qweight` (k * bits / 32, n), `qzeros` (groups, n * bits / 32), each less 1, `scales` (groups, n), and `g_idx`
-  (k,), the group of each input, which need not be in order. "gptq_v2" has zeros as they are.
+  (k,), the group of each input, which need not be in order. Ones are subtracted from whole words: a zero point of 0
+  borrows from the next; where zero points cross words, it wraps. "gptq_v2" has zeros as they are.
 - "gemm", AWQ's layout: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
   outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight.
 - "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), optionally
@@ -105,8 +106,10 @@ class StoredCodes:
             if layout == "gemm":
                 codes, zeros = _spread(words.T), _spread(zero_words.T).short()
             else:
+                whole = layout == "gptq" and 32 % bits == 0
+                zero_words = zero_words + sum(1 << shift for shift in range(0, 32, bits)) if whole else zero_words
                 codes, zeros = _from_words(words.T, bits), _from_words(zero_words, bits)[:, : len(scales)].T.short()
-            zeros = zeros + 1 if layout == "gptq" else zeros
+                zeros = (zeros + 1) % (1 << bits) if layout == "gptq" and not whole else zeros
         groups = tensors.get(names.groups)
         if groups is None:
             k, count = codes.shape[1], scales.shape[1]

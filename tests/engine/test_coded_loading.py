@@ -144,3 +144,27 @@ def test_what_is_not_read_names_the_library_that_does(tmp_path: Path, changes: d
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match=f"{said}.* is read with gptqmodel: pip"):
         open_batch(path)
+
+
+def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
+    path = coded(tmp_path, "llama", Method("pack-quantized"))
+    config = json.loads((path / "config.json").read_text())
+    apply = [{"targets": ["Linear"], "location": "weight_input", "inverse": True, "ignore": []}]
+    rotation = {"type": "hadamard", "apply": apply, "randomize": False}
+    config["quantization_config"]["transform_config"] = {"config_groups": {"u": rotation, "v": {"type": "hadamard"}}}
+    (path / "config.json").write_text(json.dumps(config))
+    assert load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+    apply.append({"targets": ["Linear"], "location": "input", "inverse": False, "ignore": []})
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="is read with compressed-tensors: pip"):
+        load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+
+
+@pytest.mark.parametrize("key", ["rotation_config", "spinquant_config"])
+def test_rotations_of_auto_round_are_not_read(tmp_path: Path, key: str) -> None:
+    path = coded(tmp_path, "llama", Method("gptq", symmetric=True, auto_round=True))
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"][key] = {"algorithm": "spinquant", "r1": True, "online_r1_rotation": True}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="is read with auto-round: pip"):
+        load_model(EngineSettings(model_path=str(path)), lambda *_: None)

@@ -73,3 +73,20 @@ def test_scales_that_fp16_does_not_have_are_not_for_kernels() -> None:
     weight = a_weight() * 1e-6
     stored, _ = unpacked(weight, Method("gptq", scales=torch.bfloat16, symmetric=True))
     assert stored.for_kernels() is None
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_zero_point_of_0_borrows_from_the_next_in_the_first_format_of_gptq(bits: int) -> None:
+    tensors, _ = rounded(a_weight(), Method("gptq_v2", bits))
+    tensors["qzeros"] &= ~((1 << bits) - 1)  # the first zero point of each word
+    expected = StoredCodes.unpacked("gptq_v2", bits, 64, tensors)
+    tensors["qzeros"] = tensors["qzeros"] - int("1".rjust(bits, "0") * (32 // bits), 2)  # as GPTQModel converts it
+    found = StoredCodes.unpacked("gptq", bits, 64, tensors)
+    assert torch.equal(found.zeros, expected.zeros)
+    assert torch.equal(found.values(torch.float32), expected.values(torch.float32))
+
+
+def test_a_zero_point_of_0_that_crosses_words_wraps() -> None:
+    tensors, _ = rounded(a_weight(), Method("gptq", 3))
+    tensors["qzeros"] = torch.full_like(tensors["qzeros"], -1)  # all of 0, each less 1
+    assert not StoredCodes.unpacked("gptq", 3, 64, tensors).zeros.any()

@@ -99,7 +99,10 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
     kinds = {(each.get("type", "int"), each.get("group_size") or -1) for each in weights}
     kind, size = kinds.pop() if len(kinds) == 1 else ("", 0)
-    if kind != "int" or any(more) or said.get("kv_cache_scheme") or _transforms_activations(said):
+    more += [each.get("strategy", "group") not in ("group", "channel") for each in weights]
+    more += [said.get("kv_cache_scheme"), _transforms_activations(said)]
+    more.append((said.get("sparsity_config") or {}).get("format", "dense") != "dense")
+    if kind != "int" or any(more):
         raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
     return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
 

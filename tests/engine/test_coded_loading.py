@@ -160,6 +160,22 @@ def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
         load_model(EngineSettings(model_path=str(path)), lambda *_: None)
 
 
+@pytest.mark.parametrize("what", ["strategy", "sparsity"])
+def test_compressed_tensors_of_other_shapes_are_not_read(tmp_path: Path, what: str) -> None:
+    """One scale for a whole weight, or weights of which zeros are left out."""
+    path = coded(tmp_path, "llama", Method("pack-quantized"))
+    config = json.loads((path / "config.json").read_text())
+    said = config["quantization_config"]
+    if what == "strategy":
+        (scheme,) = said["config_groups"].values()
+        scheme["weights"]["strategy"] = "tensor"
+    else:
+        said["sparsity_config"] = {"format": "sparse-24-bitmask"}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match="is read with compressed-tensors: pip"):
+        load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+
+
 @pytest.mark.parametrize("key", ["rotation_config", "spinquant_config"])
 def test_rotations_of_auto_round_are_not_read(tmp_path: Path, key: str) -> None:
     path = coded(tmp_path, "llama", Method("gptq", symmetric=True, auto_round=True))

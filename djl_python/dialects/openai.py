@@ -142,7 +142,8 @@ class OpenAIDialect(Dialect):
             return Answer(200, encode_json(ModelList(data=infos)))
         name = "/".join(path_values[part] for part in ("owner", "model") if part in path_values)
         if name not in served:
-            raise ModelNotFoundError(f"The model `{name}` does not exist; loaded: {', '.join(sorted(served))}")
+            loaded = ", ".join(sorted(served)) or "none"
+            raise ModelNotFoundError(f"The model `{name}` does not exist; loaded: {loaded}")
         return Answer(200, encode_json(_info(served[name])))
 
     def model_of(self, body: bytes) -> str | None:

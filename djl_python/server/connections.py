@@ -90,11 +90,11 @@ class HttpServer(HTTPServer):
         self._acceptors: list[_Acceptor] = []
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections on these sockets, which stay the caller's to close."""
+        """Accept connections on these sockets."""
         self._acceptors += [_Acceptor(sock, self._handle_connection) for sock in sockets]
 
     def stop(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections; the sockets are closed."""
         for acceptor in self._acceptors:
             acceptor.stop()
         self._acceptors.clear()
@@ -122,6 +122,7 @@ class _Acceptor:
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
+        self._listening.close()
 
     def _go_on(self) -> None:
         self._pause = None

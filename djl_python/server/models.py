@@ -72,7 +72,7 @@ class Models:
         if version not in versions and version == unversioned and "" in versions:
             return versions[""]
         if version not in versions:
-            known = ", ".join(known or "(none)" for known in versions)
+            known = ", ".join(known or unversioned or "(none)" for known in versions)
             raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
         return versions[version]
 

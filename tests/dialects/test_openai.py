@@ -405,6 +405,9 @@ def test_a_model() -> None:
     assert json.loads(OPENAI.page("model", slashed, {"owner": "org", "model": "name"}, b"").body)["id"] == "org/name"
     with pytest.raises(errors.ModelNotFoundError, match="The model `x/y` does not exist; loaded: a, b"):
         OPENAI.page("model", VIEW, {"owner": "x", "model": "y"}, b"")
+    nothing: Any = View([])
+    with pytest.raises(errors.ModelNotFoundError, match=r"does not exist; loaded: none$"):
+        OPENAI.page("model", nothing, {"model": "a"}, b"")
 
 
 @pytest.mark.parametrize(

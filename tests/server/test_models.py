@@ -49,8 +49,8 @@ async def test_an_unknown_model_is_answered_with_what_is_there() -> None:
 async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it() -> None:
     mixed = models("a", "b:2")
     assert mixed.select("a", "1", unversioned="1").config.name == "a"
-    for name, version in (("a", "2"), ("b", "1")):
-        with pytest.raises(ModelNotFoundError):
+    for name, version, there in (("a", "2", "1"), ("b", "1", "2")):
+        with pytest.raises(ModelNotFoundError, match=f"its versions: {there}$"):
             mixed.select(name, version, unversioned="1")
 
 

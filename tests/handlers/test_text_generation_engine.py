@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
     BYTES.save(str(path / "tokenizer.json"))
-    config = {"eos_token": EOS, "chat_template": "{{ messages[0].content }}"}
+    config = {"eos_token": EOS, "chat_template": "{{ messages[0].content }}{{ tools | length if tools }}"}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     # The checkpoint's own id for it is a quotation mark here.
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}))

@@ -46,7 +46,8 @@ class PagedRollingBatch(RollingBatch):
         opened = open_runner(settings, progress, advance, draft_size(settings))
         self.runner: ModelRunner = opened.runner
         self.device = opened.loaded.device
-        self._repeatable = opened.share_prefixes  # what a failed step leaves is overwritten; states are not
+        # What a failed step leaves in blocks is overwritten; what it did to states is not undone.
+        self._repeatable = opened.share_prefixes and opened.states is None
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
         self.max_batch_size = settings.max_batch_size

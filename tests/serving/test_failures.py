@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,16 @@ async def test_a_failing_step_costs_its_culprit_only(tmp_path: Path) -> None:
             assert "makes a step fail" in answers[-1].lines[0]["error"]
 
 
+@pytest.fixture
+def hangups_count() -> Iterator[None]:
+    """Children die of SIGHUP unless they handle it, also where these tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("hangups_count")
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
 async def test_nothing_outlives_the_front_end(tmp_path: Path, signal_number: signal.Signals) -> None:
     model = fake_model(tmp_path / "m", **{"option.fake_step_ms": 10})

@@ -106,6 +106,13 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the answer must be a call."""
         return self.choice in ("required", "named")
 
+    @property
+    def callable(self) -> tuple[dict[str, Any], ...]:
+        """The tools that may be called."""
+        if self.choice != "named":
+            return self.tools
+        return tuple(tool for tool in self.tools if tool["function"]["name"] == self.name)
+
 
 class ImageSource(msgspec.Struct, frozen=True):
     """Where an image of a chat is. `field` is the path of `url` in the client's body, which errors name."""

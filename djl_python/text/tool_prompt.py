@@ -20,8 +20,7 @@ _USUAL: Final = (
 
 def with_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[Mapping[str, Any]]:
     """The messages, the last of which that is not the assistant's ends with the tools that may be called."""
-    tools = [tool for tool in use.tools if use.choice != "named" or tool["function"]["name"] == use.name]
-    text = f"\n---\n{use.prompt or _USUAL}\n{json.dumps(tools, ensure_ascii=False)}"
+    text = f"\n---\n{use.prompt or _USUAL}\n{json.dumps(use.callable, ensure_ascii=False)}"
     told = list(messages)
     others = [i for i, message in enumerate(told) if message.get("role") != "assistant"]
     if others:

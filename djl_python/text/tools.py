@@ -107,10 +107,8 @@ def forced_calls(use: ToolUse) -> Grammar:
     """
     definitions: dict[str, Any] = {}
     calls: list[dict[str, Any]] = []
-    for index, tool in enumerate(use.tools):
+    for index, tool in enumerate(use.callable):
         function = tool["function"]
-        if use.choice == "named" and function["name"] != use.name:
-            continue
         key = f"tool{index}"
         definitions[key] = _resource(function.get("parameters") or _NO_PARAMETERS, f"tool://{key}/", definitions)
         calls.append(

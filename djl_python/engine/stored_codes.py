@@ -106,10 +106,8 @@ class StoredCodes:
             if layout == "gemm":
                 codes, zeros = _spread(words.T), _spread(zero_words.T).short()
             else:
-                whole = layout == "gptq" and 32 % bits == 0
-                zero_words = zero_words + sum(1 << shift for shift in range(0, 32, bits)) if whole else zero_words
-                codes, zeros = _from_words(words.T, bits), _from_words(zero_words, bits)[:, : len(scales)].T.short()
-                zeros = (zeros + 1) % (1 << bits) if layout == "gptq" and not whole else zeros
+                unpack = _gptq_zeros if layout == "gptq" else _from_words
+                codes, zeros = _from_words(words.T, bits), unpack(zero_words, bits)[:, : len(scales)].T.short()
         groups = tensors.get(names.groups)
         if groups is None:
             k, count = codes.shape[1], scales.shape[1]
@@ -164,6 +162,13 @@ class StoredCodes:
         groups = self.groups if order is None else self.groups[order]
         padded = torch.cat([groups, groups[-1:].expand(-len(groups) % GROUP)]).view(-1, GROUP)
         return padded[:, 0] if bool((padded == padded[:, :1]).all()) else None
+
+
+def _gptq_zeros(words: Tensor, bits: int) -> Tensor:
+    """Zero points from words of what is 1 less, see "gptq" above."""
+    if 32 % bits:  # zero points cross words
+        return (_from_words(words, bits) + 1) % (1 << bits)
+    return _from_words(words + sum(1 << shift for shift in range(0, 32, bits)), bits)
 
 
 def _from_words(words: Tensor, bits: int) -> Tensor:

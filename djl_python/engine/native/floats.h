@@ -83,6 +83,38 @@ struct PlainWeights {
     void for_each_outlier(const Work&) const {}
 };
 
+// Rows in fp32, some numbers of each. The first of a product's are kept for its next panels, while there is room in L2.
+class KeptRows {
+public:
+    // The rows that begin at an address, `width` numbers of each: the same as before, or those that `expand` writes.
+    template <class Expand>
+    const float* find(const char* at, int count, int width, const Expand& expand) {
+        for (int i = 0; i < pieces; ++i)
+            if (kept[i].at == at && kept[i].count >= count) return kept[i].numbers;
+        float* to = passing;
+        if (pieces < kMaxPieces && end + count * width <= kRoom) {
+            to = room + end;
+            end += count * width;
+            kept[pieces++] = {at, count, to};
+        }
+        expand(to);
+        return to;
+    }
+
+private:
+    struct Piece {
+        const char* at;
+        int count;
+        const float* numbers;
+    };
+    static constexpr int kMaxPieces = 16, kRoom = 48 << 10;
+
+    Piece kept[kMaxPieces];
+    int pieces = 0, end = 0;
+    alignas(64) float passing[kMaxBandRows * kL1Steps * 2];
+    alignas(64) float room[kRoom];
+};
+
 // For many rows where bf16 is multiplied as fp32: some steps of some vectors of a part, and the rows, expanded to fp32 once.
 struct ExpandedToFloats {
     static constexpr Shape shape = kExpandedTile;
@@ -95,10 +127,13 @@ struct ExpandedToFloats {
     void take_rows(const Part& part, int from, int steps, int count) {
         const int whole = (steps * 2 + 15) / 16 * 16;
         stride = whole * sizeof(float);
-        for (int row = 0; row < count; ++row) {
-            auto x = (const uint16_t*)part.row(row, from);
-            for (int i = 0; i < whole; i += 16) store_floats(rows + row * whole + i, load_bf16(x + i, lanes_of(steps * 2 - i)));
-        }
+        rows = kept.find(part.row(0, from), count, whole, [&](float* to) {
+            for (int row = 0; row < count; ++row) {
+                auto x = (const uint16_t*)part.row(row, from);
+                for (int i = 0; i < whole; i += 16)
+                    store_floats(to + row * whole + i, load_bf16(x + i, lanes_of(steps * 2 - i)));
+            }
+        });
     }
 
     template <class Part>
@@ -122,7 +157,8 @@ private:
     static constexpr int kNumbers = 2 * kExpandedVectors * 16;  // of a step
 
     alignas(64) float weights[kL1Steps * kNumbers];
-    alignas(64) float rows[kMaxBandRows * kL1Steps * 2];
+    KeptRows kept;
+    const float* rows;
     int64_t stride;  // bytes
 
     template <int R, class Prefetch>

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "activations.h"
 #include "formats.h"
@@ -102,6 +103,17 @@ struct RowTiling {
     }
 
     int height_of(int tile) const { return height + (tile < taller); }
+};
+
+// What a thread keeps of a product whose weights are expanded; nothing where they aren't.
+template <class Part, bool = Part::expandable>
+struct ExpandedOf {
+    struct type {};
+};
+
+template <class Part>
+struct ExpandedOf<Part, true> {
+    using type = typename Part::Expanded;
 };
 
 // How `rows` rows are cut into tiles for a type of part.
@@ -251,11 +263,9 @@ struct Prefetches {
 };
 
 // Multiplies many rows with a part, some steps at a time, whose weights are expanded once for all rows.
-template <class Part>
+template <class Part, class Expanded>
 void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& prefetches, const RowTiling& tiling,
-                       Sums sums) {
-    using Expanded = typename Part::Expanded;
-    Expanded expanded;
+                       Sums sums, Expanded& expanded) {
     for (int from = 0, count; from < steps; from += count) {
         count = Expanded::steps_of(steps - from);
         Prefetches each = prefetches;
@@ -276,9 +286,9 @@ void multiply_expanded(const Part& part, int rows, int steps, const Prefetches& 
 // next. done(first, end) is called for rows whose sums have the whole part: where a tile's sums are in registers, as soon as
 // it is done. The lines that `done` stores to come from memory or another core's cache, a dozen at a time, while the next
 // tile is multiplied.
-template <class Part, class Next, class Done>
+template <class Part, class Expanded, class Next, class Done>
 void multiply_part(const Part& part, int rows, int steps, Next next, const KvPrefetch& kv_prefetch, int slot, Sums sums,
-                   Done done) {
+                   Expanded& expanded, Done done) {
     constexpr int lines = Part::lines;
     constexpr Shape shape = Part::shape;
     auto finished = [&](int first, int last) {
@@ -294,9 +304,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
     const RowTiling tiling = row_tiling_of<Part>(rows);
     auto prefetches = [&] { return Prefetches{next(), steps, lines, tiling.runs, kv_prefetch, slot, slot + tiling.spare}; };
     if constexpr (Part::expandable)
-        if (rows > Part::Expanded::threshold) {
-            multiply_expanded(part, rows, steps, prefetches(), tiling, sums);
-            return Part::Expanded::corrected ? done(0, rows) : finished(0, rows);
+        if (rows > Expanded::threshold) {
+            multiply_expanded(part, rows, steps, prefetches(), tiling, sums, expanded);
+            return Expanded::corrected ? done(0, rows) : finished(0, rows);
         }
     if constexpr (shape.rows > kMaxSingleTileRows && Part::divisible)
         if (rows <= shape.rows) {
@@ -329,9 +339,9 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
 // divisible, after(steps), the rest of the part.
 //
 // If a part is expandable, more than `threshold` rows share an Expanded copy of it: steps_of(steps left) steps at a time, of
-// the rows and of kExpandedVectors vectors. Its multiply(height, row, vector, steps, prefetch, sums) does what `tile` does,
-// from one of these vectors on; if it is `corrected`, nothing is left out. rows_per_line rows are multiplied with a step
-// while memory delivers a line.
+// the rows and of kExpandedVectors vectors; it is one thread's for a whole product. Its multiply(height, row, vector, steps,
+// prefetch, sums) does what `tile` does, from one of these vectors on; if it is `corrected`, nothing is left out. rows_per_line
+// rows are multiplied with a step while memory delivers a line.
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>
@@ -339,6 +349,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
     const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kMaxBandRows * kPanel];
+    typename ExpandedOf<decltype(std::declval<Panel>().part(0, 0))>::type expanded;
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
         const Panel panel(op, panel_index);
         auto finish = [&](int row) {
@@ -359,7 +370,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
             };
             const auto part = panel.part(number, first);
             multiply_part(part, last - first, count, next, count == cut.part ? kv_prefetch : nothing, slot, {sums, number > 0},
-                          [&](int row, int end) {
+                          expanded, [&](int row, int end) {
                               if (from + count == cut.steps)
                                   for (; row < end; ++row) finish(row);
                           });

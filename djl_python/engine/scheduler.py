@@ -237,7 +237,7 @@ class Scheduler:
                 self._preempt(self.running[-1])
             self.waiting.remove(sequence)
             self.running.append(sequence)
-        length = min(sequence.remaining, self.max_prefill_tokens)
+        length = self._piece(sequence, self.max_prefill_tokens)
         while True:
             try:
                 self.blocks.extend(sequence, sequence.computed + length)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
+from djl_python.engine import scheduler as scheduler_module
 from djl_python.engine.kv_cache import BlockManager
 from djl_python.engine.pacing import DECODE_ONLY_EVERY
 from djl_python.engine.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
@@ -10,6 +15,7 @@ from djl_python.types import SamplingParams
 
 BLOCK = 16
 PROMPT = 200
+SIZE = 4
 
 
 def scheduler(blocks: int = 64) -> Scheduler:
@@ -84,6 +90,18 @@ def test_a_prompt_that_must_not_be_split_is_read_in_one_step() -> None:
     assert decoding.generated == 3 + 4, "and who generates goes on in every step"
 
 
+def test_a_prompt_that_must_not_be_split_is_not_split_when_a_step_is_repeated_one_by_one() -> None:
+    made = Scheduler(BlockManager(64, BLOCK), max_sequences=8, max_prefill_tokens=64, whole_prompts=True)
+    two = [sequence(number, PROMPT) for number in (1, 2)]
+    for each in two:
+        made.add(each)
+    while not all(each.generated for each in two):
+        run(made)
+    lengths = [len(each.tokens) for each in two]
+    assert made.isolate(made.schedule()) is None
+    assert [run(made) for _ in two] == [[Chunk(each, length)] for each, length in zip(two, lengths, strict=True)]
+
+
 def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None:
     made = scheduler(blocks=4 * (STEPS_TO_TRUST + 20) // BLOCK)
     for number in range(4):
@@ -95,3 +113,133 @@ def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None
     for _ in range(STEPS_TO_TRUST):
         run(made)
     assert len(run(made)) == 4
+
+
+class Cache:
+    """A scheduler whose steps are computed here: each place of a block holds all tokens up to it.
+
+    Steps fail as real ones do: before their end, with places written that do not count yet.
+    """
+
+    def __init__(self, rng: random.Random, *, blocks: int, near: int = 0) -> None:
+        self.rng = rng
+        self.near = near
+        self.recomputed = 0
+        self.made = Scheduler(
+            BlockManager(blocks, SIZE), max_sequences=4, max_prefill_tokens=10, near=near, on_preempt=self.preempted
+        )
+        self.places: dict[tuple[int, int], object] = {}
+        self.started: list[int] = []
+        self.cursed: set[int] = set()
+        self.ended: list[int] = []
+
+    def preempted(self, sequence: Sequence) -> None:
+        assert (sequence.computed, sequence.blocks) == (0, [])
+        self.recomputed += 1
+
+    def schedule(self) -> list[Chunk]:
+        made, alone = self.made, bool(self.made._suspects)
+        chunks = made.schedule()
+        taking_part = [chunk.sequence for chunk in chunks]
+        assert chunks, "a step computes something"
+        assert len(made.running) <= made.fitting or alone
+        assert sum(chunk.length for chunk in chunks if chunk.sequence.remaining > 1) <= made.max_prefill_tokens
+        assert all(chunk.length > 0 for chunk in chunks)
+        assert len(chunks) == 1 or not alone
+        waits = [each for each in made.running if each.remaining == 1 and each not in taking_part]
+        assert alone or not waits, "who generates takes part in every step"
+        for sequence in taking_part:
+            assert sequence.far == (0 < self.near < len(sequence.tokens))
+            if sequence.id not in self.started:
+                assert not self.started or sequence.id > max(self.started), "first come, first served"
+                self.started.append(sequence.id)
+        return [self.with_drafts(chunk) if chunk.sequence.remaining == 1 else chunk for chunk in chunks]
+
+    def with_drafts(self, chunk: Chunk) -> Chunk:
+        sequence, tokens = chunk.sequence, list(chunk.sequence.tokens)
+        room = self.made.reserve(chunk, min(3, sequence.sampling.max_new_tokens - sequence.generated - 1))
+        for _ in range(room):
+            tokens.append(following(tokens) if self.rng.random() < 0.7 else -1)
+        return Chunk(sequence, 1 + room, tuple(tokens[len(tokens) - room :] if room else ()))
+
+    def compute(self, chunk: Chunk) -> None:
+        sequence, text = chunk.sequence, [*chunk.sequence.tokens[: chunk.sequence.computed], *chunk.tokens]
+        for position in range(len(text)):
+            place, content = (sequence.blocks[position // SIZE], position % SIZE), (sequence.far, text[: position + 1])
+            if position >= sequence.computed:
+                self.places[place] = content
+            assert self.places.get(place) == content, "what was computed of it is still there"
+
+    def step(self, failing: str = "") -> None:
+        chunks = self.schedule()
+        for chunk in chunks:
+            self.compute(chunk)
+        if self.cursed.intersection(chunk.sequence.id for chunk in chunks):
+            culprit = self.made.isolate(chunks)
+            if culprit is None:  # nobody knows what the step did to blocks, but for those that others are using
+                used = {block for sequence in self.made.running for block in sequence.blocks}
+                self.places = {place: content for place, content in self.places.items() if place[0] in used}
+        elif failing:
+            culprit = self.made.relieve(chunks, failing == "repeatable") if len(chunks) > 1 else None
+        else:
+            self.made.learn(chunks, 0.01)
+            self.made.advance(chunks)
+            for chunk in chunks:
+                self.append(chunk)
+            return
+        if culprit is not None:
+            assert culprit.id in self.cursed
+            self.end(culprit)
+
+    def append(self, chunk: Chunk) -> None:
+        sequence = chunk.sequence
+        if sequence.remaining:
+            return
+        for draft in [*chunk.drafts, None]:
+            sequence.tokens.append(following(sequence.tokens))
+            if sequence.generated == sequence.sampling.max_new_tokens:
+                self.end(sequence)
+                return
+            if sequence.tokens[-1] != draft:
+                return
+            sequence.computed += 1
+
+    def end(self, sequence: Sequence) -> None:
+        self.made.remove(sequence)
+        self.ended.append(sequence.id)
+
+
+def following(tokens: list[int]) -> int:
+    return (sum(tokens) * 31 + len(tokens)) % 3
+
+
+@pytest.mark.parametrize("near", [0, 20])
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
+    seed: int, near: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts with common beginnings in too few blocks, cancelled, failing, and out of memory at random."""
+    monkeypatch.setattr(scheduler_module, "STEPS_TO_TRUST", 20)
+    rng = random.Random(seed)
+    cache = Cache(rng, blocks=14, near=near)
+    made, coming = cache.made, list(range(60))
+    live: dict[int, Sequence] = {}
+    steps = 0
+    assert made.idle
+    while coming or not made.idle:
+        while coming and (made.idle or rng.random() < 0.2):
+            number = coming.pop(0)
+            tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 25))]
+            live[number] = Sequence(number, tokens, len(tokens), SamplingParams(max_new_tokens=rng.randrange(1, 25)))
+            made.add(live[number])
+            if rng.random() < 0.05:
+                cache.cursed.add(number)
+        assert not made.idle
+        cache.step(rng.choice(["", "repeatable", "recompute"]) if rng.random() < 0.02 else "")
+        for sequence in list(made.running) + list(made.waiting):
+            if rng.random() < 0.002:
+                cache.end(sequence)
+        steps += 1
+        assert steps < 4000
+    assert sorted(cache.ended) == list(range(60))
+    assert made.blocks.used == 0

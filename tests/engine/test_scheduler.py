@@ -115,6 +115,37 @@ def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None
     assert len(run(made)) == 4
 
 
+def test_where_a_step_without_memory_cannot_be_repeated_all_of_it_begins_again_in_its_order() -> None:
+    made = scheduler()
+    for number in range(4):
+        made.add(sequence(number, 10))
+    chunks = made.schedule()
+    assert made.relieve(chunks, repeatable=False) is None
+    assert ([*made.running], [each.id for each in made.waiting]) == ([], [0, 1, 2, 3])
+    assert [chunk.sequence.id for chunk in run(made)] == [0, 1, 2]
+
+
+def test_those_that_become_far_together_begin_again_in_their_order() -> None:
+    made = Scheduler(BlockManager(64, BLOCK), max_sequences=8, max_prefill_tokens=64, near=20)
+    for number in range(3):
+        made.add(sequence(number, 20 - 5 * (number == 1)))
+    run(made)
+    assert [chunk.sequence.id for chunk in made.schedule()] == [1]
+    assert [(each.id, each.far, each.blocks) for each in made.waiting] == [(0, True, []), (2, True, [])]
+
+
+@pytest.mark.parametrize(("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (100, 3, 5)])
+def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
+    near: int, blocks: int, room: int
+) -> None:
+    made = Scheduler(BlockManager(blocks, BLOCK), max_sequences=8, max_prefill_tokens=64, near=near)
+    made.add(one := sequence(1, 2 * BLOCK - 3))
+    run(made)
+    [chunk] = made.schedule()
+    assert made.reserve(chunk, 5) == room
+    assert made.blocks.used == len(one.blocks) == made.blocks.blocks_for(one.computed + chunk.length + room)
+
+
 class Cache:
     """A scheduler whose steps are computed here: each place of a block holds all tokens up to it.
 
@@ -124,7 +155,7 @@ class Cache:
     def __init__(self, rng: random.Random, *, blocks: int, near: int = 0) -> None:
         self.rng = rng
         self.near = near
-        self.recomputed = 0
+        self.recomputed = self.without_room = 0
         self.made = Scheduler(
             BlockManager(blocks, SIZE), max_sequences=4, max_prefill_tokens=10, near=near, on_preempt=self.preempted
         )
@@ -139,10 +170,12 @@ class Cache:
 
     def schedule(self) -> list[Chunk]:
         made, alone = self.made, bool(self.made._suspects)
+        recomputed = self.recomputed
         chunks = made.schedule()
+        self.without_room += 0 if alone else self.recomputed - recomputed
         taking_part = [chunk.sequence for chunk in chunks]
         assert chunks, "a step computes something"
-        assert len(made.running) <= made.fitting or alone
+        assert len(made.running) <= made.fitting <= made.max_sequences or alone
         assert sum(chunk.length for chunk in chunks if chunk.sequence.remaining > 1) <= made.max_prefill_tokens
         assert all(chunk.length > 0 for chunk in chunks)
         assert len(chunks) == 1 or not alone
@@ -243,3 +276,4 @@ def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
         assert steps < 4000
     assert sorted(cache.ended) == list(range(60))
     assert made.blocks.used == 0
+    assert near or made.preemptions == cache.without_room > 10

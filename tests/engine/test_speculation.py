@@ -273,9 +273,23 @@ def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, ca
     assert "option.speculative=ngram has no effect" in caplog.text
 
 
+def repeating(batch: PagedRollingBatch, monkeypatch: pytest.MonkeyPatch) -> PagedRollingBatch:
+    """The batch, with steps that fail handled as the engine's loop does."""
+    step = batch.step
+
+    def handled() -> list[TokenEvent]:
+        try:
+            return step()
+        except RuntimeError as cause:
+            return batch.isolate(cause)
+
+    monkeypatch.setattr(batch, "step", handled)
+    return batch
+
+
 def test_a_drafter_that_fails_costs_a_step_and_no_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = told(answers(open_batch(path), [{}, {}, {}]))
-    batch = open_batch(path, speculative="ngram")
+    batch = repeating(open_batch(path, speculative="ngram"), monkeypatch)
     propose, failures = NgramDrafter.propose, iter([True])
 
     def failing(drafter: NgramDrafter, sequences: Any, ahead: Any) -> Any:
@@ -283,13 +297,27 @@ def test_a_drafter_that_fails_costs_a_step_and_no_request(path: Path, monkeypatc
             raise RuntimeError("no idea")
         return propose(drafter, sequences, ahead)
 
-    def step() -> list[TokenEvent]:
-        try:
-            return PagedRollingBatch.step(batch)
-        except RuntimeError as cause:  # as the engine's loop does
-            return batch.isolate(cause)
-
     monkeypatch.setattr(NgramDrafter, "propose", failing)
-    monkeypatch.setattr(batch, "step", step)
     assert told(answers(batch, [{}, {}, {}])) == expected
     assert next(failures, False) is False
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_memory_that_runs_out_while_drafts_are_checked_costs_a_step_and_no_request(
+    path: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but one sequence stay where they were, and are drafted for again."""
+    expected = told(answers(open_batch(path, kernels=kernels), [{}, {}, {}]))
+    batch = open_batch(path, kernels=kernels, speculative="draft", draft_model_path=str(path))
+    run, failures = batch.runner.run, iter([True])
+
+    def failing(chunks: Any) -> Any:
+        if sum(bool(chunk.drafts) for chunk in chunks) > 1 and next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(chunks)
+
+    monkeypatch.setattr(batch.runner, "run", failing)
+    assert told(answers(repeating(batch, monkeypatch), [{}, {}, {}])) == expected
+    assert next(failures, False) is False
+    proposed, accepted = speculation(batch)
+    assert accepted > 0.95 * proposed

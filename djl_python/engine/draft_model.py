@@ -75,8 +75,7 @@ class ModelDrafter:
             left = [(twin, count - 1) for twin, count in left if count > 1]
         for twin, count in twins:
             drafts[twin.id] = tuple(twin.tokens[-count:])
-            self._shadows[twin.id].computed = len(twin.tokens) - count
-            self._shadows[twin.id].guessed = twin.computed
+            self._shadows[twin.id].guessed = twin.computed  # `learn` may never hear of them: the step may fail
         self._proposed_at = time.perf_counter()
         if passes:
             self._draft_s = _mean(self._draft_s, (self._proposed_at - began) / passes)

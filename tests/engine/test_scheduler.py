@@ -276,4 +276,4 @@ def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
         assert steps < 4000
     assert sorted(cache.ended) == list(range(60))
     assert made.blocks.used == 0
-    assert near or made.preemptions == cache.without_room > 10
+    assert near or made.preemptions == cache.without_room > 0

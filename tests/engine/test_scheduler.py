@@ -125,16 +125,52 @@ def test_where_a_step_without_memory_cannot_be_repeated_all_of_it_begins_again_i
     assert [chunk.sequence.id for chunk in run(made)] == [0, 1, 2]
 
 
-def test_those_that_become_far_together_begin_again_in_their_order() -> None:
-    made = Scheduler(BlockManager(64, BLOCK), max_sequences=8, max_prefill_tokens=64, near=20)
-    for number in range(3):
-        made.add(sequence(number, 20 - 5 * (number == 1)))
+def test_those_that_become_far_together_begin_again_once_and_in_their_order() -> None:
+    again: list[int] = []
+    made = Scheduler(
+        BlockManager(64, BLOCK),
+        max_sequences=8,
+        max_prefill_tokens=64,
+        near=20,
+        on_preempt=lambda sequence: again.append(sequence.id),
+    )
+    three = [sequence(number, 20 - 5 * (number == 1)) for number in range(3)]
+    for each in three:
+        made.add(each)
     run(made)
     assert [chunk.sequence.id for chunk in made.schedule()] == [1]
     assert [(each.id, each.far, each.blocks) for each in made.waiting] == [(0, True, []), (2, True, [])]
+    while min(each.generated for each in three) < 9:
+        run(made)
+    assert again == [2, 0, 1]
 
 
-@pytest.mark.parametrize(("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (100, 3, 5)])
+def test_a_prompt_beside_others_gets_what_is_due_to_one_prompt_however_many_generate() -> None:
+    made = Scheduler(BlockManager(640, BLOCK), max_sequences=8, max_prefill_tokens=2048)
+    five = [sequence(number, 10) for number in range(5)]
+    for each in five:
+        made.add(each)
+    while not (all(each.generated for each in five) and made.pacer.budget(5)):
+        run(made)
+    made.learn([Chunk(sequence(9, 200), 200)], 0.02)  # a prompt's token takes a hundredth of such a step
+    made.add(sequence(6, 1000))
+    budgets = [made.pacer.budget(5, prompts) for prompts in (1, 6)]
+    assert [chunk.length for chunk in made.schedule()] == [1] * 5 + budgets[:1]
+    assert budgets[0] < budgets[1]
+
+
+def test_a_prompt_alone_is_read_at_once_and_several_are_not() -> None:
+    lengths = []
+    for prompts in (1, 2):
+        made = Scheduler(BlockManager(640, BLOCK), max_sequences=8, max_prefill_tokens=2048)
+        for number in range(prompts):
+            made.add(sequence(number, 1000))
+        lengths.append([chunk.length for chunk in made.schedule()])
+    assert lengths[0] == [1000]
+    assert sum(lengths[1]) < 1000
+
+
+@pytest.mark.parametrize(("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (20, 3, 5)])
 def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
     near: int, blocks: int, room: int
 ) -> None:
@@ -209,20 +245,23 @@ class Cache:
             self.compute(chunk)
         if self.cursed.intersection(chunk.sequence.id for chunk in chunks):
             culprit = self.made.isolate(chunks)
-            if culprit is None:  # nobody knows what the step did to blocks, but for those that others are using
-                used = {block for sequence in self.made.running for block in sequence.blocks}
-                self.places = {place: content for place, content in self.places.items() if place[0] in used}
+            assert culprit is (chunks[0].sequence if len(chunks) == 1 else None)
+            if culprit is not None:
+                self.end(culprit)
+                return
+            # Nobody knows what the step did to blocks, but for those that others are using.
+            used = {block for sequence in self.made.running for block in sequence.blocks}
+            self.places = {place: content for place, content in self.places.items() if place[0] in used}
         elif failing:
-            culprit = self.made.relieve(chunks, failing == "repeatable") if len(chunks) > 1 else None
+            running = len(self.made.running)
+            alone = self.made.relieve(chunks, failing == "repeatable")
+            assert alone is (chunks[0].sequence if len(chunks) == 1 else None)
+            assert alone is not None or len(self.made.running) <= self.made.fitting == running - 1
         else:
             self.made.learn(chunks, 0.01)
             self.made.advance(chunks)
             for chunk in chunks:
                 self.append(chunk)
-            return
-        if culprit is not None:
-            assert culprit.id in self.cursed
-            self.end(culprit)
 
     def append(self, chunk: Chunk) -> None:
         sequence = chunk.sequence

@@ -6,6 +6,7 @@ Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections import defaultdict
@@ -316,7 +317,8 @@ class ChatFormatter(DoneFormatter):
     def _reason(self, sequence: _Sequence) -> str:
         assert sequence.finish is not None
         reason = sequence.finish.reason
-        if sequence.calls and reason is not FinishReason.LENGTH and self._style.tool_calls_reason is not None:
+        cut = reason is FinishReason.LENGTH or (reason is FinishReason.STOP and _is_cut(sequence.calls))
+        if sequence.calls and not cut and self._style.tool_calls_reason is not None:
             return self._style.tool_calls_reason
         return self._style.finish_reasons[reason]
 
@@ -334,6 +336,17 @@ def _token_logprob(token: Token) -> TokenLogprob:
 
 def _alternative(token: TopToken) -> Alternative:
     return Alternative(token.text, token.logprob, list(token.text.encode() if token.partial is None else token.partial))
+
+
+def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]]) -> bool:
+    """Whether a stop sequence has cut off the last call: what is left of its arguments is no JSON."""
+    if not calls:
+        return False
+    try:
+        json.loads("".join(piece.arguments for piece in calls[max(calls)]))
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _call_piece(call: ToolCallDelta) -> ToolCall:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from ..types import ToolCallDelta, ToolUse
 from .call_reader import CallReader
 from .tool_syntax import SyntaxParser
-from .tools import ToolParser
+from .tools import ParsedText, ToolParser
 
 
 class JsonParser(SyntaxParser):
@@ -197,6 +197,12 @@ class ForcedParser(JsonParser):
     def __init__(self, use: ToolUse, call_id: Callable[[], str] = ToolParser.call_id) -> None:
         super().__init__(use)
         self._new_id = call_id
+
+    def finish(self) -> ParsedText:
+        """End the text; what a limit left of a call before its name is not content, as nobody asked for content."""
+        if self._state != self._plain:
+            self._raw = self._text = ""
+        return super().finish()
 
     def _begin(self) -> bool:
         if not self._skip_space():

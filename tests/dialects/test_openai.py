@@ -212,11 +212,29 @@ def test_calls_have_no_content_beside_logprobs_either() -> None:
         assert len(one["choices"][0]["logprobs"]["content"]) == 1
 
 
-def test_a_call_that_was_cut_off_says_so() -> None:
-    cut = called(0, "call_1", "weather", '{"ci', end=ending(FinishReason.LENGTH))
-    choice = whole(chat({"tools": [WEATHER]}), cut)["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"ci'
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [(FinishReason.LENGTH, "length"), (FinishReason.STOP, "stop"), (FinishReason.EOS, "tool_calls")],
+)
+@pytest.mark.parametrize("arguments", ['{"ci', '{"x": ' + "[" * 100_000])
+def test_a_call_that_was_cut_off_says_so(reason: FinishReason, expected: str, arguments: str) -> None:
+    cut = called(1, "call_2", "weather", arguments, end=ending(reason))
+    choice = whole(chat({"tools": [WEATHER]}), called(0, "call_1", "weather", "{}"), cut)["choices"][0]
+    assert choice["finish_reason"] == expected
+    assert choice["message"]["tool_calls"][1]["function"]["arguments"] == arguments
+    (*_, last) = events(chat({"tools": [WEATHER], "stream": True}), cut)
+    assert last["choices"][0]["finish_reason"] == expected
+
+
+def test_a_stop_sequence_after_a_call_has_not_cut_it() -> None:
+    pieces = [
+        called(0, "call_1", "weather", '{"ci'),
+        called(0, arguments='ty": 1}'),
+        said("", end=ending(FinishReason.STOP)),
+    ]
+    assert whole(chat({"tools": [WEATHER]}), *pieces)["choices"][0]["finish_reason"] == "tool_calls"
+    stopped = said("So", end=ending(FinishReason.STOP))
+    assert whole(chat({"tools": [WEATHER]}), stopped)["choices"][0]["finish_reason"] == "stop"
 
 
 # ------------------------------------------------------------------------------------------------ option values

@@ -178,6 +178,11 @@ def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str
         (f"[{CALL},\n {CALL}]", "", [("weather", ARGUMENTS)] * 2),
         (f'[{CALL},\n {{"name": "we', "", [("weather", ARGUMENTS)]),
         (f"[{CALL} , ", "", [("weather", ARGUMENTS)]),
+        # What the token limit cut off.
+        ('[ {"na', "", []),
+        ('{"name": "wea', "", []),
+        (" [", "", []),
+        ('{"name": "now", "arguments": {', "", [("now", "{")]),
         ("not forced after all", "not forced after all", []),
         ("[]", "[]", []),
     ],

@@ -106,6 +106,8 @@ def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:
     if not text and isinstance(made, TextInput) and made.input_ids:
         text = " "  # a placeholder: `parse` puts the ids in its place
     payload: dict[str, Any] = {"inputs": text, "parameters": parameters}
+    if isinstance(made, TextInput) and made.adapters:
+        payload["adapters"] = made.adapters  # for the dialect to refuse
     stream = parameters.pop("stream", None)
     if stream is None:
         stream = _body(inputs).get("stream")

@@ -115,6 +115,23 @@ def read(decoded_payload: dict) -> dict:
         await served.answer({"text": "x"})
 
 
+async def test_an_adapter_that_it_asks_for_is_refused(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@input_formatter
+def read(input_item):
+    asked = input_item.get_as_json()["inputs"]
+    return TextInput(input_text="x", parameters={"max_new_tokens": 3}, adapters=asked)
+""",
+    )
+    assert (await served.answer([""])).status == 200
+    with pytest.raises(ParameterError, match="adapters: this model has no adapters"):
+        await served.answer(["french"])
+    reply = await served.ended(*served.call("tgi", "generate", {"inputs": "french"}))
+    assert reply.headers["x-ignored-parameters"] == "adapters"
+
+
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [

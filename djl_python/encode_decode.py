@@ -118,9 +118,14 @@ def encode_csv(content: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV with a header line made of the first row's keys.
 
     Raises:
+        TypeError: something else than rows.
         ValueError: a row has a key that the first row lacks.
     """
+    if isinstance(content, Mapping | str | bytes) or not isinstance(content, Iterable):
+        raise TypeError(f"text/csv: expected rows, a list of dicts, got {type(content).__name__}")
     rows = list(content)
+    if others := [type(row).__name__ for row in rows if not isinstance(row, Mapping)]:
+        raise TypeError(f"text/csv: expected rows, a list of dicts, got a list with {others[0]}")
     out = io.StringIO()
     if rows:
         writer = csv.DictWriter(out, list(rows[0]))

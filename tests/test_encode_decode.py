@@ -96,3 +96,20 @@ def test_encode_csv() -> None:
     assert encode_csv([{"a": 1, "b": "x,y"}]) == 'a,b\r\n1,"x,y"\r\n'
     with pytest.raises(ValueError, match="contains fields"):
         encode_csv([{"a": 1}, {"b": 2}])
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"a": 1}, "got dict"),
+        ({}, "got dict"),
+        ("ab", "got str"),
+        (None, "got NoneType"),
+        ([{"a": 1}, 2], "got a list with int"),
+        ([["a"], 1], "got a list with list"),
+        ([None], "got a list with NoneType"),
+    ],
+)
+def test_what_has_no_rows_is_not_written_as_csv(given: Any, found: str) -> None:
+    with pytest.raises(TypeError, match=f"text/csv: expected rows, a list of dicts, {found}"):
+        encode(Output(), given, "text/csv")

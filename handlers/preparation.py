@@ -223,18 +223,22 @@ class Preparation:
         return Prepared(request, ids, text, self._tokenizer, functools.partial(ForcedParser, use, call_id))
 
     def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
-        """The names without effect on a chat: those already `known`, and those that the template does not read."""
+        """The names without effect on a chat: those already `known`, and those that the template does not read.
+
+        `tool_prompt` is for other requests, or other models; it is no field that nobody knows.
+        """
+        named = set(known)
         fields = {chat.variable_fields.get(name, name) for name in chat.variables if not self._templates.reads(name)}
         if (use := chat.tool_use) is not None:
             read = self._templates.reads("tools")
             if use.choice == "auto" and not read:
                 fields.add("tools")
             if use.prompt and (read or not use.forced):
-                fields.add("tool_prompt")
+                named.add("tool_prompt")
         if fields and self._refuses_unknown:
             field = min(fields)
             raise ParameterError(f"{field}: the model's chat template has no place for it", field)
-        return tuple(sorted({*known, *fields}))
+        return tuple(sorted(named | fields))
 
 
 def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | None:

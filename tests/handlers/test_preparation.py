@@ -254,18 +254,20 @@ async def test_a_template_without_tools_is_told(model_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "choice", "ignored"),
+    ("template", "choice", "unknown", "ignored"),
     [
-        ("{{ messages[0].content }}", "auto", "tool_prompt,tools"),
-        ("{{ messages[0].content }}", "required", None),
-        ("{{ messages[0].content }}{{ tools }}", "required", "tool_prompt"),
+        ("{{ messages[0].content }}", "auto", "ignore", "tool_prompt,tools"),
+        ("{{ messages[0].content }}", "none", "error", "tool_prompt"),
+        ("{{ messages[0].content }}", "required", "error", None),
+        ("{{ messages[0].content }}{{ tools }}", "required", "error", "tool_prompt"),
     ],
 )
 async def test_tools_that_no_template_shows_are_in_the_message_of_a_forced_call(
-    template: str, choice: Any, ignored: str | None, model_dir: Path
+    template: str, choice: Any, unknown: str, ignored: str | None, model_dir: Path
 ) -> None:
     (model_dir / "chat_template.jinja").write_text(template)
-    served = await Served(model_dir, msgspec.structs.replace(LIMITS, max_model_len=512, kv_blocks=128)).load()
+    limits = msgspec.structs.replace(LIMITS, max_model_len=512, kv_blocks=128)
+    served = await Served(model_dir, limits).load(unknown_parameters=unknown)
     use = ToolUse(tools=TOOLS, choice=choice, prompt="Call one:")
     asked = {"requests": [request(chat("x", tool_use=use))]}
     reply = await served.ended(*served.call("plain", "generate", asked))

@@ -117,8 +117,12 @@ class WindowDetokenizer(Detokenizer):
 
     def flush(self) -> str:
         text = self._new_text() if self._pending else ""
-        self._pending = []
-        return text.rstrip(REPLACEMENT)
+        pending, self._pending = self._pending, []
+        if not text.endswith(REPLACEMENT):
+            return text
+        # A U+FFFD that the model has written, and not a part of a character, has the ids that its text is encoded to.
+        spelled = self._tokenizer.encode(text, add_special_tokens=False)[-len(pending) :] == pending
+        return text if spelled else text.rstrip(REPLACEMENT)
 
     def fork(self) -> Self:
         forked = copy.copy(self)

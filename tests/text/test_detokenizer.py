@@ -100,6 +100,19 @@ def test_a_character_that_is_cut_off_at_the_end_is_left_out(
     assert "".join([*map(detok.push, ids), detok.flush()]) == "a"
 
 
+@pytest.mark.parametrize("kind", [ByteDetokenizer, WindowDetokenizer])
+@pytest.mark.parametrize("name", ["byte-level", "llama2", "gemma"])
+def test_a_replacement_character_that_the_model_writes_stays(
+    loaded: dict[str, Tokenizer], name: str, kind: type[ByteDetokenizer | WindowDetokenizer]
+) -> None:
+    tokenizer = loaded[name]
+    prompt = tokenizer.encode("x")
+    for written in (REPLACEMENT, f"a{REPLACEMENT}{REPLACEMENT}"):
+        ids = tokenizer.encode(f"x{written}")[len(prompt) :]
+        detok = kind(tokenizer, prompt, TextOptions())
+        assert "".join([*map(detok.push, ids), detok.flush()]) == written
+
+
 def test_window_decoding_is_bounded_too(loaded: dict[str, Tokenizer]) -> None:
     """The way of tokenizers that decode whole sequences only, on one whose right answer is known."""
     tokenizer = loaded["byte-level"]

@@ -28,6 +28,11 @@ _FORMATS: Final = frozenset(
     "date-time date time duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
     "uuid uri-template json-pointer relative-json-pointer regex".split()
 )
+#: Keywords that generation lacks, and their values that every JSON text meets: generators of schemas write them.
+_ALWAYS_MET: Final[Mapping[str, tuple[Any, ...]]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+}
 #: Values of `$schema` that name no particular draft.
 _ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
 
@@ -88,8 +93,8 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     that do not mention additional properties want none: TGI generates none, and OpenAI requires strict schemas to
     forbid them. Objects that do mention them, or list no properties, stay as they are. A schema that combines several
     into one object gets no `additionalProperties`, as a part can't tell what the others list. The generated value is an
-    instance of the client's own schema in any case. A `$schema` that names no draft is dropped, and so is a `format`
-    that JSON Schema does not define.
+    instance of the client's own schema in any case. A `$schema` that names no draft is dropped, and so are a `format`
+    that JSON Schema does not define, and keywords that say nothing (`_ALWAYS_MET`).
     """
     found = _closed(schema, may_have_others=_composes(schema))
     if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
@@ -117,7 +122,11 @@ def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _closed(schema: Mapping[str, Any], may_have_others: bool) -> dict[str, Any]:
-    found = {key: _closed_value(key, value, may_have_others) for key, value in schema.items()}
+    found = {
+        key: _closed_value(key, value, may_have_others)
+        for key, value in schema.items()
+        if value not in _ALWAYS_MET.get(key, ())
+    }
     if isinstance(format_ := found.get("format"), str) and format_ not in _FORMATS:
         del found["format"]
     if "properties" in schema:

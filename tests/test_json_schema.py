@@ -72,6 +72,18 @@ def test_a_format_that_json_schema_does_not_define_says_nothing(name: str) -> No
         assert closed(schema) == schema
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("uniqueItems", False), ("propertyNames", {"type": "string"}), ("propertyNames", {}), ("propertyNames", True)],
+)
+def test_what_every_json_text_meets_is_left_out(keyword: str, value: Any) -> None:
+    assert closed({"items": {keyword: value}}) == {"items": {}}
+    for schema in ({"const": {keyword: value}}, {"uniqueItems": True}, {"propertyNames": {"pattern": "a"}}):
+        assert closed(schema) == schema
+    named = {"type": "object", "properties": {keyword: {}}, "additionalProperties": False}
+    assert closed(named) == named
+
+
 def test_properties_are_an_objects_where_it_is_put_together_of_several() -> None:
     part: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
     assert closed({**part, "anyOf": [part, {"required": ["a"]}]}) == {**OPEN, "anyOf": [OPEN, {"required": ["a"]}]}

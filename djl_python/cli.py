@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, ModelLoadError) as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read stdout has read enough, like `head`
+    except BrokenPipeError:  # whoever read what `check` or `bench` prints has read enough, like `head`
+        if arguments[:1] not in (["check"], ["bench"]):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         return 1
     except KeyboardInterrupt:

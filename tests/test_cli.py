@@ -155,6 +155,17 @@ def test_check_ends_quietly_when_its_output_is_read_no_further(model: Path) -> N
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_a_server_that_ends_with_a_broken_pipe_does_not_end_quietly(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(*_: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("djl_python.server.lifecycle.serve", serve)
+    with pytest.raises(BrokenPipeError):
+        cli.main([str(model)])
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(model: Path, tmp_path: Path, closed: str) -> None:
     path = tmp_path / "socket"

@@ -160,7 +160,14 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
             trust_remote_code=settings.trust_remote_code,
             device_map={"": device} if device.type != "cpu" else None,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # which are refused below, in words
         )
+        if others := sorted(report["mismatched_keys"]):
+            name, stored, needed = others[0]
+            raise ModelLoadError(
+                f"{path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
+                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
+            )
         missing = set(report["missing_keys"])
         if checkpoint is None:  # buffers may be what the model's code makes them
             missing &= {name for name, _ in model.named_parameters()}

@@ -49,6 +49,16 @@ def test_a_checkpoint_without_weights_of_its_model_is_refused(tmp_path: Path) ->
         load(path)
 
 
+def test_a_weight_of_another_shape_is_named(tmp_path: Path) -> None:
+    """transformers would say "For details look at the above report!"."""
+    path = build_checkpoint(tmp_path, "llama")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
+    said = r"2 of the weights .* have other shapes: lm_head\.weight has \(\d+, (\d+)\), expected \(7, \1\)"
+    with pytest.raises(ModelLoadError, match=said):
+        load(path)
+
+
 def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
     file = path / "model.safetensors"

@@ -288,12 +288,15 @@ def _from_transformers(path: Path, files: TokenizerFiles, trust_remote_code: boo
     if fast is not None:
         fast.no_truncation()
         fast.no_padding()
-    return Tokenizer(
+    made = Tokenizer(
         SlowBackend(loaded) if fast is None else FastBackend(fast),
         special_tokens={key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)},
         chat_templates=files.chat_templates or named_templates(loaded.chat_template, path),
         eos_ids=files.eos_ids or _id(loaded.eos_token_id),
     )
+    if made.vocab_size <= len(made.special_ids):  # without files, transformers makes one of these
+        raise ModelLoadError(f"{path}: there is no tokenizer (no tokenizer.json, and transformers finds no vocabulary)")
+    return made
 
 
 def _id(value: int | None) -> tuple[int, ...]:

@@ -84,6 +84,10 @@ def test_special_tokens_map_counts_without_added_tokens_decoder(checkpoints: dic
     ("files", "expected"),
     [
         ({}, "there is no tokenizer"),
+        # transformers makes tokenizers without a vocabulary for these.
+        ({"config.json": '{"model_type": "qwen2"}'}, "there is no tokenizer"),
+        ({"config.json": '{"model_type": "llama"}'}, "there is no tokenizer"),
+        ({"config.json": '{"model_type": "gemma2"}'}, "there is no tokenizer"),
         ({"tokenizer.json": "{"}, "tokenizer.json: "),
         ({"tokenizer.json": "{}"}, "tokenizer.json: Object missing required field `model`"),
         ({"tokenizer.json": "{}", "tokenizer_config.json": "[1"}, "tokenizer_config.json is not valid JSON"),

@@ -151,6 +151,10 @@ class EngineClient:
         self._channel.send(Open(_engine_name(config.option), settings))
         try:
             self.limits = await self._opened
+        except asyncio.CancelledError:
+            self._process.kill()  # it hears nothing while it loads, and has nothing to lose
+            await self.close()
+            raise
         except BaseException:
             await self.close()
             raise

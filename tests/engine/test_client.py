@@ -195,6 +195,26 @@ async def test_an_engine_that_does_not_open_says_why(
     assert reason in caught.value.message
 
 
+async def test_an_engine_that_is_not_waited_for_any_more_is_gone_at_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is not asked to stop: while it loads, it hears nothing."""
+    pid = tmp_path / "pid"
+    (tmp_path / "slow_engine.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(pid)!r}).symlink_to(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(client_module, "_CLOSE_TIMEOUT_S", 60.0)
+    opening = asyncio.ensure_future(Listener().open(checkpoint, rolling_batch="slow_engine:Engine"))
+    async with asyncio.timeout(30):
+        while not pid.is_symlink():
+            await asyncio.sleep(0.01)
+        opening.cancel()
+        await asyncio.wait([opening])
+    assert opening.cancelled()
+    assert not psutil.pid_exists(int(os.readlink(pid)))
+
+
 async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path: Path) -> None:
     """A worker that is killed takes its engine with it, in the middle of a sequence."""
     script = tmp_path / "worker.py"

@@ -45,11 +45,14 @@ class ModelDrafter:
     Args:
         draft: the draft model, over a cache with as many blocks as the model's own; `close` closes it.
         max_model_len: most tokens of a sequence to draft for.
+        block_size: tokens in a block.
     """
 
-    def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int) -> None:
+    def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int, block_size: int) -> None:
         self._runner = draft.runner
         self._max_model_len = max_model_len
+        self._block_size = block_size
+        self._unread: set[int] = set()  # blocks with positions that only the model has read
         self._max_prefill_tokens = draft.max_prefill_tokens
         self._close_draft = draft.close
         self._sampler = sampler
@@ -83,7 +86,7 @@ class ModelDrafter:
 
     def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
         shadow = self._shadows[sequence.id]
-        shadow.computed = min(shadow.guessed, sequence.computed)
+        self._has_read(shadow, min(shadow.guessed, sequence.computed))
         shadow.confidence.learn(proposed, accepted)
 
     def follow(self, chunks: Rows[Chunk]) -> None:
@@ -91,6 +94,9 @@ class ModelDrafter:
         if self._proposed_at and all(chunk.completes for chunk in chunks):
             self._model_s = _mean(self._model_s, time.perf_counter() - self._proposed_at)
         self._proposed_at = 0.0
+        for chunk in chunks:
+            first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
+            self._unread.update(chunk.sequence.blocks[first // self._block_size : -(-end // self._block_size)])
         pieces = [
             Chunk(twin, min(twin.remaining, chunk.length))
             for chunk in chunks
@@ -104,7 +110,7 @@ class ModelDrafter:
         if pieces:
             self._runner.run(pieces)
         for piece in pieces:
-            self._shadows[piece.sequence.id].computed = len(piece.sequence.tokens)
+            self._has_read(self._shadows[piece.sequence.id], len(piece.sequence.tokens))
 
     def forget(self, sequence: Sequence) -> None:
         self._shadows.pop(sequence.id, None)
@@ -115,9 +121,16 @@ class ModelDrafter:
     def _shadow(self, sequence: Sequence) -> _DraftState:
         shadow = self._shadows.get(sequence.id)
         if shadow is None or shadow.blocks is not sequence.blocks:
-            # The sequence that a prefix is shared with has computed it, in this cache as in the model's.
-            shadow = self._shadows[sequence.id] = _DraftState(sequence.blocks, sequence.computed)
+            # The sequence that a prefix is shared with has computed it, here too unless drafts were not worth it.
+            whole = sequence.blocks[: sequence.computed // self._block_size]
+            read = next((index for index, block in enumerate(whole) if block in self._unread), len(whole))
+            shadow = self._shadows[sequence.id] = _DraftState(sequence.blocks, read * self._block_size)
         return shadow
+
+    def _has_read(self, shadow: _DraftState, end: int) -> None:
+        size = self._block_size
+        self._unread.difference_update(shadow.blocks[shadow.computed // size : end // size])
+        shadow.computed = end
 
     def _catch_up(self, twin: Sequence, leave: int) -> None:
         """Read the tokens generated while drafts were not worth it, except for the last `leave`."""

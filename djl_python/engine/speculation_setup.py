@@ -73,4 +73,4 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
     log.info("drafts by %s", draft.description)
     # Sequences turn far where the model's do. A draft model for which that is elsewhere drafts up to there.
     near = draft.near if draft.near != opened.near else 0
-    return ModelDrafter(draft, sampler, max_model_len=near or draft.max_model_len)
+    return ModelDrafter(draft, sampler, near or draft.max_model_len, settings.block_size)

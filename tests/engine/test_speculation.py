@@ -171,6 +171,27 @@ def test_a_full_batch_has_no_drafts(path: Path) -> None:
     assert speculation(batch) == (0, 0)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_draft_model_reads_what_was_generated_without_it(
+    path: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full batch has no drafts; a chat that goes on has its blocks as a prefix."""
+    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: 1.0))  # so that drafts always pay
+    batch = open_batch(
+        path, kernels=kernels, speculative="draft", draft_model_path=str(path), max_batch_size=MAX_ROWS + 1
+    )
+    prompts = [[*LOOP[:8], number + 2] for number in range(MAX_ROWS + 1)]
+    for number, begin in enumerate(prompts):
+        batch.add(number, begin, SamplingParams(max_new_tokens=80, ignore_eos=True))
+    said = [event.token_id for event in run_to_end(batch)[0]]
+    before = speculation(batch)  # a few, of those that came first
+    batch.add(MAX_ROWS + 1, [*prompts[0], *said, 7], SamplingParams(max_new_tokens=40, ignore_eos=True))
+    run_to_end(batch)
+    proposed, accepted = (after - earlier for after, earlier in zip(speculation(batch), before, strict=True))
+    assert proposed > 20
+    assert accepted > 0.95 * proposed
+
+
 def test_lookup_goes_on_with_what_followed_the_last_time() -> None:
     drafter = NgramDrafter()
     sequence = Sequence(0, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], 11, SamplingParams(max_new_tokens=9))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..rotations import original_length
 from .layer_reader import LayerReader, Projected, made_by
-from .near import factor_of, rounded, same
+from .near import distance, factor_of, rounded, same
 from .parts import rms
 from .read_columns import other_columns
 from .recipe_mixers import Attention
@@ -122,10 +122,9 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         _, keys, values, _ = torch.split(made, [heads * dim, kv_heads * dim, kv_heads * value_dim, gates], -1)
         of_keys = _changes((_by_head(keys, kv_heads), call.key[0]), reader.norms, turns, places)
         of_values = _changes((_by_head(values, kv_heads), call.value[0]), reader.norms, [], places)
-    query_change, key_change = next(
-        ((q, k) for q in of_queries for k in of_keys if reads is not None or (q.turn is k.turn and q.fits(k))),
-        (None, None),
-    )
+    pairs = ((q, k) for q in of_queries for k in of_keys if reads is not None or (q.turn is k.turn and q.fits(k)))
+    # The nearest, not the first that is near: so early in a text, two rotations may differ by less than rounding.
+    query_change, key_change = min(pairs, key=lambda pair: pair[0].off + pair[1].off, default=(None, None))
     if query_change is None or key_change is None:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
     value_change = next((each for each in of_values if each.factor == 1 and not each.across), None)
@@ -225,13 +224,14 @@ class _Change:
     across: bool  # the norm is over all heads at once
     turn: Rotary | None
     factor: float
+    off: float  # how far it is from what was seen, relative to that
 
     def fits(self, other: _Change) -> bool:
         """Whether both norms, if there are two, are over the same: each head, or all heads."""
         return self.norm is None or other.norm is None or self.across == other.across
 
 
-_UNCHANGED: Final = _Change(None, False, None, 1.0)
+_UNCHANGED: Final = _Change(None, False, None, 1.0, 0.0)
 
 
 def _changes(
@@ -258,5 +258,6 @@ def _changes(
                 x = rotate(x, turn, places)
             factor = rounded(factor_of(x, after))
             if same(x * factor, after):
-                found.append(_Change(norm_of, across, turn, factor))
+                off = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
+                found.append(_Change(norm_of, across, turn, factor, off))
     return found

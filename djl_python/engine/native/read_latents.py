@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .layer_reader import LayerReader, Projected
-from .near import same
+from .near import distance, same
 from .read_attention import rotate
 from .read_columns import columns_if_any, columns_of, other_columns
 from .recipe_mixers import LatentAttention
@@ -183,6 +183,7 @@ def _turn(
     """
     natural = torch.arange(len(dims))
     after_key, after_queries = call.key[0][..., dims], call.query[0][..., dims]
+    found: list[tuple[float, Tensor, Rotary | None]] = []
     for order in (natural, torch.cat([natural[0::2], natural[1::2]])):
         before_key = key[:, order].float().expand_as(after_key)
         before_queries = queries[..., order].float().transpose(0, 1)
@@ -194,5 +195,8 @@ def _turn(
             else:
                 continue
             if same(made[0], after_key) and same(made[1], after_queries):
-                return order, turn
-    raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
+                found.append((distance(made[0], after_key) + distance(made[1], after_queries), order, turn))
+    if not found:
+        raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
+    _, order, turn = min(found, key=lambda each: each[0])
+    return order, turn

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import softplus
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Olmo3Config
 from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 
-from djl_python.engine.attention import PAGED
+from djl_python.engine.attention import PAGED, register
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe import ExpertGroups, Experts, Mlp, Recipe
-from djl_python.engine.native.recipe_mixers import Attending, LatentAttention
+from djl_python.engine.native.recipe_mixers import Attending, Attention, LatentAttention
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
@@ -327,6 +327,35 @@ def test_what_is_not_understood_is_not_guessed(tmp_path: Path) -> None:
     model.model.layers[1].mlp = _Odd(model.model.layers[1].mlp)
     with pytest.raises(NotUnderstoodError, match="layer 1"):
         read_recipe(model, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotations_that_differ_little_at_first_are_told_apart(dtype: torch.dtype) -> None:
+    """OLMo 3's layers have YaRN's or the usual ones: so early in a text they differ by a factor and half a percent."""
+    usual = {"rope_type": "default", "rope_theta": 500_000.0}
+    config = Olmo3Config(
+        **{"vocab_size": 320, "hidden_size": 256, "intermediate_size": 96, "num_hidden_layers": 4},
+        **{"num_attention_heads": 2, "max_position_embeddings": 65_536, "sliding_window": 512},
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        rope_parameters={
+            "sliding_attention": usual,
+            "full_attention": {
+                **usual,
+                **{"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192},
+                "attention_factor": 1.2079441541679836,
+            },
+        },
+    )
+    torch.manual_seed(7)
+    register()
+    model = AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    model.set_attn_implementation(PAGED)
+    for kind, attention in zip(config.layer_types, read_recipe(model, 2048).attentions, strict=True):
+        cosines, sines = model.model.rotary_emb(torch.zeros(1), torch.arange(2048)[None], kind)
+        assert isinstance(attention, Attention) and attention.rotary is not None
+        for found, expected in ((attention.rotary.cosines, cosines), (attention.rotary.sines, sines)):
+            torch.testing.assert_close(found, expected[0, :, : found.shape[1]].float())
+        assert attention.scale == attention.dim**-0.5
 
 
 def test_an_unknown_activation_is_named(tmp_path: Path) -> None:

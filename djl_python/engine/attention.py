@@ -21,6 +21,8 @@ from .masks import telling, window_in
 from .scheduler import Chunk
 
 PAGED: Final = "djl_paged"
+# Tensors that models pass to every attention: what they say of the step's tokens, the plan says.
+_OF_TOKENS: Final = frozenset({"position_ids", "cache_position"})
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def paged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **_: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls in each layer.
 
@@ -159,11 +161,19 @@ def paged_attention(
 
     Returns:
         (1, T, heads, value_dim), and no attention weights.
+
+    Raises:
+        ValueError: while the model is watched: it says more than this, such as which keys a query may see, or has
+            other keys than those of its tokens.
     """
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     softcap = softcap or 0.0
     if callable(_active):
+        if unread := [name for name, value in more.items() if isinstance(value, Tensor) and name not in _OF_TOKENS]:
+            raise ValueError(f"its attention is also given {', '.join(unread)}")
+        if key.shape[2] != query.shape[2]:
+            raise ValueError(f"its attention has {key.shape[2]} keys for {query.shape[2]} tokens")
         window = sliding_window or window_in(attention_mask)
         how = AttentionParams(scaling, max(window, 0), softcap, s_aux)
         distance = torch.arange(query.shape[2], device=query.device)[:, None] - torch.arange(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from .recurrent import RecurrentLayers
 from .scheduler import Chunk
 from .sequence import Sequence
 from .uploads import indices, upload
+
+# Enough for keys that stand for several tokens (DeepSeek V4).
+_PROBED: Final = 8
 
 
 class ModelRunner(Protocol):
@@ -47,7 +50,7 @@ def rows_of(chunk: Chunk) -> int:
 
 
 def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
-    """Run two tokens: attention layers in order of use, by id of their module, and layers with recurrent states.
+    """Run a few tokens: attention layers in order of use, by id of their module, and layers with recurrent states.
 
     Raises:
         ValueError: a layer may have a window, and `max_positions` tokens are more than that; or the model returns no
@@ -70,8 +73,8 @@ def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[in
         return output
 
     with watching(note), torch.inference_mode():
-        ids = torch.zeros(1, 2, dtype=torch.long, device=device)
-        places = torch.arange(2, device=device)[None]
+        ids = torch.zeros(1, _PROBED, dtype=torch.long, device=device)
+        places = torch.arange(_PROBED, device=device)[None]
         recurrent = RecurrentLayers.seen_in(model, run)
     return layers, recurrent
 

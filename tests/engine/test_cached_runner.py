@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV32Config, MiniMaxConfig, RecurrentGemmaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV4Config,
+    DeepseekV32Config,
+    MiniMaxConfig,
+    MiniMaxM3VLTextConfig,
+    RecurrentGemmaConfig,
+)
 
 from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.engine.model_runner import ModelRunner
@@ -201,6 +208,43 @@ def test_a_model_that_needs_its_mask_has_its_own_attention(tmp_path: Path) -> No
     batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     assert [event.token_id for event in run_to_end(batch)[0]] == generate(model, prompt, 8)
+
+
+_KINDS: dict[str, Any] = {
+    "blocks of keys are chosen": lambda: MiniMaxM3VLTextConfig(
+        **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 16},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "rotary_dim": 8},
+        **{"num_local_experts": 4, "num_experts_per_tok": 2, "dense_intermediate_size": 96},
+        **{"shared_intermediate_size": 32, "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 1},
+        **{"layer_types": ["full_attention", "minimax_m3_sparse"], "mlp_layer_types": ["dense", "sparse"]},
+        **{"index_n_heads": 2, "index_head_dim": 16, "index_block_size": 16, "index_topk_blocks": 2},
+    ),
+    "keys stand for several tokens": lambda: DeepseekV4Config(
+        **{"vocab_size": 320, "hidden_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16},
+        **{"num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 256, "q_lora_rank": 24},
+        **{"n_routed_experts": 6, "num_experts_per_tok": 2, "o_groups": 2, "o_lora_rank": 16, "hc_mult": 2},
+        **{"qk_rope_head_dim": 8, "sliding_window": 24, "initializer_range": 0.2, "bos_token_id": 0},
+        **{"layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"], "eos_token_id": 1},
+        **{"mlp_layer_types": ["hash_moe", "moe"], "index_topk": 64, "index_n_heads": 2, "index_head_dim": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_model_whose_attention_reads_other_keys_than_a_paged_one(kind: str, kernels: str, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    AutoModelForCausalLM.from_config(_KINDS[kind]()).save_pretrained(tmp_path)
+    batch = open_batch(tmp_path, kernels=kernels)
+    assert "transformers' own cache" in batch.description
+    prompt = list(range(5, 65))
+    batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    events = run_to_end(batch)[0]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        read = model(torch.tensor([prompt + [event.token_id for event in events]]), use_cache=False).logits[0]
+    expected = [float(row[e.token_id]) for row, e in zip(read[59:].log_softmax(-1), events, strict=False)]
+    assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("architecture", ["bloom", "mpt"])

@@ -6,6 +6,7 @@ Runs in the worker's event loop; imports no torch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -151,11 +152,9 @@ class EngineClient:
         self._channel.send(Open(_engine_name(config.option), settings))
         try:
             self.limits = await self._opened
-        except asyncio.CancelledError:
-            self._process.kill()  # it hears nothing while it loads, and has nothing to lose
-            await self.close()
-            raise
-        except BaseException:
+        except BaseException as reason:
+            if isinstance(reason, asyncio.CancelledError):
+                self._kill()  # it hears nothing while it loads, and has nothing to lose
             await self.close()
             raise
         log.info("engine ready: %s", self.limits.description)
@@ -210,7 +209,7 @@ class EngineClient:
             self._watch()
             return
         log.error("the engine has said nothing for %.0f s: killed", silent_s)
-        self._process.kill()
+        self._kill()
 
     async def close(self) -> None:
         """End the process."""
@@ -221,9 +220,13 @@ class EngineClient:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._process.wait()
         except TimeoutError:
-            self._process.kill()
+            self._kill()
             await self._process.wait()
         self._channel.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            self._process.kill()
 
     def _receive(self, messages: list[AnyMessage]) -> None:
         for message in messages:

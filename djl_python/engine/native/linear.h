@@ -106,15 +106,9 @@ struct RowTiling {
 };
 
 // What a thread keeps of a product whose weights are expanded; nothing where they aren't.
-template <class Part, bool = Part::expandable>
-struct ExpandedOf {
-    struct type {};
-};
-
+struct NothingExpanded {};
 template <class Part>
-struct ExpandedOf<Part, true> {
-    using type = typename Part::Expanded;
-};
+using ExpandedOf = std::conditional_t<Part::expandable, typename Part::Expanded, NothingExpanded>;
 
 // How `rows` rows are cut into tiles for a type of part.
 template <class Part>
@@ -349,7 +343,7 @@ void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcomi
     const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kMaxBandRows * kPanel];
-    typename ExpandedOf<decltype(std::declval<Panel>().part(0, 0))>::type expanded;
+    ExpandedOf<decltype(std::declval<Panel>().part(0, 0))> expanded;
     for_each_band(run, index, op, step, cut, [&](int panel_index, int following, int first, int last) {
         const Panel panel(op, panel_index);
         auto finish = [&](int row) {

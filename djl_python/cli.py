@@ -12,15 +12,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from . import __version__, logs
 from .errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from .config import ModelConfig, ModelSpec
+
+T = TypeVar("T")
 
 #: Where SageMaker and the Docker image put the model.
 CONTAINER_STORE: Final = Path("/opt/ml/model")
@@ -52,22 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     try:
         if arguments[:1] == ["check"]:
-            return _check(_check_parser().parse_args(arguments[1:]))
+            return _printed(_check, _check_parser().parse_args(arguments[1:]))
         if arguments[:1] == ["bench"]:
             from .bench.command import main as bench
 
-            return bench(arguments[1:])
+            return _printed(bench, arguments[1:])
         return _serve(_parser().parse_args(arguments))
     except (ConfigError, ModelLoadError) as error:
         print(f"djl-serving: {_block(error.message)}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read what `check` or `bench` prints has read enough, like `head`
-        if arguments[:1] not in (["check"], ["bench"]):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
-        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _printed(command: Callable[[T], int], arguments: T) -> int:
+    """The exit code of a command that prints its answer; 1 if whoever read it has read enough, like `head`."""
+    try:
+        return command(arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 1
 
 
 def _open_standard_streams() -> None:

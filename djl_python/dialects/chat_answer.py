@@ -317,9 +317,9 @@ class ChatFormatter(DoneFormatter):
     def _reason(self, sequence: _Sequence) -> str:
         assert sequence.finish is not None
         reason = sequence.finish.reason
-        cut = reason is FinishReason.LENGTH or (reason is FinishReason.STOP and _is_cut(sequence.calls))
-        if sequence.calls and not cut and self._style.tool_calls_reason is not None:
-            return self._style.tool_calls_reason
+        called = self._style.tool_calls_reason
+        if called is not None and sequence.calls and not _is_cut(sequence.calls, reason):
+            return called
         return self._style.finish_reasons[reason]
 
     def _logprobs_of(self, tokens: Sequence[Token]) -> Logprobs | None:
@@ -338,10 +338,10 @@ def _alternative(token: TopToken) -> Alternative:
     return Alternative(token.text, token.logprob, list(token.text.encode() if token.partial is None else token.partial))
 
 
-def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]]) -> bool:
-    """Whether a stop sequence has cut off the last call: what is left of its arguments is no JSON."""
-    if not calls:
-        return False
+def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]], reason: FinishReason) -> bool:
+    """Whether a limit has cut off the calls, or a stop sequence the last: what is left of its arguments is no JSON."""
+    if reason is not FinishReason.STOP:
+        return reason is FinishReason.LENGTH
     try:
         json.loads("".join(piece.arguments for piece in calls[max(calls)]))
     except (ValueError, RecursionError):

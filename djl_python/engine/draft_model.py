@@ -1,8 +1,8 @@
 """Draft tokens by a smaller model with the same vocabulary. Runs in the engine process.
 
-The draft model has a KV cache of its own with the same block numbers: a sequence's block table and its shared prefixes
-are valid there too. It draws with the same parameters and the same random numbers as the model will, so that both draw
-the same token where they nearly agree.
+The draft model has a KV cache of its own with the same block numbers: a sequence's block table is valid there too, and
+so is a shared prefix, as far as the draft model has read it. It draws with the same parameters and the same random
+numbers as the model will, so that both draw the same token where they nearly agree.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ class ModelDrafter:
         return shadow
 
     def _has_read(self, shadow: _DraftState, end: int) -> None:
+        """Note that the sequence's first `end` positions are valid."""
         size = self._block_size
         self._unread.difference_update(shadow.blocks[shadow.computed // size : end // size])
         shadow.computed = end

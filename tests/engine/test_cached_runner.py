@@ -26,6 +26,14 @@ from tests.checkpoints import OWN_ATTENTION, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 
 
+def own_logprobs(path: Path, prompt: list[int], generated: list[int]) -> list[float]:
+    """Of the generated tokens, as the model in fp32 gives them when it reads all at once, without a cache."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        read = model(torch.tensor([prompt + generated]), use_cache=False).logits[0]
+    return [float(row[token]) for row, token in zip(read[len(prompt) - 1 : -1].log_softmax(-1), generated, strict=True)]
+
+
 def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     """The budget of a step is the context's length: of three prompts at once, the second is cut."""
     path = build_checkpoint(tmp_path, "bloom")
@@ -183,10 +191,7 @@ def test_a_model_whose_cache_does_not_count_tokens(
     prompt = list(range(2, 42))
     batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
     events = run_to_end(batch)[0]
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    with torch.no_grad():
-        read = model(torch.tensor([prompt + [event.token_id for event in events]]), use_cache=False).logits[0]
-    expected = [float(row[e.token_id]) for row, e in zip(read[39:].log_softmax(-1), events, strict=False)]
+    expected = own_logprobs(tmp_path, prompt, [event.token_id for event in events])
     assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 
@@ -240,10 +245,7 @@ def test_a_model_whose_attention_reads_other_keys_than_a_paged_one(kind: str, ke
     prompt = list(range(5, 65))
     batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
     events = run_to_end(batch)[0]
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    with torch.no_grad():
-        read = model(torch.tensor([prompt + [event.token_id for event in events]]), use_cache=False).logits[0]
-    expected = [float(row[e.token_id]) for row, e in zip(read[59:].log_softmax(-1), events, strict=False)]
+    expected = own_logprobs(tmp_path, prompt, [event.token_id for event in events])
     assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 

@@ -62,11 +62,10 @@ class Channel(asyncio.BufferedProtocol):
         """
         if self.closed:
             return
-        begins = not self._outgoing
         self._outgoing.add(message)
         if self._outgoing.full:
             self._send_frame()
-        elif begins:
+        elif self not in self._unsent:
             self._loop.call_soon(self.flush)
             self._unsent[self] = None
 

@@ -175,20 +175,20 @@ _decoder = msgspec.msgpack.Decoder(list[AnyMessage])
 
 
 class FrameWriter:
-    """Encodes messages into a frame; into several where one would be longer than a reader takes."""
+    """Encodes messages into a frame; into several where one would be longer than a reader takes.
+
+    Attributes:
+        full: whether the frame should be sent before more messages are added.
+    """
 
     def __init__(self) -> None:
+        self.full = False
         self._ended: list[bytes] = []  # pieces of the frames before the one that is being filled
         self._encoded: list[bytes] = []
         self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._encoded)
-
-    @property
-    def full(self) -> bool:
-        """Whether the frame should be sent before more messages are added."""
-        return bool(self._ended) or self._bytes >= FULL_FRAME_BYTES
 
     def add(self, message: AnyMessage) -> None:
         """Add a message to the frame, or to the next one if both are too long for a reader.
@@ -201,12 +201,16 @@ class FrameWriter:
             raise ValueError(f"{len(encoded)} bytes are more than can be passed on, which is {MAX_FRAME_BYTES}")
         if _ARRAY.size + self._bytes + len(encoded) > MAX_FRAME_BYTES:
             self._end_frame()
+            self.full = True
         self._encoded.append(encoded)
         self._bytes += len(encoded)
+        if self._bytes >= FULL_FRAME_BYTES:
+            self.full = True
 
     def take(self) -> bytes:
         """The frame of all messages added since the last `take`; several frames where one would be too long."""
         self._end_frame()
+        self.full = False
         ended, self._ended = self._ended, []
         return b"".join(ended)
 

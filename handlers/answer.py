@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from types import TracebackType
 
 from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
 from djl_python.handler import Reply
@@ -21,9 +20,6 @@ log = logging.getLogger(__name__)
 
 class AnswerWriter:
     """The answer to one call.
-
-    It is a context manager without state, for the callbacks of the engine client: an exception inside it fails this
-    answer and nothing else.
 
     Args:
         choices: how many sequences it has.
@@ -61,6 +57,13 @@ class AnswerWriter:
                 self._reply.write(data)
                 self._wrote_s = self._loop.time()
 
+    def fail(self, error: BaseException) -> None:
+        """Make the answer fail: what the engine client's callbacks raise fails their answer and nothing else."""
+        if self._done.done():  # nothing waits for it any more
+            log.error("something failed after its answer had ended", exc_info=error)
+        else:  # `wait` raises it, and the worker's service answers with it
+            self._done.set_exception(contained(error))
+
     async def wait(self) -> None:
         """Wait until the answer has ended, keeping a quiet stream alive.
 
@@ -82,23 +85,11 @@ class AnswerWriter:
 
     def _keep_alive(self) -> None:
         """Write if the stream was quiet. One timer serves the whole stream; it is not reset for every piece."""
-        with self:
+        try:
             if self._wrote_s + self._keep_alive_s <= self._loop.time():
                 self._start()
                 self._reply.keep_alive(self._formatter.keep_alive)
                 self._wrote_s = self._loop.time()
             self._timer = self._loop.call_at(self._wrote_s + self._keep_alive_s, self._keep_alive)
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is None:
-            pass
-        elif self._done.done():  # nothing waits for it any more
-            log.error("something failed after its answer had ended", exc_info=error)
-        else:  # `wait` raises it, and the worker's service answers with it
-            self._done.set_exception(contained(error))
-        return True
+        except BaseException as error:
+            self.fail(error)

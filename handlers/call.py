@@ -53,10 +53,12 @@ class Generation:
         def on_event(event: TokenEvent) -> None:
             if answer.done():
                 return
-            with answer:
+            try:
                 if event.error is not None:
                     raise _failure(event.error_kind, event.error, sampling)
                 receive(event)
+            except BaseException as error:
+                answer.fail(error)
 
         request_id = self._engine.submit(ids, sampling, on_event, images)
         self._ids.append(request_id)
@@ -98,6 +100,7 @@ class Generation:
 
     def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
         """Report the metrics of a sequence that has ended."""
+        self._steps.sequence_ended()
         observe, timings = self._metrics.observe, finish.timings
         observe("request_validation_seconds", timings.validation_s)
         observe("queue_seconds", max(timings.queue_s - self._waited_s, 0.0))

@@ -101,8 +101,8 @@ class TextGenerationHandler(Handler):
                 draft_path=draft,
                 image_example=None if self._images is None else self._images.example,
                 progress=context.progress,
-                on_stats=self._steps.report,
-                on_death=context.fail,
+                on_stats=self._steps.step,
+                on_death=self._engine_died,
             )
         )
         try:
@@ -163,6 +163,10 @@ class TextGenerationHandler(Handler):
         if self._images is not None:
             await self._images.close()
         await self._engine.close()
+
+    def _engine_died(self, reason: str) -> None:
+        self._steps.report()
+        self._context.fail(reason)
 
 
 def _is_long(inputs: Input) -> bool:

@@ -81,10 +81,9 @@ async def test_the_last_finish_ends_it() -> None:
     ("error", "raised"),
     [(StopIteration(), RuntimeError), (SystemExit(1), HandlerError), (KeyboardInterrupt(), HandlerError)],
 )
-async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[Exception]) -> None:
+async def test_what_a_callback_raises_fails_it(error: BaseException, raised: type[Exception]) -> None:
     answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
-    with answer:
-        raise error
+    answer.fail(error)
     assert answer.done()
     with pytest.raises(raised):
         await answer.wait()
@@ -92,10 +91,8 @@ async def test_what_is_raised_in_it_fails_it(error: BaseException, raised: type[
 
 async def test_what_fails_after_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
-    with answer:
-        raise ValueError("the first")
-    with answer:
-        raise KeyError("the second")
+    answer.fail(ValueError("the first"))
+    answer.fail(KeyError("the second"))
     with pytest.raises(ValueError, match="the first"):
         await answer.wait()
     (record,) = caplog.records

@@ -291,6 +291,7 @@ def steps(preemptions: Iterable[int]) -> list[EngineStats]:
 async def test_the_engine_is_measured(served: Served) -> None:
     for stats in steps([0, 2, 2, 3]):
         served.engine.callbacks["on_stats"](stats)
+    served.engine.callbacks["on_death"]("killed")  # what has not been reported yet is not lost
     assert served.metrics.counts["preemptions"] == 3
     assert served.metrics.gauges == {
         "running_requests": 2,

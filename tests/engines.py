@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
@@ -20,6 +21,15 @@ def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
     return PagedRollingBatch(
         EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
+
+
+def damage_(path: Path, token: int) -> Path:
+    """Make the model's scores NaN wherever this token is in its text."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[token] = float("nan")
+    model.save_pretrained(path)
+    return path
 
 
 def step_tokens(batch: PagedRollingBatch) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..errors import ModelLoadError
 from ..types import SamplingParams
 from .attention import PAGED, watching
 from .expert_stacks import holders_in
@@ -81,6 +82,9 @@ class Agreement:
 
     Args:
         quantize: what a native program rounds to, if it does.
+
+    Raises:
+        ModelLoadError: the model's own logits are not numbers.
     """
 
     def __init__(self, loaded: LoadedModel, quantize: Quantize | None) -> None:
@@ -88,6 +92,12 @@ class Agreement:
         self._quantize = quantize
         self._on_torch = False
         self._reference = _logits(loaded)
+        if self._reference.isnan().all():
+            raise ModelLoadError(
+                f"{type(loaded.model).__name__}: its logits are not numbers (NaN) in "
+                f"{str(loaded.dtype).removeprefix('torch.')}: its weights are damaged, or its numbers overflow "
+                "(option.dtype chooses others)"
+            )
 
     def before_changes(self) -> None:
         """Get the fp32 logits, if they are cheap, before the model's modules are replaced; else do without them."""

@@ -16,7 +16,8 @@ Top = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A token for each row, its log-probability among the row's logits, and the alternatives that were asked for.
+    """A token for each row, or `sequence.NO_TOKEN`; its log-probability among the row's logits, and the alternatives
+    that were asked for.
 
     Log-probabilities that were not asked for (`SamplingParams.logprobs`) are arbitrary.
     """

@@ -17,7 +17,7 @@ import torch
 from .opened_runner import OpenedRunner
 from .sampler import Sampler
 from .scheduler import Chunk
-from .sequence import Sequence
+from .sequence import NO_TOKEN, Sequence
 from .speculation import ROW_COST, Confidence, Drafts
 
 _WEIGHT: Final = 0.1  # of the newest time in a moving average
@@ -150,7 +150,8 @@ class ModelDrafter:
             drawn = self._sampler.sample(logits, twins)
         for twin, draft in zip(twins, drawn, strict=True):
             twin.computed = len(twin.tokens)
-            twin.tokens.append(draft.token_id)
+            # Where the draft model's scores are NaN, any token will do: the model checks it.
+            twin.tokens.append(0 if draft.token_id == NO_TOKEN else draft.token_id)
 
 
 def _draft_copy(sequence: Sequence, shadow: _DraftState, end: int | None = None) -> Sequence:

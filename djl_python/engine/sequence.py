@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ..errors import GenerationError
 from ..types import FinishReason, Images, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 #: What a range of positions holds: token ids, but where an image begins, its digest.
 Content = tuple[int | bytes, ...]
+#: The id in place of a drawn token where the model's scores are not numbers (NaN).
+NO_TOKEN: Final = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +89,13 @@ class Sequence:
         """Add a generated token, and tell whether it is the last.
 
         Raises:
-            GenerationError: its grammar can't be followed any further.
+            GenerationError: there is no token, or the sequence's grammar can't be followed any further.
         """
+        if token_id == NO_TOKEN:
+            raise GenerationError(
+                "the model's scores are not numbers (NaN): its weights are damaged, or its numbers overflow, which "
+                "option.dtype=fp32 would tell"
+            )
         complete = self.matcher is not None and self.matcher.advance(token_id)
         self.tokens.append(token_id)
         sampling = self.sampling

@@ -15,6 +15,7 @@ from .draws import Draws, draw
 from .penalties import Occurrences, penalize, penalties_of
 from .row_scan import Scan, best_of, mix, scan_rows
 from .sampling_plan import Plan, samples
+from .sequence import NO_TOKEN
 from .uploads import indices
 
 
@@ -44,6 +45,7 @@ class TorchChooser:
             _choose(scores, scores_scan, groups.own, tokens, positions)
         # All of it is on its way to the device before the host waits for the first number.
         own = _logprobs(logits, scan, tokens)
+        tokens.masked_fill_(own.isnan(), NO_TOKEN)
         most = max((count for _, count in groups.tops), default=0)
         alternatives = _alternatives(logits, scan, groups.top_rows, most) if groups.tops else None
         tops: list[Top] = [()] * len(logits)

@@ -14,6 +14,7 @@ from djl_python.engine.agreement import Agreement, check_ids
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.quantization import Quantize
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
 
@@ -51,6 +52,14 @@ def test_the_models_own_logits_agree_and_the_sequence_is_forgotten(tmp_path: Pat
     assert Agreement(model, None).with_runner(runner)
     assert runner.forgotten == 1
     assert not Agreement(model, None).with_runner(Answering(logits(model) + 0.1))
+
+
+def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    model = loaded(tmp_path, torch.bfloat16)
+    with torch.no_grad():
+        model.model.get_output_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ModelLoadError, match=r"its logits are not numbers \(NaN\) in bfloat16"):
+        Agreement(model, None)
 
 
 @pytest.mark.parametrize(("quantize", "allowed"), [(None, True), ("int8", False)])

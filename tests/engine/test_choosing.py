@@ -12,7 +12,7 @@ from djl_python.engine.choosing import Chooser, Chosen
 from djl_python.engine.native.chooser import NativeChooser
 from djl_python.engine.penalties import Occurrences
 from djl_python.engine.sampling_plan import Plan
-from djl_python.engine.sequence import Sequence
+from djl_python.engine.sequence import NO_TOKEN, Sequence
 from djl_python.engine.torch_chooser import TorchChooser
 from djl_python.types import SamplingParams
 from tests.operations import Operations
@@ -158,12 +158,14 @@ def test_the_same_random_number_draws_the_same_token_whoever_chooses(
     assert len(set(ours)) > 4
 
 
-def test_scores_that_are_no_numbers_name_some_token(chooser: Chooser) -> None:
-    logits = torch.full((4, 1000), float("nan"))
-    draws: list[dict[str, Any]] = [{"do_sample": True}, {"do_sample": True, "top_p": 0.5}]
-    found = choose(chooser, logits, [{}, {"top_logprobs": 3}, *draws])
-    named = [*found.token_ids, *(token for token, _ in found.tops[1])]
-    assert all(0 <= token < 1000 for token in named)
+def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:
+    logits = torch.randn(8, 1000)
+    logits[:7] = float("nan")
+    draws: list[dict[str, Any]] = [{}, {"top_k": 5}, {"top_p": 0.5}, {"typical_p": 0.9}, {"repetition_penalty": 1.5}]
+    sampled = [{"do_sample": True, **draw} for draw in draws]
+    found = choose(chooser, logits, [{}, {"top_logprobs": 3}, *sampled, {}])
+    assert found.token_ids == [*[NO_TOKEN] * 7, int(logits[7].argmax())]
+    assert all(0 <= token < 1000 for token, _ in found.tops[1])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from djl_python.engine.scheduler import Chunk
 from djl_python.errors import ParameterError
 from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
-from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
+from tests.engines import damage_, generate, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
 
 
@@ -190,6 +190,27 @@ def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: p
     events = steps_to_end(batch)
     assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
     assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
+    assert batch.stats.kv_blocks_used == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernels": "torch"}, {}, {"dtype": "bf16"}, {"quantize": "int8"}, {"quantize": "int4"}],
+    ids=lambda settings: "-".join(settings.values()) or "native",
+)
+def test_scores_that_are_no_numbers_fail_their_sequence_alone(settings: dict[str, Any], tmp_path: Path) -> None:
+    """As they are where numbers overflow. A token would hide it: whatever is generated, each step would choose it."""
+    if settings.get("kernels") != "torch":
+        kernels_or_skip(library)
+    batch = open_batch(damage_(build_checkpoint(tmp_path, "llama"), 266), **settings)
+    drawn = SamplingParams(do_sample=True, ignore_eos=True, max_new_tokens=5)
+    for number, prompt in enumerate(([20, 30], [20, 266], [266, 30, 40], [20, 31])):
+        batch.add(number, prompt, drawn)
+    events = run_to_end(batch)
+    for number in (1, 2):
+        (event,) = events[number]
+        assert event.error and event.error.startswith("the model's scores are not numbers (NaN)")
+    assert [len(events[number]) for number in (0, 3)] == [5, 5]
     assert batch.stats.kv_blocks_used == 0
 
 

@@ -26,7 +26,7 @@ from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engine.test_rotations import NEAR, longrope, prompt, save
-from tests.engines import open_batch, run_to_end
+from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 
 LOOP = [5, 9, 12, 7, 31, 8] * 6
@@ -215,6 +215,15 @@ def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
     assert confidence.worth(8) == 8
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_draft_model_whose_scores_are_no_numbers_is_only_wrong(path: Path, kernels: str, tmp_path: Path) -> None:
+    draft = damage_(build_checkpoint(tmp_path, "llama"), LOOP[0])
+    batch = open_batch(path, kernels=kernels, speculative="draft", draft_model_path=str(draft))
+    assert told(answers(batch, REQUESTS)) == told(answers(open_batch(path, kernels=kernels), REQUESTS))
+    proposed, accepted = speculation(batch)
+    assert proposed > accepted
+
+
 def test_a_draft_model_with_another_vocabulary_is_refused(path: Path, tmp_path: Path) -> None:
     import json
 
@@ -283,7 +292,7 @@ def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: 
             batch.add(number, (LOOP * 2)[:length], params)
         events = run_to_end(batch)
         found.append([event for number in sorted(events) for event in events[number]])
-    assert speculation(batch)[1] > 10
+    assert speculation(batch)[1] > 5
     plain, made = found
     assert [e.token_id for e in made] == [e.token_id for e in plain]
     assert [e.logprob for e in made] == pytest.approx([e.logprob for e in plain], abs=1e-4)

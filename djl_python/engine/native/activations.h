@@ -24,9 +24,9 @@ inline Floats activate(Floats x, int activation) {
         case kGeluErf:
             return half * x * (one + erf(x * floats(0.70710678f)));
         case kRelu:
-            return max(x, Floats{});
+            return max(Floats{}, x);  // x where it is NaN; so are the bounds below
         case kReluSquared:
-            x = max(x, Floats{});
+            x = max(Floats{}, x);
             return x * x;
         default:
             return x;
@@ -45,8 +45,8 @@ template <class F>
 inline Floats gated(Floats gate, Floats x, const Op& op) {
     if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;
     const Floats limit = floats(op.limit), one = floats(1.0f);
-    gate = min(gate, limit);
-    x = max(min(x, limit), -limit);
+    gate = min(limit, gate);
+    x = max(-limit, min(limit, x));
     return (x + one) * (gate * F::logistic(gate * floats(op.alpha)));
 }
 

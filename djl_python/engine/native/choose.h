@@ -68,10 +68,12 @@ inline float max_of(const float* x, int n) {
 
 enum ChoiceMode : int32_t { kGiven, kBest, kDraw };
 
+constexpr int64_t kNoToken = -1;  // NO_TOKEN of sequence.py
+
 // One row's choice; the i-th is for row i of the logits. Mirrored in pool.py.
 struct Choice {
     int64_t changed;  // row of the changed scores to choose from; -1: choose from the logits
-    int64_t token;    // out; in, if it is given
+    int64_t token;    // out; in, if it is given; kNoToken where the scores are NaN
     int64_t position;
     const int64_t* occurred;  // (occurrences,) tokens to penalize,
     const float* counts;      // and how often each was generated
@@ -269,7 +271,7 @@ int draw_by_rejection(const Row& row, const Choice& choice, uint64_t state) {
             sum += parts[i];
             if (sum > aim) break;
         }
-        if (token < 0) return 0;  // the scores are NaN
+        if (token < 0) return 0;  // the scores are NaN, the token's too
         const float weight = parts[token - block * kPanel];
         if (choice.top_p >= 1.0f && weight >= choice.min_p) return token;
         const Before before{row.x[token], token};
@@ -362,9 +364,10 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
                     choice.token = draw_by_rejection(row, choice, state);
                 }
             }
+            if (std::isnan(scores[choice.token])) choice.token = kNoToken;
         }
         // Subtracts the greatest logit first: the difference is exact near 0.
-        if (choice.wants_logprob) choice.logprob = logits[choice.token] - top - log_mass;
+        if (choice.wants_logprob && choice.token != kNoToken) choice.logprob = logits[choice.token] - top - log_mass;
     });
 }
 

@@ -16,6 +16,7 @@ from ..draws import Draws, draw
 from ..penalties import Occurrences, penalize, penalties_of
 from ..row_scan import mix, scan_rows
 from ..sampling_plan import Plan, samples
+from ..sequence import NO_TOKEN
 from .operations import choose
 from .pool import CHOICE, Op, Pool, Step
 
@@ -161,8 +162,10 @@ class _Table:
                 penalize(scores, [self.typical.index(row)], [each], penalties_of([self.plan.params[row]]))
         states = mix(own["seed"] + own["position"].astype(np.uint64))
         scan = scan_rows(scores, 1 / self._draws.temperature[:, 0])
-        drawn: list[int] = draw(scores, scan, self._draws, states).tolist()
-        return drawn
+        drawn = draw(scores, scan, self._draws, states)
+        drawn.masked_fill_(scores.gather(1, drawn[:, None])[:, 0].isnan(), NO_TOKEN)
+        tokens: list[int] = drawn.tolist()
+        return tokens
 
 
 def _choices(rows: int) -> npt.NDArray[Any]:

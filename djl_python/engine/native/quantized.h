@@ -291,12 +291,13 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
     take_ownership(const_cast<Code*>(row.codes) + first * kGroup, (int64_t)(end - first) * kGroup);
     for (int g = first; g < end; ++g) {
         Floats v[4];
-        Floats magnitudes = Floats{};
+        Floats magnitudes = Floats{}, zeros = Floats{};
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
             const Lanes mask = lanes_of(k - g * kGroup - i * 16);
             v[i] = load_ordered<F>(x, order, g * kGroup + i * 16, mask);
             magnitudes = max(magnitudes, abs(v[i]));
+            zeros = fma(v[i], Floats{}, zeros);  // but for infinities and NaN
         }
         const float max_magnitude = max_lane(magnitudes);
         const Floats inverse = floats(max_magnitude > 0 ? 127.0f / max_magnitude : 0.0f);
@@ -307,7 +308,7 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
             sum = subtract_ints(sum, codes[i]);
         }
         store_codes(const_cast<Code*>(row.codes) + g * kGroup, codes);
-        const_cast<float*>(row.scales)[g] = max_magnitude / 127.0f;
+        const_cast<float*>(row.scales)[g] = is_equal(zeros, Floats{}) == lanes_of(16) ? max_magnitude / 127.0f : NAN;
         const_cast<int32_t*>(row.sums)[g] = sum_of_lanes(sum);
     }
 }

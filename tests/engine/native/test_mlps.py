@@ -91,6 +91,19 @@ def test_an_activation_is_as_good_as_what_it_is_stored_in(activation: str, linea
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("activation", ["relu", "relu2", "gelu", "quick_gelu", "gelu_pytorch_tanh"])
+def test_what_is_no_number_stays_none(activation: str, quantize: Quantize | None, linears: NativeLinears) -> None:
+    config = CLIPVisionConfig(hidden_size=64, intermediate_size=96, num_attention_heads=4, hidden_act=activation)
+    model = a_model(CLIPMLP(config), linears.dtype)
+    replace_mlps_(model, linears, quantize)
+    assert isinstance(model.mlp, NativeMlp)
+    x = torch.randn(3, 64).to(linears.dtype)
+    x[1, 7] = float("nan")
+    assert model(x).isnan().all(1).tolist() == [False, True, False]
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_rounded_weights_are_those_of_rounded_linears(quantize: Quantize, linears: NativeLinears) -> None:
     whole, apart = (a_model(KINDS["gated"](), linears.dtype) for _ in range(2))

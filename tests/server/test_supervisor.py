@@ -163,13 +163,15 @@ async def hanging(turns: asyncio.Semaphore) -> ServedModel:
 async def test_workers_load_in_their_turn() -> None:
     turns = asyncio.Semaphore(1)
     first = await hanging(turns)
-    second = asyncio.create_task(settled(model_config(min_workers=2), turns=turns))
+    config = model_config(min_workers=2)
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE, turns=turns)
+    model.start()
     await (await settled(model_config("free"))).stop()  # which took as long as a load takes
-    assert not second.done()
+    assert [replica.pid for replica in model.replicas] == [None, None]
     pid = first.replicas[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    model = await second
+    await wait_ready(model)
     assert (first.health, model.health) == (Health.FAILED, Health.HEALTHY)
     await asyncio.gather(first.stop(), model.stop())
     assert not turns.locked()

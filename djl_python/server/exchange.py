@@ -78,7 +78,9 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._received_at = time.monotonic()
         self._stream.reads_head = False
         self._head = head = RequestHead(start_line, headers)
-        self._request_id = head.headers.get(front_end.request_id_header) or os.urandom(16).hex()
+        given = head.headers.get(front_end.request_id_header, "")
+        # It goes into logs: terminals obey some bytes beyond ASCII.
+        self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
         self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
         self._stream.await_client(front_end.config.body_timeout_s)
         declared = head.headers.get("content-length", "")

@@ -37,6 +37,14 @@ async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_wh
         assert got["headers"]["x-custom"] == "yes" and got["headers"]["x-request-id"] == "mine"
 
 
+@pytest.mark.parametrize("given", [b"", b"a\tb", b"\x9b31mred", "é".encode()])
+async def test_an_id_that_a_log_should_not_have_is_replaced(given: bytes) -> None:
+    async with running() as site:
+        answer = await site.client.post("/invocations", json={"do": "echo"}, headers=[(b"X-Request-Id", given)])
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+        assert answer.json()["headers"]["x-request-id"] == answer.headers["x-request-id"]
+
+
 async def test_a_request_without_an_id_gets_one() -> None:
     async with running() as site:
         answer = await site.post(do="echo")

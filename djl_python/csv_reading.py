@@ -50,6 +50,7 @@ def read_dicts(text: str, rename: Callable[[str], str] = str) -> tuple[list[str]
 
 
 def _lines(text: str) -> io.StringIO:
+    text = text.removeprefix("\ufeff")  # spreadsheets mark their UTF-8 by it; it is no part of the first name
     return io.StringIO(text, newline="")  # a line may end as it likes, and has what a quoted cell has
 
 

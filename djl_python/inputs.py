@@ -254,14 +254,16 @@ class Input:
 
         Raises:
             ImportError: Pillow is not installed.
+            KeyError: there is no entry `key`.
             PayloadError: not an image that Pillow reads, cut off, or larger than Pillow allows.
         """
         try:
             import PIL.Image  # type: ignore[import-not-found,unused-ignore]
         except ImportError as exc:
             raise ImportError("reading an image needs Pillow: pip install pillow") from exc
+        data = self._bytes(key)
         try:
-            image = PIL.Image.open(io.BytesIO(self._bytes(key)))
+            image = PIL.Image.open(io.BytesIO(data))
             image.load()  # else the handler would be the first to find that it is cut off
         except PIL.UnidentifiedImageError as exc:
             raise PayloadError(f"{self._what(key)} is not an image") from exc

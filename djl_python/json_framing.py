@@ -19,7 +19,13 @@ SSE: Final = "text/event-stream"
 SSE_KEEP_ALIVE: Final = b":\n\n"
 
 
+#: The names of values that are no text, where they are keys of an object: json.dumps has them too.
+_KEYS: Final = {None: "null", True: "true", False: "false"}
+
+
 def _to_builtin(value: Any) -> Any:
+    if value is None or isinstance(value, bool):  # asked for where it is a key only
+        return _KEYS[value]
     # Numpy scalars, numpy arrays and torch tensors all have tolist; neither library needs to be imported.
     tolist = getattr(value, "tolist", None)
     if tolist is None:

@@ -12,14 +12,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import io
 import os
 import signal
 import socket
 import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import logs
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -83,5 +87,25 @@ def begin_child(name: str, description: str | None) -> socket.socket:
             os._exit(0)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _outlive_readers()
     logs.configure(arguments.log_level, name=arguments.log_name)
     return socket.socket(fileno=arguments.fd)
+
+
+class _Output(io.FileIO):
+    """What can't be written, because the disk is full or the reader has gone, is lost: no print fails a request."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _outlive_readers() -> None:
+    """Put unbuffered `_Output`s in the place of stdout and stderr."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None:  # it was closed before the process began
+            raw = _Output(stream.fileno(), "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True))

@@ -128,7 +128,7 @@ async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
         ("option.model_id=djl://x/y", "scheme 'djl' is not known"),
         ("option.draft_model_id=./gone", "there is no directory"),
         ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
-        ("option.rolling_batch=vllm", "option.rolling_batch 'vllm' is not known; expected one of auto"),
+        ("option.rolling_batch=vllm", "option.rolling_batch=vllm: there is no such engine here; expected auto"),
         ("option.tensor_parallel_degree=2", "option.tensor_parallel_degree=2: this engine runs a model on one device"),
         ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),
         ("option.draft_model_id=a/b\noption.speculative=ngram", "expected one of them"),

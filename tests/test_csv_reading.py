@@ -35,3 +35,8 @@ def test_lines_end_as_they_like_and_quoted_cells_keep_theirs(end: str) -> None:
 def test_names_are_renamed() -> None:
     assert read_dicts("A,b\n1,2\n3\n", str.lower) == (["a", "b"], [{"a": "1", "b": "2"}, {"a": "3", "b": None}])
     assert read_dicts("") == ([], [])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
+    assert read_dicts("\ufeffa,b\n\ufeff1,2\n") == (["a", "b"], [{"a": "\ufeff1", "b": "2"}])
+    assert read_rows('\ufeff"a",b') == [["a", "b"]]

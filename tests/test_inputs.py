@@ -166,6 +166,12 @@ def test_what_is_no_image_is_the_clients_doing(data: bytes, message: str) -> Non
         inputs(data, "image/png").get_as_image()
 
 
+def test_an_image_that_was_not_sent_is_missing_as_any_other_content() -> None:
+    pytest.importorskip("PIL")
+    with pytest.raises(KeyError, match="requested data for key: mask is not found!"):
+        inputs(png(1, 1), "image/png").get_as_image("mask")
+
+
 def test_image_without_pillow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match="pip install pillow"):

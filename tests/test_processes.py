@@ -29,6 +29,24 @@ def handle(inputs):
     logging.getLogger("mine").warning("called")
 """
 
+FULL = """\
+import logging
+import os
+import sys
+
+from djl_python import Output
+
+for output in (1, 2):
+    os.dup2(os.open("/dev/full", os.O_WRONLY), output)
+
+
+def handle(inputs):
+    print("asked")
+    print("asked", file=sys.stderr, flush=True)
+    logging.getLogger("mine").error("asked")
+    return Output().add("answered")
+"""
+
 ENGINE = """\
 import logging
 
@@ -74,6 +92,13 @@ def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
     called = {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
     assert called == {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}
     assert any(' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in line for line in lines)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
+def test_a_full_disk_loses_what_is_printed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(FULL)
+    with running_server("-m", f"model={tmp_path}") as server:
+        assert httpx.post(f"{server.url}/predictions/model").text == "answered"
 
 
 @pytest.mark.parametrize(("level", "heard"), [("debug", 3), ("info", 2), ("warning", 1)])

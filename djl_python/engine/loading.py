@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from ..cpu_limit import available_cpus
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
-from .cpu_limit import available_cpus
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize

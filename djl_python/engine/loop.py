@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import ParameterError, ServingError, printable
+from ..errors import GenerationError, ServingError, printable
 from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
 from ..types import TokenEvent
 from ..user_module import put_on_path
@@ -138,8 +138,13 @@ def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
     elif isinstance(message, Add):
         try:
             batch.add(message.id, message.prompt_ids, message.sampling, message.images)
-        except ParameterError as exc:
-            return [TokenEvent(request_id=message.id, token_id=-1, error=exc.message, error_kind=exc.kind)]
+        except Exception as exc:  # the loop's boundary: what can't be added costs no other sequence anything
+            error = exc
+            if not isinstance(error, ServingError):
+                log.exception("a sequence can't be added")
+                batch.cancel(message.id)
+                error = GenerationError(f"generation failed: {type(exc).__name__}: {exc}")
+            return [TokenEvent(request_id=message.id, token_id=-1, error=error.message, error_kind=error.kind)]
     return []
 
 

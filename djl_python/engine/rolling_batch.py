@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ..errors import ConfigError
 from ..registry import load_object, path_of
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 
@@ -20,6 +21,8 @@ ROLLING_BATCHES: Final = {
     "auto": "djl_python.engine.auto:open_batch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
 }
+#: LMI's names of engines that this server does not have.
+_OTHERS: Final = frozenset({"lmi-dist", "neuronx", "tnx", "trtllm", "vllm"})
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,4 +133,8 @@ def rolling_batch_path(name: str) -> str:
     Raises:
         ConfigError: the name is neither a known one nor such a path itself.
     """
+    if name in _OTHERS:
+        raise ConfigError(
+            f"option.rolling_batch={name}: there is no such engine here; expected auto, this server's own"
+        )
     return path_of(ROLLING_BATCHES, name, "option.rolling_batch")

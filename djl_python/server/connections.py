@@ -11,12 +11,13 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPConnection, HTTPServerConnectionDelegate
-from tornado.iostream import IOStream
+from tornado.iostream import IOStream, UnsatisfiableReadError
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,12 @@ MAX_DISCARDED_BYTES: Final = 1 << 30
 #: How long no connection is accepted after the system had no descriptor or no memory for one.
 EXHAUSTED_S: Final = 1.0
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+#: The answer to a head that is longer than Tornado reads.
+_TOO_LONG: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"the request's path and headers are too long\n"
+)
+_DISCARDED_READS: Final = 16  # of 64 KiB, behind such a head
 _ACCEPTED_AT_ONCE: Final = 128  # of one socket, before other things have their turn
 
 
@@ -35,11 +42,13 @@ class ClientStream(IOStream):
 
     Attributes:
         client: the client's IP address, or "unix".
+        reads_head: whether a request's path and headers have not been read to their end.
     """
 
     def __init__(self, accepted: socket.socket, address: Any) -> None:
         super().__init__(accepted)
         self.client = str(address[0]) if isinstance(address, tuple) else "unix"
+        self.reads_head = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = self._due_at = math.inf  # on the loop's clock, in seconds: the timer, and the close
@@ -59,6 +68,17 @@ class ClientStream(IOStream):
     def wait_no_more(self) -> None:
         """Leave the connection open for however long its answer takes."""
         self._due_at = math.inf  # the timer finds out
+
+    def close(self, exc_info: Any = False) -> None:
+        """Close the connection; Tornado does where a head is too long, and says nothing to the client."""
+        if isinstance(exc_info, UnsatisfiableReadError) and self.reads_head and not self.closed():
+            with suppress(OSError):
+                self.socket.send(_TOO_LONG)
+                self.socket.shutdown(socket.SHUT_WR)
+                for _ in range(_DISCARDED_READS):  # what is unread has the kernel reset the connection: no answer
+                    if not self.socket.recv(1 << 16):
+                        break
+        super().close(exc_info)
 
     def close_fd(self) -> None:
         """Called by Tornado at the end of the connection."""

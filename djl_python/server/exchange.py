@@ -64,6 +64,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._body = Body(front_end.bodies)
         self._refusal: ServingError | None = None  # found before the whole body was read
         self._received_at = 0.0
+        self._stream.reads_head = True
         self._stream.await_client(front_end.config.idle_timeout_s)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
@@ -75,8 +76,11 @@ class Exchange(httputil.HTTPMessageDelegate):
         assert isinstance(start_line, httputil.RequestStartLine)
         front_end = self._front_end
         self._received_at = time.monotonic()
+        self._stream.reads_head = False
         self._head = head = RequestHead(start_line, headers)
-        self._request_id = head.headers.get(front_end.request_id_header) or os.urandom(16).hex()
+        given = head.headers.get(front_end.request_id_header, "")
+        # It goes into logs: terminals obey some bytes beyond ASCII.
+        self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
         self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
         self._stream.await_client(front_end.config.body_timeout_s)
         declared = head.headers.get("content-length", "")

@@ -13,12 +13,13 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from .. import event_loop
 from ..config import ModelConfig, ModelSpec, ServerConfig
+from ..cpu_limit import available_cpus
 from ..dialects import all_dialects
 from ..errors import ConfigError
 from ..protocol import Status
@@ -30,6 +31,9 @@ from .models import Models
 from .served_model import Health, ServedModel
 
 log = logging.getLogger(__name__)
+
+#: Workers that load at a time, for each processor: most of loading is computing, some is waiting for disks.
+LOADING_PER_CPU: Final = 2
 
 
 def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str] | None = None) -> int:
@@ -68,6 +72,7 @@ class Server:
         self._models = Models(config.default_model)
         self._front_end = FrontEnd(config, self._models, self._metrics, all_dialects())
         self._stop = asyncio.Event()
+        self._turns = asyncio.Semaphore(LOADING_PER_CPU * available_cpus())
         for model in models:
             self._add(model)
         for spec, problem in failures.items():
@@ -124,6 +129,7 @@ class Server:
         model = ServedModel(
             config,
             self._metrics.model(config.name, config.version),
+            turns=self._turns,
             on_progress=self._on_progress,
             on_change=self._on_change,
             broken=broken,

@@ -51,14 +51,21 @@ class ServedModel:
         metrics: ModelMetrics,
         *,
         worker_module: str = WORKER_MODULE,
+        turns: asyncio.Semaphore | None = None,
         on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
         on_change: Callable[[ServedModel], None] = lambda _model: None,
         broken: str = "",
     ) -> None:
-        """`broken` says why loading can't even be tried: the model is FAILED from the start, without workers."""
+        """Nothing is started yet.
+
+        Args:
+            turns: limits how many workers load at a time, of all models that have it; None: no limit.
+            broken: why loading can't even be tried: the model is FAILED from the start, without workers.
+        """
         self.config = config
         self.metrics = metrics
         self.worker_module = worker_module
+        self.turns = turns
         self.on_progress = on_progress
         self.log_extra = {"model": config.label}
         self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
@@ -81,6 +88,7 @@ class ServedModel:
             self.config,
             self.metrics,
             worker_module=self.worker_module,
+            turns=self.turns,
             on_progress=self.on_progress,
             on_change=self._on_change,
             broken=self._broken,

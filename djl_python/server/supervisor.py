@@ -2,7 +2,8 @@
 
 Runs in the front end's event loop. A worker is spawned in a session of its own with one end of a socket pair; its
 whole process group is killed when it ends, so that an engine never outlives its worker. A worker that dies after it was
-ready is restarted; one that cannot load is retried `retry_threshold` times and then given up.
+ready is restarted; one that cannot load is retried `retry_threshold` times and then given up. Until it has been ready,
+a worker loads in its turn (`ServedModel.turns`); from then on, calls may be waiting for it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Replica:
         self.state = WorkerState.STARTING
         self.failure = ""
         self._killed = ""  # why `hang_up` killed it, if it did
+        self._was_ready = self._has_turn = False
         self.pid: int | None = None
         self._model = model
         self._config = config
@@ -155,7 +157,16 @@ class Replica:
         self.kill()
 
     async def _live(self) -> _Life:
-        """Run one process, from spawn until its whole process group is gone."""
+        """Run one process, once it may load, until its whole process group is gone."""
+        try:
+            await self._take_turn()
+            return await self._run_process()
+        finally:
+            self._give_turn_back()
+
+    async def _run_process(self) -> _Life:
+        if self._stopping.is_set():
+            return _Life(None, "it was stopped before it began")
         executable = self._config.option.python_executable or sys.executable
         try:
             process, ours = await spawn(
@@ -191,6 +202,8 @@ class Replica:
         timeout_s = self._config.option.model_loading_timeout
         waiting: set[asyncio.Future[Any]] = {exited, self._loaded}
         done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._loaded in done:
+            self._give_turn_back()
         if not done:
             return _Life(
                 None,
@@ -215,6 +228,22 @@ class Replica:
             await asyncio.wait_for(asyncio.shield(exited), 1.0)
         return _Life(ready_s, self._killed or _how_it_ended(process.returncode))
 
+    async def _take_turn(self) -> None:
+        """Wait until this worker may load, or until `stop`."""
+        turns = self._model.turns
+        if turns is None or self._was_ready:
+            return
+        taken = asyncio.ensure_future(turns.acquire())
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((taken, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        self._has_turn = not taken.cancel()
+
+    def _give_turn_back(self) -> None:
+        if self._has_turn and self._model.turns is not None:
+            self._has_turn = False
+            self._model.turns.release()
+
     async def _last_words(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), 0.5)
@@ -227,6 +256,7 @@ class Replica:
             if not isinstance(message, Status):
                 continue
             if message.state == "ready":
+                self._was_ready = True
                 self.capacity, self.queries = max(1, message.capacity), message.queries
                 self._become(WorkerState.READY)
                 self._model.pool.add(self)

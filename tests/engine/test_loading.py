@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from djl_python.engine import loading
-from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format
+from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format, threads_of
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
@@ -139,3 +139,9 @@ def test_attention_on_a_gpu_is_not_cudnns(current: list[torch.device]) -> None:
 def test_a_gpu_computes_in_fp16(halves: Path) -> None:
     assert load(halves, device="cuda:0") == torch.float16
     assert not cudnn_attends()
+
+
+def test_an_engine_has_as_many_threads_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "available_cpus", lambda: 3)
+    assert threads_of(EngineSettings(model_path="m")) == 3
+    assert threads_of(EngineSettings(model_path="m", threads=7)) == 7

@@ -14,7 +14,7 @@ import msgspec
 from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
-from djl_python.types import SamplingParams
+from djl_python.types import SamplingParams, TokenEvent
 
 
 def test_a_worker_that_left_without_reading_all_is_gone_like_any_other() -> None:
@@ -120,6 +120,39 @@ serve(socket.socket(fileno={engine.fileno()}))
             process.kill()
     stats = [frame.stats for frame in frames if isinstance(frame, Step)]
     assert [(each.running, each.step_s, each.step_sequences) for each in stats] == [(1, 0.5, 2), (1, 0.0, 0)]
+
+
+def test_what_an_engine_can_not_add_costs_that_sequence_only() -> None:
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket
+from djl_python.engine.echo import EchoRollingBatch
+from djl_python.engine.loop import serve
+class Picky(EchoRollingBatch):
+    def add(self, request_id, prompt_ids, sampling, images=None):
+        super().add(request_id, prompt_ids, sampling, images)
+        if len(prompt_ids) == 1:
+            raise ValueError("too short: \\udcff")
+serve(socket.socket(fileno={engine.fileno()}))
+"""
+    settings = msgspec.msgpack.encode(EngineSettings(model_path=""))
+    events: list[TokenEvent] = []
+    with worker, subprocess.Popen([sys.executable, "-c", program], pass_fds=[engine.fileno()]) as process:
+        engine.close()
+        adds = [Add(number, [5] * number, SamplingParams(max_new_tokens=2)) for number in (1, 2)]
+        worker.sendall(encode_frame([Open("__main__:Picky", settings), *adds]))
+        reader = FrameReader()
+        try:
+            while not any(event.finish for event in events) and (data := worker.recv(1 << 16)):
+                steps = reader.feed(data)
+                events += [event for step in steps if isinstance(step, Step) for event in step.events]
+        finally:
+            process.kill()
+    assert [(event.request_id, event.error) for event in events] == [
+        (1, "generation failed: ValueError: too short: \\udcff"),
+        (2, None),
+        (2, None),
+    ]
 
 
 def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: within a layer except where APART says no.
 LAYERS = (
     {"errors", "types", "protocol", "config", "sources", "registry", "logs"}
-    | {"channel", "event_loop", "http_rules", "processes"},
+    | {"channel", "cpu_limit", "event_loop", "http_rules", "processes"},
     {"", "batch_keys", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
     | {"csv_reading", "forms", "json_framing", "json_schema", "np_util", "pair_list", "user_errors", "user_module"}
     | {"user_source"},

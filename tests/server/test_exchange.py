@@ -37,6 +37,14 @@ async def test_a_short_answer_has_a_length_and_the_request_reaches_the_worker_wh
         assert got["headers"]["x-custom"] == "yes" and got["headers"]["x-request-id"] == "mine"
 
 
+@pytest.mark.parametrize("given", [b"", b"a\tb", b"\x9b31mred", "é".encode()])
+async def test_an_id_that_a_log_should_not_have_is_replaced(given: bytes) -> None:
+    async with running() as site:
+        answer = await site.client.post("/invocations", json={"do": "echo"}, headers=[(b"X-Request-Id", given)])
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+        assert answer.json()["headers"]["x-request-id"] == answer.headers["x-request-id"]
+
+
 async def test_a_request_without_an_id_gets_one() -> None:
     async with running() as site:
         answer = await site.post(do="echo")
@@ -161,6 +169,26 @@ async def test_a_full_queue_answers_at_once_with_retry_after() -> None:
             task.cancel()
         await until(lambda: site.model.pool.busy == 0)
         assert (await site.post(do="echo")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /ping?%s HTTP/1.1\r\n\r\n", b"GET /ping HTTP/1.1\r\nCookie: %s\r\n\r\n"], ids=["path", "header"]
+)
+async def test_a_head_that_is_too_long_is_answered(head: bytes) -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
+        writer.write(head % (b"a" * 70_000))
+        rest = await reader.read()
+        assert b"HTTP/1.1 431 Request Header Fields Too Large\r\n" in rest
+        assert rest.endswith(b"\r\n\r\nthe request's path and headers are too long\n")
+
+
+async def test_what_is_too_long_in_a_body_is_no_head() -> None:
+    async with running() as site, site.connect() as (reader, writer):
+        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 1000)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
 
 
 async def test_a_body_that_is_too_large_is_413_in_json() -> None:

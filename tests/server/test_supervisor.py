@@ -151,6 +151,55 @@ async def test_stopping_while_loading_does_not_wait() -> None:
     assert model.replicas[0].state is WorkerState.STOPPED
 
 
+async def hanging(turns: asyncio.Semaphore) -> ServedModel:
+    """A model that loads, and goes on loading."""
+    config = model_config("hanging", properties={"load": "hang"})
+    model = ServedModel(config, Metrics().model("hanging", ""), worker_module=FAKE_MODULE, turns=turns)
+    model.start()
+    await until(lambda: model.replicas[0].pid is not None)
+    return model
+
+
+async def test_workers_load_in_their_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    first = await hanging(turns)
+    config = model_config(min_workers=2)
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE, turns=turns)
+    model.start()
+    await (await settled(model_config("free"))).stop()  # which took as long as a load takes
+    assert [replica.pid for replica in model.replicas] == [None, None]
+    pid = first.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await wait_ready(model)
+    assert (first.health, model.health) == (Health.FAILED, Health.HEALTHY)
+    await asyncio.gather(first.stop(), model.stop())
+    assert not turns.locked()
+
+
+async def test_a_worker_that_was_ready_does_not_wait_for_a_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    model = await settled(model_config(), turns=turns)
+    first = await hanging(turns)
+    pid = model.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: model.replicas[0].pid not in (pid, None) and model.ready)
+    await asyncio.gather(first.stop(), model.stop())
+
+
+async def test_a_worker_can_be_stopped_before_its_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    first = await hanging(turns)
+    model = ServedModel(model_config(), Metrics().model("m", ""), worker_module=FAKE_MODULE, turns=turns)
+    model.start()
+    await asyncio.sleep(0)
+    await model.stop()
+    assert (model.replicas[0].state, model.replicas[0].pid) == (WorkerState.STOPPED, None)
+    await first.stop()
+    assert not turns.locked()
+
+
 def test_every_device_gets_its_workers() -> None:
     assert [config.option.device for config in placements(model_config(min_workers=2))] == ["auto", "auto"]
     everywhere = model_config(load_on_devices="*", option={"device": "cuda:1"})

@@ -1,8 +1,9 @@
-"""How many processors this machine, or this container, has to give. Runs in the engine process; needs no torch."""
+"""How many processors this machine, or this container, has to give. Runs in the front end and the engine."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ def available_cpus(container: Path = _CONTAINER) -> int:
     A container with a limit sees all of the machine's processors: threads on each would use its time up spinning, and
     then all of them would stand still until the next period.
     """
-    available = len(os.sched_getaffinity(0))
+    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quota, period = _quota(container)
     return available if quota <= 0 else min(available, -(-quota // period))
 

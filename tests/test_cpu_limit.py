@@ -1,5 +1,3 @@
-"""How many threads an engine may keep busy."""
-
 from __future__ import annotations
 
 import os
@@ -7,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.engine import loading
-from djl_python.engine.cpu_limit import available_cpus
-from djl_python.engine.loading import threads_of
-from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.cpu_limit import available_cpus
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +37,3 @@ def test_no_limit_is_the_machine(tmp_path: Path) -> None:
     assert available_cpus(tmp_path) == 64
     assert available_cpus(v1(tmp_path, -1, 100000)) == 64
     assert available_cpus(v2(tmp_path, "max 100000")) == 64
-
-
-def test_an_engine_has_as_many_threads_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "available_cpus", lambda: 3)
-    assert threads_of(EngineSettings(model_path="m")) == 3
-    assert threads_of(EngineSettings(model_path="m", threads=7)) == 7

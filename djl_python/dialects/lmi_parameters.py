@@ -74,7 +74,7 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(description="a 64-bit integer")] | None = None
     temperature: AboveZero | None = None
     top_k: Annotated[int, Meta(ge=-1, description="an integer >= -1 (-1 and 0: off)")] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1 (0: greedy)")] | None = None
+    top_p: Share | None = None
     min_p: Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1")] | None = None
     typical_p: Share | None = None
     repetition_penalty: AboveZero | None = None
@@ -110,7 +110,7 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
 _DRAW: Final = DrawFields(
-    {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
+    {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
 )
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
@@ -214,9 +214,7 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
 
 def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
     """Whether to sample: as `do_sample` says; without it, under option.infer_do_sample, if another parameter asks for
-    it. A top_p of 0, which TensorRT-LLM's table has for greedy decoding, leaves one token to draw from."""
-    if parameters.top_p == 0:
-        return False
+    it."""
     if parameters.do_sample is not None or not model.option.infer_do_sample:
         return bool(parameters.do_sample)
     return bool(_DRAW.asked(parameters))

@@ -152,7 +152,6 @@ def test_a_seed_is_drawn_for_each_request() -> None:
         ({"temperature": 0.5, "do_sample": False}, False),
         ({"do_sample": True}, True),
         ({"repetition_penalty": 2.0}, False),
-        ({"temperature": 0.8, "top_k": 0, "top_p": 0}, False),
     ],
 )
 def test_do_sample_can_be_inferred(given: dict[str, Any], draws: bool) -> None:
@@ -179,14 +178,6 @@ def test_what_has_no_effect_is_named(given: dict[str, Any], names: list[str]) ->
     assert ignored(given) == names
 
 
-def test_the_greedy_values_of_tensorrt_llms_table() -> None:
-    given = {"temperature": 0.8, "top_k": 0, "top_p": 0, "min_length": 1}
-    for parameters in (given, given | {"do_sample": True}):
-        made = sampling(parameters)
-        assert (made.do_sample, made.temperature, made.top_p) == (False, 1.0, 1.0)
-        assert ignored(parameters) == ["temperature"]
-
-
 def test_unknown_parameters_can_be_refused() -> None:
     with pytest.raises(ParameterError) as caught:
         read_parameters({"temperatur": 1.0}, STRICT)
@@ -201,8 +192,8 @@ def test_unknown_parameters_can_be_refused() -> None:
         ({"temperature": "hot"}, 'parameters.temperature: expected a number > 0, got "hot"'),
         ({"temperature": 0}, "parameters.temperature: expected a number > 0, got 0"),
         ({"temperature": True}, "parameters.temperature: expected a number > 0, got true"),
-        ({"top_p": 1.5}, "parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got 1.5"),
-        ({"top_p": -1}, "parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got -1"),
+        ({"top_p": 1.5}, "parameters.top_p: expected a number > 0 and <= 1, got 1.5"),
+        ({"top_p": 0}, "parameters.top_p: expected a number > 0 and <= 1, got 0"),
         ({"typical_p": -1}, "parameters.typical_p: expected a number > 0 and <= 1, got -1"),
         ({"min_p": 2}, "parameters.min_p: expected a number >= 0 and <= 1, got 2"),
         ({"top_k": -2}, "parameters.top_k: expected an integer >= -1 (-1 and 0: off), got -2"),

@@ -46,7 +46,7 @@ LIBRARIES = {
 #: has the engine's events call; the engine's loop; the supervisor. And what puts an error of the user's into words,
 #: and reads clients' images with Pillow.
 BOUNDARIES = {
-    *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py"),
+    *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/call.py"),
     *("djl_python/engine/loop.py", "djl_python/server/supervisor.py", "djl_python/user_errors.py"),
     "handlers/image_sources.py",
 }

@@ -89,6 +89,34 @@ def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far
     cache.step((other, other.remaining))
 
 
+def say(cache: Cache, number: int, text: list[int]) -> int:
+    """A prompt whose answer is one token, which ends it; how many of its tokens were known."""
+    sequence = cache.admit(number, text)
+    known = sequence.computed
+    cache.step((sequence, sequence.remaining))
+    sequence.tokens.append(99)
+    cache.blocks.retire(sequence)
+    return known
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_what_is_said_again_is_saved_again_after_its_state_had_to_go(length: int) -> None:
+    """Its keys may have stayed: without the state, nobody could go on from them."""
+    cache, text = Cache(sequences=1, saved=2), list(range(length))
+    for number, asked in enumerate((text, list(range(100, 110)), list(range(200, 210)), text)):
+        assert say(cache, number, asked) == 0
+    assert say(cache, 4, [*text, 99, 7]) == length
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_what_is_said_again_and_again_takes_nobody_elses_place(length: int) -> None:
+    cache = Cache(sequences=1, saved=3)
+    say(cache, 0, list(range(100, 110)))
+    for number in range(1, 5):
+        say(cache, number, list(range(length)))
+    assert say(cache, 5, [*range(100, 110), 99, 7]) == 10
+
+
 def test_after_a_failed_step_nobody_goes_on_from_its_state() -> None:
     cache = Cache()
     one = cache.admit(1, list(range(6)))

@@ -210,7 +210,7 @@ class BlockManager:
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
             found = self._known.get((parent, sequence.content(first, end)))
-            if found is not None and states.has(found[0]) and self._users[found[1]] == 0 and self._findable(sequence):
+            if found is not None and states.has(found[0]) and self._findable(sequence):
                 return [*known, found[1]]
         return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
 

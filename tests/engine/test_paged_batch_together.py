@@ -25,6 +25,8 @@ PARAMS: list[dict[str, Any]] = [
     {"bad_words_ids": ((7,), (9, 12)), "logit_bias": {40: 3.0}},
     {"min_new_tokens": 9, "prompt_logprobs": 0, "stop_token_ids": tuple(range(0, VOCABULARY, 5))},
     {"do_sample": True, "typical_p": 0.8, "logprobs": False},
+    {"logit_bias": {7: 30.0}, "prompt_logprobs": 1},  # repeats itself, so that drafts are right
+    {"logit_bias": {7: 6.0, 9: 6.0, 12: 6.0}, "do_sample": True, "stop_token_ids": (12,)},  # ends within drafts
 ]
 CURSED = VOCABULARY - 1
 
@@ -119,5 +121,6 @@ def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
     stats = batch.stats
     assert (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
     assert stats.preemptions > 0
+    assert stats.accepted_draft_tokens > 20 or "speculative" not in settings
     assert 0 < len(left) < 10
     assert len(batch.sampler._penalties) == len(batch._sequences) == 0

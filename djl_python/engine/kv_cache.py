@@ -140,13 +140,15 @@ class BlockManager:
         """Take an ended sequence's blocks back, keeping its last state for sequences that continue its text."""
         whole, rest = divmod(sequence.computed, self.block_size)
         if self._states is not None and self._share and sequence.computed and whole == sequence.sealed:
-            parent = self._serial_before(sequence, whole)
-            key = (parent, sequence.content(whole * self.block_size, sequence.computed))
-            if not rest:
-                self._states.hand_over(sequence, parent)
-            elif key not in self._known:
-                self._register(sequence.blocks[whole], key)
-                self._states.hand_over(sequence, self._serial_of[sequence.blocks[whole]])
+            name = self._serial_before(sequence, whole)
+            if rest:
+                key = (name, sequence.content(whole * self.block_size, sequence.computed))
+                if key in self._known:  # of a sequence that said the same; it rests, but its state may be gone
+                    self._unused_sealed.move_to_end(self._known[key][1])
+                else:
+                    self._register(sequence.blocks[whole], key)
+                name = self._known[key][0]
+            self._states.hand_over(sequence, name)
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
@@ -208,7 +210,7 @@ class BlockManager:
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
             found = self._known.get((parent, sequence.content(first, end)))
-            if found is not None and states.has(found[0]) and self._users[found[1]] == 0 and self._findable(sequence):
+            if found is not None and states.has(found[0]) and self._findable(sequence):
                 return [*known, found[1]]
         return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
 

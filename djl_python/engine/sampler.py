@@ -139,6 +139,6 @@ def _banned(sequence: Sequence, eos_ids: frozenset[int], vocabulary: int) -> lis
         banned += [i for i in sampling.stop_token_ids if i < vocabulary]
     for word in sampling.bad_words_ids:
         head = len(word) - 1
-        if not head or (len(sequence.tokens) >= head and tuple(sequence.tokens[-head:]) == word[:-1]):
+        if not head or tuple(sequence.tokens[-head:]) == word[:-1]:
             banned.append(word[-1])
     return banned

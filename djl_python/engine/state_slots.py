@@ -90,7 +90,9 @@ class StateSlots:
     def hand_over(self, sequence: Sequence, name: int) -> None:
         """Save an ended sequence's state under this name; not after a failed step, which may have left any state."""
         place = self._places.get(sequence.id)
-        if place is not None and place.slot is not None and place.tokens == sequence.computed and self._make_room():
+        if place is None or place.slot is None or place.tokens != sequence.computed:
+            return
+        if name in self._saved or self._make_room():
             self._keep(place.slot, name)
             place.slot = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -233,3 +234,112 @@ def test_any_history_keeps_the_books_straight(
     for mine in live:
         blocks.release(mine)
     assert blocks.used == 0
+
+
+class Reference:
+    """The same cache, with texts for names, and blocks only counted."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.users: Counter[tuple[int, ...]] = Counter()  # of the blocks that can be found, by the text up to their end
+        self.resting: dict[tuple[int, ...], None] = {}  # the oldest first
+        self.hidden = 0  # blocks that can't be found: not full, or computed twice
+        self.held: dict[int, list[tuple[int, ...] | None]] = {}  # by sequence; None for a hidden block
+
+    @property
+    def available(self) -> int:
+        return self.total - len(self.users) - self.hidden
+
+    def admit(self, number: int, tokens: list[int]) -> bool:
+        known: list[tuple[int, ...] | None] = []
+        for end in range(SIZE, len(tokens), SIZE):
+            text = tuple(tokens[:end])
+            if text not in self.users and text not in self.resting:
+                break
+            known.append(text)
+        resting = [text for text in known if text in self.resting]
+        if -(-len(tokens) // SIZE) - len(known) > self.available - len(resting):
+            return False
+        for text in resting:
+            del self.resting[text]
+        self.users.update(text for text in known if text is not None)
+        self.held[number] = known
+        return True
+
+    def extend(self, number: int, tokens: int) -> bool:
+        while len(self.held[number]) * SIZE < tokens:
+            if self.available == len(self.resting):
+                if not self.resting:
+                    return False
+                del self.resting[next(iter(self.resting))]
+            self.hidden += 1
+            self.held[number].append(None)
+        return True
+
+    def seal(self, number: int, before: int, tokens: list[int]) -> None:
+        for index in range(before // SIZE, len(tokens) // SIZE):
+            text = tuple(tokens[: (index + 1) * SIZE])
+            if text not in self.users and text not in self.resting:
+                self.hidden -= 1
+                self.users[text] = 1
+                self.held[number][index] = text
+
+    def release(self, number: int) -> None:
+        for text in reversed(self.held.pop(number)):
+            if text is None:
+                self.hidden -= 1
+            elif self.users[text] > 1:
+                self.users[text] -= 1
+            else:
+                del self.users[text]
+                self.resting[text] = None
+
+    def forget(self) -> None:
+        self.resting.clear()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_found_is_all_that_had_not_to_go_and_the_oldest_goes_first(seed: int) -> None:
+    """A few long texts, of which sequences read some and write on, in few blocks."""
+    rng = random.Random(seed)
+    trunk = [rng.randrange(3) for _ in range(6 * SIZE)]
+    texts = [trunk[: rng.randrange(20)] + [rng.randrange(3) for _ in range(40)] for _ in range(4)]
+    blocks, reference = BlockManager(30, SIZE), Reference(30)
+    live: list[tuple[Sequence, list[int]]] = []
+    found = refused = 0
+    for number in range(3000):
+        action = rng.random()
+        if action < 0.3:
+            text = rng.choice(texts)
+            mine = sequence(text[: rng.randrange(1, 36)], number)
+            admitted = blocks.admit(mine)
+            assert admitted == reference.admit(number, mine.tokens)
+            refused += not admitted
+            if admitted:
+                assert mine.computed == len(reference.held[number]) * SIZE
+                found += mine.computed
+                live.append((mine, text))
+        elif action < 0.8 and live:
+            mine, text = rng.choice(live)
+            if not mine.remaining:
+                mine.tokens.append(text[len(mine.tokens) % len(text)])
+            end = mine.computed + rng.randrange(1, mine.remaining + 1)
+            room = reference.extend(mine.id, end)
+            try:
+                blocks.extend(mine, end)
+            except OutOfBlocksError:
+                assert not room
+                continue
+            assert room
+            before, mine.computed = mine.computed, end
+            blocks.seal(mine)
+            reference.seal(mine.id, before, mine.tokens[:end])
+        elif live:
+            mine, _ = live.pop(rng.randrange(len(live)))
+            rng.choice([blocks.release, blocks.retire])(mine)
+            reference.release(mine.id)
+            if rng.random() < 0.05:
+                blocks.forget()
+                reference.forget()
+        assert blocks.available == reference.available
+    assert found > 3000 and refused > 100

@@ -375,10 +375,19 @@ def test_length_of_prompt_and_context(llama: Path) -> None:
         batch.add(1, [5] * 32, SamplingParams(max_new_tokens=1))
     with pytest.raises(ParameterError, match="no tokens"):
         batch.add(1, [], SamplingParams(max_new_tokens=1))
-    with pytest.raises(ParameterError, match="vocabulary"):
-        batch.add(1, [VOCABULARY], SamplingParams(max_new_tokens=1))
     batch.add(1, [5] * 31, SamplingParams(max_new_tokens=10, ignore_eos=True))
     assert [e.finish for e in run_to_end(batch)[1]] == [FinishReason.LENGTH]
+
+
+def test_ids_that_the_model_does_not_have_are_refused(llama: Path) -> None:
+    """They would be places in memory that belong to something else."""
+    batch, last = open_batch(llama), VOCABULARY - 1
+    for ids, bias in (([-1, 5], 0), ([5, VOCABULARY], 0), ([5], -1), ([5], VOCABULARY)):
+        with pytest.raises(ParameterError, match="outside the vocabulary of 320"):
+            batch.add(1, ids, SamplingParams(max_new_tokens=1, logit_bias={3: 1.0, bias: 1.0}))
+    assert batch.idle
+    batch.add(1, [0, last], SamplingParams(max_new_tokens=2, ignore_eos=True, logit_bias={0: 1.0, last: 1.0}))
+    assert len(run_to_end(batch)[1]) == 2
 
 
 def test_prompt_logprobs_are_the_models_own_also_after_chunks(llama: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -190,6 +191,54 @@ def test_bad_words_and_minimum_length() -> None:
     assert sampler().sample(row, [early])[0].token_id == best
     late = sequence(0, [5, 6, 7, 8], prompt=3, min_new_tokens=1)
     assert sampler().sample(row, [late])[0].token_id in (EOS, 44)
+
+
+def best_allowed(row: Tensor, mine: Sequence, eos_ids: set[int]) -> int:
+    """The rules once more, a token at a time."""
+    params, tokens, said = mine.sampling, mine.tokens, mine.tokens[mine.prompt_length :]
+    scores = {}
+    for token, score in enumerate(row.tolist()):
+        score += params.logit_bias.get(token, 0.0)
+        if len(said) < params.min_new_tokens and token in {*eos_ids, *params.stop_token_ids}:
+            continue
+        if any(word[-1] == token and [*tokens, token][-len(word) :] == [*word] for word in params.bad_words_ids):
+            continue
+        if token in tokens:
+            score = score / params.repetition_penalty if score > 0 else score * params.repetition_penalty
+        scores[token] = score - params.presence_penalty * (token in said) - params.frequency_penalty * said.count(token)
+    return max(scores, key=scores.__getitem__)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_a_batch_that_changes_everybodys_own_rules_apply(seed: int) -> None:
+    """Small vocabularies, so that rules matter; some ids are beyond them, as a tokenizer may have more."""
+    rng, vocabulary, eos_ids = random.Random(seed), 12, {1, 12, 40}
+    ours = Sampler(vocabulary, frozenset(eos_ids), CPU, _chooser)
+    batch: list[Sequence] = []
+    for number in range(150):
+        if len(batch) < 4 and rng.random() < 0.6:
+            params: dict[str, Any] = {
+                "min_new_tokens": rng.choice([0, 0, 2, 5]),
+                "stop_token_ids": rng.choice([(), (2, 13), (3, 12)]),
+                "ignore_eos": rng.random() < 0.5,
+                "bad_words_ids": rng.choice([(), ((4,), (5, 6)), ((7, 7, 8), (9, 10), (2,))]),
+                "logit_bias": rng.choice([{}, {5: 1.0, 8: -0.5}]),
+                "repetition_penalty": rng.choice([1.0, 1.3]),
+                "presence_penalty": rng.choice([0.0, 0.4]),
+                "frequency_penalty": rng.choice([0.0, 0.3]),
+            }
+            prompt = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 4))]
+            batch.insert(rng.randrange(len(batch) + 1), sequence(number, prompt, **params))
+        rows = logits(len(batch), 1.0, number)[:, :vocabulary]
+        rows[:, [1, 2, 3]] += 0.7
+        for mine, row, drawn in zip(batch, rows, ours.sample(rows, batch) if batch else [], strict=True):
+            assert drawn.token_id == best_allowed(row, mine, eos_ids)
+            mine.tokens.append(drawn.token_id)
+        for mine in list(batch):
+            if rng.random() < 0.1:
+                batch.remove(mine)
+                ours.forget(mine)
+        rng.shuffle(batch)
 
 
 def test_logit_bias_is_added_before_everything_else() -> None:

@@ -19,10 +19,10 @@ SIZE = 4
 class Cache:
     """A block manager with states, and what the states hold: the tokens before them."""
 
-    def __init__(self, sequences: int = 2, saved: int = 2, *, far: bool = False) -> None:
+    def __init__(self, sequences: int = 2, saved: int = 2, *, blocks: int = 100, far: bool = False) -> None:
         self.far = far
         self.states = StateSlots(sequences, saved)
-        self.blocks = BlockManager(100, SIZE, states=self.states)
+        self.blocks = BlockManager(blocks, SIZE, states=self.states)
         self.held: dict[int, list[int]] = {}
         self.steps: list[list[StateSpan]] = []
 
@@ -51,19 +51,30 @@ class Cache:
         assert len(set(written)) == len(written)
         assert not set(written) & set(others)
 
+    def fail(self, *chunks: tuple[Sequence, int]) -> None:
+        """Compute in vain: nobody knows what is left in any slot but those that others go on from."""
+        spans = self.states.spans([Chunk(sequence, length) for sequence, length in chunks])
+        for sequence, _ in chunks:
+            self.blocks.release(sequence)
+        kept = {place.slot if place.source is None else place.source for place in self.states._places.values()}
+        self.held = {slot: tokens if slot in kept else [-1] for slot, tokens in self.held.items()}
+        assert not kept.intersection(span.slot for span in spans)
+        self.blocks.forget()
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "_WORTH_SAVING", 1)
 
 
-def test_a_prompt_asked_again_goes_on_where_it_ended() -> None:
+@pytest.mark.parametrize(("pieces", "saves"), [((5, 6), [[], [3]]), ((8, 3), [[8], []]), ((8, 1, 2), [[8], [], []])])
+def test_a_prompt_asked_again_goes_on_where_it_ended(pieces: tuple[int, ...], saves: list[list[int]]) -> None:
     cache = Cache()
     first = cache.admit(1, list(range(11)))
     assert first.stops == (8,)
-    cache.step((first, 5))
-    cache.step((first, 6))
-    assert [[after for after, _ in step[0].saves] for step in cache.steps] == [[], [3]]
+    for length in pieces:
+        cache.step((first, length))
+    assert [[after for after, _ in step[0].saves] for step in cache.steps] == saves
     cache.blocks.release(first)
     again = cache.admit(2, list(range(11)))
     assert again.computed == 8
@@ -87,6 +98,34 @@ def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far
     other = cache.admit(3, [*range(length), 99])  # the state was taken over, but for a whole block's
     assert other.computed == (length if length % SIZE == 0 else 4)
     cache.step((other, other.remaining))
+
+
+def say(cache: Cache, number: int, text: list[int]) -> int:
+    """A prompt whose answer is one token, which ends it; how many of its tokens were known."""
+    sequence = cache.admit(number, text)
+    known = sequence.computed
+    cache.step((sequence, sequence.remaining))
+    sequence.tokens.append(99)
+    cache.blocks.retire(sequence)
+    return known
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_what_is_said_again_is_saved_again_after_its_state_had_to_go(length: int) -> None:
+    """Its keys may have stayed: without the state, nobody could go on from them."""
+    cache, text = Cache(sequences=1, saved=2), list(range(length))
+    for number, asked in enumerate((text, list(range(100, 110)), list(range(200, 210)), text)):
+        assert say(cache, number, asked) == 0
+    assert say(cache, 4, [*text, 99, 7]) == length
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_what_is_said_again_and_again_takes_nobody_elses_place(length: int) -> None:
+    cache = Cache(sequences=1, saved=3)
+    say(cache, 0, list(range(100, 110)))
+    for number in range(1, 5):
+        say(cache, number, list(range(length)))
+    assert say(cache, 5, [*range(100, 110), 99, 7]) == 10
 
 
 def test_after_a_failed_step_nobody_goes_on_from_its_state() -> None:
@@ -140,6 +179,28 @@ def test_the_least_recently_used_state_goes_first() -> None:
     assert [ask(start) for start in (0, 100, 0, 200, 0, 100)] == [0, 0, 4, 0, 4, 0]
 
 
+def test_a_state_that_is_saved_again_is_as_good_as_new() -> None:
+    cache = Cache(sequences=1, saved=2)
+    for number, text in enumerate(([1, 2, 3], [4, 5, 6], [1, 2, 3], [7, 8, 9])):
+        assert say(cache, number, text) == 0
+    assert say(cache, 4, [1, 2, 3, 99, 7]) == 3
+
+
+def test_the_keys_of_what_is_said_again_are_as_good_as_new() -> None:
+    cache, text = Cache(sequences=1, saved=9, blocks=6), list(range(6))
+    for number, said in enumerate((text, list(range(10, 16)), text, list(range(20, 32)))):
+        assert say(cache, number, said) in (0, 4)
+    assert say(cache, 4, [*text, 99, 7]) == 6
+
+
+def test_prompt_logprobs_need_every_position_computed() -> None:
+    cache = Cache()
+    say(cache, 1, [1, 2, 3])
+    asking = Sequence(2, [1, 2, 3, 4], 4, SamplingParams(max_new_tokens=1, prompt_logprobs=0))
+    assert cache.blocks.admit(asking)
+    assert asking.computed == 0
+
+
 def test_without_room_for_saved_states_nothing_is_shared() -> None:
     cache = Cache(saved=0)
     for number in (1, 2):
@@ -160,23 +221,29 @@ def test_what_is_doubted_is_forgotten() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_states_are_always_those_of_the_tokens_before(seed: int) -> None:
-    """Random prompts with common beginnings, preempted and ended at random; `Cache.step` compares."""
+    """Prompts with common beginnings, preempted and ended at random, in steps that may fail; `step` compares."""
     rng = random.Random(seed)
-    cache = Cache(sequences=3, saved=rng.randrange(4))
+    cache = Cache(sequences=5, saved=rng.randrange(5))
+    trunks = [[rng.randrange(2) for _ in range(30)] for _ in range(2)]
     running: list[Sequence] = []
-    for number in range(120):
-        if len(running) < 3 and rng.random() < 0.5:
-            running.append(cache.admit(number, [rng.randrange(2) for _ in range(rng.randrange(1, 30))]))
+    for number in range(200):
+        if len(running) < 5 and rng.random() < 0.7:
+            prompt = rng.choice(trunks)[: rng.randrange(30)] + [rng.randrange(2) for _ in range(rng.randrange(1, 6))]
+            running.append(cache.admit(number, prompt))
         for sequence in list(running):
             if rng.random() < 0.15:
                 rng.choice([cache.blocks.release, cache.blocks.retire])(sequence)
                 running.remove(sequence)
-        taking_part = [each for each in running if rng.random() < 0.8]
+        taking_part = [each for each in running if rng.random() < 0.4]
         for each in taking_part:
             if not each.remaining:
                 each.tokens.append(rng.randrange(2))
-        if taking_part:
-            cache.step(*((each, rng.randrange(1, each.remaining + 1)) for each in taking_part))
+        chunks = [(each, rng.randrange(1, each.remaining + 1)) for each in taking_part]
+        if chunks and rng.random() < 0.15:
+            cache.fail(*chunks)
+            running = [each for each in running if each not in taking_part]
+        elif chunks:
+            cache.step(*chunks)
     for sequence in running:
         cache.blocks.retire(sequence)
     assert len(cache.states._free) + len(cache.states._saved) == cache.states.count

@@ -352,6 +352,10 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
             "response_format.value: expected a JSON schema, got a string that is not JSON",
         ),
         (
+            {"response_format": {"type": "json_object", "value": ""}},
+            "response_format.value: expected a JSON schema, got a string that is not JSON",
+        ),
+        (
             {"response_format": {"type": "json", "value": "[1]"}},
             "response_format.value: expected a JSON schema, got [1]",
         ),

@@ -442,7 +442,14 @@ TEXT = tensor("text_input", "BYTES", ["a"])
             {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"classification": 1}}]},
             r"outputs\[0\].parameters.classification: not served",
         ),
-        ({"inputs": [TEXT], "parameters": {"binary_data_output": 1}}, "binary_data_output: expected true or false"),
+        (
+            {"inputs": [TEXT], "parameters": {"binary_data_output": 1}},
+            r"^parameters\.binary_data_output: expected true or false, got 1",
+        ),
+        (
+            {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"binary_data": "false"}}]},
+            r'^outputs\[0\]\.parameters\.binary_data: expected true or false, got "false"',
+        ),
         (
             {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1]}]},
             r"inputs\[0\].data: required, expected an array of BYTES",

@@ -97,6 +97,10 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "now", "arguments": {"x": "\\ud800"}}', "", [("now", '{"x": "\\ud800"}')]),
     ("hermes", '<tool_call>{"id": 7, "x": [{"a": "}"}], "name": "now", "arguments": {}}', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "{\n}"}</tool_call>', "", [("now", "{\n}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": 5 }</tool_call>', "", [("now", "5")]),
+    ("hermes", '<tool_call> { "x" : 5 , "name" : "now" , }</tool_call>', "", [("now", "{}")]),
     # What the token limit cut off.
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
     # A call whose object was not closed: by then it may have been passed on.
@@ -109,6 +113,8 @@ HEARD = [
     ),
     ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "}", [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"name": "now", "arguments": oops}', '<tool_call>{"name": "now", "arguments": oops}', []),
+    ("hermes", '<tool_call>{"arguments": {}, oops', '<tool_call>{"arguments": {}, oops', []),
+    ("hermes", '<tool_call>{"name"= "now"}', '<tool_call>{"name"= "now"}', []),
     ("hermes", f"<tool_call><tool_call>{CALL}</tool_call>", "<tool_call>", [("weather", ARGUMENTS)]),
     ("llama3_json", f"{LLAMA[:-1]} is it", "is it", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL[:-1]}]", "", [("weather", ARGUMENTS)]),
@@ -148,6 +154,7 @@ HEARD = [
         [("weather", ARGUMENTS), ("now", "{}")],
     ),
     ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}", "", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}, Sir.", ", Sir.", [("weather", ARGUMENTS)]),
     ("mistral", f'[TOOL_CALLS][{CALL}, {{"name"', "", [("weather", ARGUMENTS)]),
     ("mistral", "a list: [1, [TOOL_C", "a list: [1, [TOOL_C", []),
     ("mistral", "[TOOL_CALLS] what now?", "[TOOL_CALLS] what now?", []),

@@ -167,7 +167,7 @@ BATCH = {"inputs": ["a", "b", "c"]}
 
 #: name -> dialect, operations (whole, streamed), body, options, sequences, how to read either.
 CASES: dict[str, Case] = {
-    "chat": ("openai", ("chat", "chat"), CHAT, {}, 1, choices, whole_choices),
+    "chats": ("openai", ("chat", "chat"), CHAT | {"n": 3}, {}, 3, choices, whole_choices),
     "chats, logprobs": ("openai", ("chat", "chat"), LOGGED | {"n": 3}, {}, 3, choices, whole_choices),
     "completions, echo": ("openai", ("completion",) * 2, COMPLETE | {"n": 3}, {}, 3, choices, whole_choices),
     "completions, logprobs": ("openai", ("completion",) * 2, LOGGED_COMPLETE | {"n": 3}, {}, 3, choices, whole_choices),

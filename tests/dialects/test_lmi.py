@@ -17,6 +17,7 @@ from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
+from tests.dialects.tgi_schema import check
 
 LMI = LmiDialect()
 
@@ -225,6 +226,19 @@ def test_tgi_compat() -> None:
     ]
     _, steps = answer(parse({"inputs": "What?", "parameters": {"details": False}}, tgi_compat=True))
     assert json.loads(steps[-1]) == [{"generated_text": "Deep Learning"}]
+
+
+def test_the_others_of_several_are_tgis_too() -> None:
+    asked = {"best_of": 2, "top_n_tokens": 2, "details": True}
+    formatter = parse({"inputs": "What?", "parameters": asked}, tgi_compat=True).formatter
+    for choice in (0, 1):
+        formatter.push(delta(TOKENS, finish(text=f"text {choice}"), choice))
+    (found,) = json.loads(formatter.end())
+    (other,) = found["details"]["best_of_sequences"]
+    check(other, "BestOfSequence")
+    assert (other["generated_text"], other["seed"], other["prefill"]) == ("text 1", 42, [])
+    assert other["tokens"] == TGI_TOKENS
+    assert [len(top) for top in other["top_tokens"]] == [2, 1, 0]
 
 
 def test_tgi_compat_stream() -> None:

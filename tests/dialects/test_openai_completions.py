@@ -190,6 +190,15 @@ def test_echo_with_logprobs() -> None:
     }
 
 
+def test_the_echo_beside_logprobs_is_what_the_tokens_say() -> None:
+    prefill = (Token(0, "<s>", None, True), *PREFILL)
+    formatter = parse({"echo": True, "logprobs": 1}).formatter
+    found = whole(formatter, said("Good", end=ending(prefill=prefill)))["choices"][0]
+    assert found["text"] == "<s>Hi.Good"
+    spans = zip(found["logprobs"]["text_offset"], found["logprobs"]["tokens"], strict=True)
+    assert all(found["text"].startswith(said, at) for at, said in spans)
+
+
 def test_a_scored_prompt_is_all_there_is() -> None:
     formatter = parse({"echo": True, "logprobs": 1, "max_tokens": 0}).formatter
     found = whole(formatter, said("Good", end=ending(prefill=PREFILL, generated_tokens=1)))

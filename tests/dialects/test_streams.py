@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Formatter
@@ -191,6 +193,23 @@ def formatter(case: Case, *, stream: bool) -> Formatter:
     made = dialect(name).parse(inputs(operations[stream], body, name), model(**options)).formatter
     assert made.stream is stream
     return made
+
+
+def bare(delta: Delta) -> Delta:
+    """The same without log-probabilities."""
+    return replace(delta, tokens=tuple(replace(one, logprob=None, top=()) for one in delta.tokens))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_asked_for_where_they_show(name: str, stream: bool) -> None:
+    case = CASES[name]
+    made, other = formatter(case, stream=stream), formatter(case, stream=stream)
+    deltas = steps(random.Random(name), case[4])
+    shown = re.compile(rb"log_?prob")
+    assert made.shows_logprobs is bool(shown.search(answer(made, *deltas).replace(b'"logprobs":null', b"")))
+    if not made.shows_logprobs:
+        assert answer(other, *map(bare, deltas))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,6 +15,7 @@ from djl_python.dialects.lmi import LmiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Delta, Finish, FinishReason, Token
+from tests.dialects.test_refusals import LMI as LMI_BODY
 
 LMI = LmiDialect()
 
@@ -89,6 +90,19 @@ def test_a_line_has_the_next_token_of_each_prompt() -> None:
         [[" it", ""]],
         [],
     ]
+
+
+def test_each_prompt_has_all_other_parameters() -> None:
+    parameters = LMI_BODY["parameters"] | {"zzz": 1, "do_sample": True}
+    parameters |= dict.fromkeys(("logprobs", "prompt_logprobs", "top_n_tokens", "details", "decoder_input_details"))
+    body = {"inputs": ["a", "b"], "parameters": parameters, "yyy": 1}
+    (alone,) = LMI.parse(inputs(body | {"inputs": "a"}), model(rolling_batch=None)).requests
+    requests = parse(body).requests
+    assert [request.prompt for request in requests] == ["a", "b"]
+    for request in requests:
+        assert (request.sampling, request.text, request.truncate) == (alone.sampling, alone.text, alone.truncate)
+        assert (request.bad_sequences, request.text.stop_sequences) == (("b",), ("a",))
+        assert request.ignored == alone.ignored == ("early_stopping", "length_penalty", "yyy", "zzz")
 
 
 def test_what_has_no_place_is_named() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -142,10 +142,29 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "Triton infer": ("triton", "infer", INFER, {}),
 }
 
+#: Stands for a field that is not there.
+MISSING: Final = object()
 #: What no field can be, unless it is free.
 NOTHING: Any = [[[]]]
 #: What one field or another can't be.
-VALUES: list[Any] = [True, 0, -1, 1.5, 1 << 70, 1e300, "", "zzz", [], {}, [None], [1], [""], {"a": 1}, {"type": "text"}]
+VALUES: list[Any] = [
+    MISSING,
+    True,
+    0,
+    -1,
+    1.5,
+    1 << 70,
+    1e300,
+    "",
+    "zzz",
+    [],
+    {},
+    [None],
+    [1],
+    [""],
+    {"a": 1},
+    {"type": "text"},
+]
 #: Fields whose values are anybody's: data of schemas, and variables of templates.
 FREE = ("response_format.json_schema.schema.", "chat_template_kwargs.", "parameters.grammar.value.")
 #: A field -> another that may be said to be wrong beside it.
@@ -157,6 +176,8 @@ BESIDE = {
     "parameters.max_new_tokens": ("parameters.min_new_tokens",),
     "parameters.max_tokens": ("min_tokens",),
     "tools": ("tool_choice",),
+    "tools[0]": ("tool_choice",),
+    "messages": ("inputs",),
     "tools[0].function.name": ("tool_choice.function.name",),
 }
 
@@ -179,7 +200,10 @@ def refusal(name: str, at: tuple[Any, ...], value: Any) -> PayloadError | Parame
     changed = holder = json.loads(json.dumps(body))
     for key in at[:-1]:
         holder = holder[key]
-    holder[at[-1]] = value
+    if value is MISSING:
+        del holder[at[-1]]
+    else:
+        holder[at[-1]] = value
     try:
         dialect(kind).parse(inputs(operation, changed, kind), model(**options))
     except (PayloadError, ParameterError) as error:

@@ -214,7 +214,8 @@ def refusal(name: str, at: tuple[Any, ...], value: Any) -> PayloadError | Parame
 def same(field: str, place: str) -> bool:
     """Whether one is the other, or part of it; where a parameter was given does not count."""
     found, wanted = field.removeprefix("parameters."), place.removeprefix("parameters.")
-    return found.startswith(wanted) or wanted.startswith(found)
+    short, long = sorted((found, wanted), key=len)
+    return long == short or long.startswith((f"{short}.", f"{short}["))
 
 
 @pytest.mark.parametrize("name", CASES)

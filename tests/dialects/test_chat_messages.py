@@ -77,6 +77,12 @@ def nested(name: str, levels: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("given", [{"arguments": None}, {"arguments": {}}, {}])
+def test_a_call_that_was_made_without_arguments(given: dict[str, Any]) -> None:
+    (message,) = messages({"role": "assistant", "tool_calls": [{"function": {"name": "f"} | given}]})
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
 @pytest.mark.parametrize("arguments", ['{"a":1}', {"a": 1}])
 def test_calls_that_were_made(arguments: Any) -> None:
     """OpenAI's clients send the arguments as text, TGI's the object: templates always get text."""

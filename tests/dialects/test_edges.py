@@ -34,7 +34,7 @@ FURTHER: Edges = {
     "frequency_penalty": PENALTY,
     "top_k": TOP_K,
     "seed": SEEDS,
-    "stop_token_ids": ([[], [0]], [[-1]]),
+    "stop_token_ids": ([[], [0] * 1024], [[-1], [0] * 1025]),
 }
 OPENAI: Edges = FURTHER | {
     "temperature": ([0, 2], [-TINY, 2 + TINY]),
@@ -43,8 +43,11 @@ OPENAI: Edges = FURTHER | {
     "min_tokens": FROM_0,
     "n": FROM_1_TO_128,
     "stop": (["a", [], ["a"] * 1024], ["", [""], ["a"] * 1025]),
-    "bad_words": ([[], ["a"]], [[""], "a"]),
-    "logit_bias": ([{"0": -100}, {"1": 100}], [{"0": -101}, {"0": 101}, {"-1": 0}, {"a": 0}]),
+    "bad_words": ([[], ["a"] * 1024], [[""], "a", ["a"] * 1025, ["a" * 32_769]]),
+    "logit_bias": (
+        [{"0": -100}, {"1": 100}, {str(i): 1 for i in range(1024)}],
+        [{"0": -101}, {"0": 101}, {"-1": 0}, {"a": 0}, {str(i): 1 for i in range(1025)}],
+    ),
     "truncate_prompt_tokens": FROM_1,
 }
 LMI: Edges = FURTHER | {
@@ -61,7 +64,7 @@ LMI: Edges = FURTHER | {
     "prompt_logprobs": FROM_0_TO_20,
     "top_n_tokens": FROM_0_TO_20,
     "stop_sequences": (["a", [], ["a"] * 1024], ["", [""], ["a"] * 1025]),
-    "bad_sequences": ([[], ["a"]], [[""], "a"]),
+    "bad_sequences": ([[], ["a"] * 1024], [[""], "a", ["a"] * 1025, ["a" * 32_769]]),
 }
 TGI: Edges = {
     "temperature": ABOVE_ZERO,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import msgspec
 import pytest
 
 from djl_python.dialects import dialect
-from djl_python.types import Grammar
+from djl_python.errors import ParameterError
+from djl_python.types import Grammar, SamplingParams
 from tests.dialects.exchange import inputs, model
 
 #: Parameter -> a value that is no default, and the attribute of the request that it sets, and to what.
@@ -138,7 +140,20 @@ def test_what_a_parameter_means(name: str, field: str) -> None:
         asked = beside | given | (draws if nested else {})
         made = body | ({"parameters": asked} if nested else asked)
         (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
+        assert msgspec.convert(msgspec.to_builtins(request.sampling), SamplingParams, str_keys=True) == request.sampling
         return operator.attrgetter(attribute)(request)
 
     assert meant({field: value}) == expected
     assert field == "do_sample" or meant({}) != expected
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "zzz" in case[-1]])
+def test_what_has_no_meaning_is_refused_where_the_model_says_so(name: str) -> None:
+    kind, operation, body, *_ = CASES[name]
+    for asked in (body | {"zzz": 1}, body | {"parameters": {"zzz": 1}}):
+        if "zzz" not in asked and (kind == "openai" or "messages" in body):
+            continue  # which have no `parameters`
+        given = inputs(operation, asked, kind)
+        with pytest.raises(ParameterError, match=r"zzz: no such (field|parameter)") as caught:
+            dialect(kind).parse(given, model(**(CASES[name][3] | {"unknown_parameters": "error"})))
+        assert caught.value.field in ("zzz", "parameters.zzz")

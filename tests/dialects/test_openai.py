@@ -133,6 +133,12 @@ def test_logprobs() -> None:
     assert only["choices"][0]["logprobs"] == expected
 
 
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
+def test_usage_in_a_stream_is_for_who_asks_for_it(options: Any) -> None:
+    (only,) = events(chat({"stream": True, "stream_options": options}), said("A", end=ending()))
+    assert "usage" not in only
+
+
 def test_the_bytes_of_a_part_of_a_character() -> None:
     """Its text is U+FFFD, whose bytes it doesn't have."""
     spoken = Token(1, "", -0.25, top=(TopToken(7, "\ufffd", -1.0, partial=b"\xf0\x9f"),))

@@ -200,10 +200,16 @@ def bare(delta: Delta) -> Delta:
     return replace(delta, tokens=tuple(replace(one, logprob=None, top=()) for one in delta.tokens))
 
 
-@pytest.mark.parametrize("name", CASES)
+BARE: dict[str, Case] = {
+    "LMI, bare": ("lmi", ("predict", "predict"), {"inputs": PROMPT}, {}, 1, token_lines, whole_lines),
+    "TGI, bare": ("tgi", ("generate", "generate_stream"), {"inputs": PROMPT}, {}, 1, token_lines, whole_lines),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *BARE])
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_are_asked_for_where_they_show(name: str, stream: bool) -> None:
-    case = CASES[name]
+    case = (CASES | BARE)[name]
     made, other = formatter(case, stream=stream), formatter(case, stream=stream)
     deltas = steps(random.Random(name), case[4])
     shown = re.compile(rb"log_?prob")

@@ -63,7 +63,7 @@ LMI: Edges = FURTHER | {
     "logprobs": FROM_0_TO_20,
     "prompt_logprobs": FROM_0_TO_20,
     "top_n_tokens": FROM_0_TO_20,
-    "stop_sequences": (["a", [], ["a"] * 1024], ["", [""], ["a"] * 1025]),
+    "stop_sequences": (["a", [], ["a"] * 1024], ["", [""], ["a"] * 1025, "a" * 32_769]),
     "bad_sequences": ([[], ["a"] * 1024], [[""], "a", ["a"] * 1025, ["a" * 32_769]]),
 }
 TGI: Edges = {
@@ -157,3 +157,40 @@ def test_edges(name: str, field: str) -> None:
         named = (caught.value.field or "").removeprefix("parameters.")
         same = {"max_new_tokens": "max_tokens", "min_length": "min_tokens", "random_seed": "seed"}
         assert named.partition("[")[0] in (field, same.get(field)), value
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("chat", "min_tokens", "max_tokens"),
+        ("chat", "min_tokens", "max_completion_tokens"),
+        ("completion", "min_tokens", "max_tokens"),
+        ("LMI", "min_new_tokens", "max_new_tokens"),
+        ("Triton", "min_tokens", "max_tokens"),
+        ("completion", "n", "best_of"),
+        ("LMI", "n", "best_of"),
+        ("LMI", "n", "num_beams"),
+    ],
+)
+def test_the_least_may_be_the_most_and_no_more(name: str, least: str, most: str) -> None:
+    kind, operation, body, options, nested, _ = CASES[name]
+
+    def parse(low: int) -> None:
+        asked = {least: low, most: 7}
+        made = body | ({"parameters": asked} if nested else asked)
+        dialect(kind).parse(inputs(operation, made, kind), model(**options))
+
+    parse(7)
+    with pytest.raises(ParameterError):
+        parse(8)
+
+
+def test_beams_are_the_sequences() -> None:
+    for best_of, taken in ((1, True), (3, True), (2, False), (4, False)):
+        body = {"inputs": "a", "parameters": {"num_beams": 3, "best_of": best_of}}
+        try:
+            (request,) = dialect("lmi").parse(inputs("predict", body, "lmi"), model()).requests
+        except ParameterError as error:
+            assert not taken and error.field == "parameters.best_of"
+        else:
+            assert taken and (request.branching.num_beams, request.branching.best_of) == (3, 3)

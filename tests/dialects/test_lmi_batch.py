@@ -164,3 +164,12 @@ def test_continuous_batching_has_one_prompt() -> None:
     with pytest.raises(errors.PayloadError, match=r"option\.rolling_batch=disable"):
         parse({"inputs": ["a"]}, rolling_batch="auto")
     assert len(parse({"messages": [{"role": "user", "content": "a"}]}).requests) == 1  # a chat is a chat
+
+
+def test_tgis_shapes_are_those_of_continuous_batching() -> None:
+    with pytest.raises(errors.PayloadError, match="an array belongs to dynamic batching"):
+        parse({"inputs": ["a"]}, tgi_compat=True)
+    formatter = parse({"inputs": "a", "parameters": {"details": False}}, tgi_compat=True).formatter
+    formatter.push(delta(0, ends="text"))
+    assert json.loads(formatter.end()) == [{"generated_text": "text"}]
+    assert parse({"inputs": "a"}, tgi_compat=True).formatter.shows_logprobs

@@ -10,7 +10,7 @@ import pytest
 
 from djl_python.dialects import dialect
 from djl_python.errors import ParameterError
-from djl_python.types import Grammar, SamplingParams
+from djl_python.types import Grammar, SamplingParams, TextOptions
 from tests.dialects.exchange import inputs, model
 
 #: Parameter -> a value that is no default, and the attribute of the request that it sets, and to what.
@@ -145,6 +145,24 @@ def test_what_a_parameter_means(name: str, field: str) -> None:
 
     assert meant({field: value}) == expected
     assert field == "do_sample" or meant({}) != expected
+
+
+STOPS = ("stop", "stop_sequences", "stop_words")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [(name, field) for name, case in CASES.items() for field in case[-1] if field in STOPS]
+)
+def test_stop_texts_and_how_they_show(name: str, field: str) -> None:
+    kind, operation, body, options, *_ = CASES[name]
+    if kind == "tgi":
+        return  # whose stop texts are a list, and never show
+    kept = {} if kind == "mindie" else {"include_stop_str_in_output": True}
+    for stop, expected in (("zz", ("zz",)), (["zz", "y"], ("zz", "y"))):
+        asked = {field: stop, **kept}
+        made = body | (asked if kind in ("openai", "triton") or "messages" in body else {"parameters": asked})
+        (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
+        assert request.text == TextOptions(stop_sequences=expected, include_stop_str_in_output=bool(kept))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "zzz" in case[-1]])

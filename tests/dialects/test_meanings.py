@@ -139,7 +139,9 @@ def test_what_a_parameter_means(name: str, field: str) -> None:
     def meant(given: dict[str, Any]) -> Any:
         asked = beside | given | (draws if nested else {})
         made = body | ({"parameters": asked} if nested else asked)
-        (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
+        parsed = dialect(kind).parse(inputs(operation, made, kind), model(**options))
+        (request,) = parsed.requests
+        assert parsed.formatter.headers.get("x-ignored-parameters", "") == ",".join(request.ignored)
         assert msgspec.convert(msgspec.to_builtins(request.sampling), SamplingParams, str_keys=True) == request.sampling
         return operator.attrgetter(attribute)(request)
 
@@ -175,3 +177,32 @@ def test_what_has_no_meaning_is_refused_where_the_model_says_so(name: str) -> No
         with pytest.raises(ParameterError, match=r"zzz: no such (field|parameter)") as caught:
             dialect(kind).parse(given, model(**(CASES[name][3] | {"unknown_parameters": "error"})))
         assert caught.value.field in ("zzz", "parameters.zzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("LMI", "max_new_tokens", "max_tokens"),
+        ("LMI", "min_new_tokens", "min_length"),
+        ("LMI", "stop_sequences", "stop"),
+        ("chat", "max_tokens", "max_completion_tokens"),
+        ("Triton generate", "max_tokens", "max_new_tokens"),
+        ("Triton generate", "min_tokens", "min_length"),
+        ("Triton generate", "seed", "random_seed"),
+        ("Triton beside parameters", "stop", "stop_words"),
+    ],
+)
+def test_two_names_of_a_parameter_agree(name: str, one: str, other: str) -> None:
+    kind, operation, body, options, *_ = CASES[name]
+    value, attribute, expected = MEANINGS[one]
+    another = value + 1 if isinstance(value, int) else ["else"]
+
+    def parse(given: dict[str, Any]) -> Any:
+        beside = kind == "openai" or name == "Triton beside parameters"
+        made = body | (given if beside else {"parameters": given | {"do_sample": True}})
+        (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
+        return operator.attrgetter(attribute)(request)
+
+    assert parse({one: value, other: value}) == expected
+    with pytest.raises(ParameterError, match="and they differ"):
+        parse({one: value, other: another})

@@ -569,7 +569,10 @@ class Model(LoadedModel):
 
 def query(operation: str, body: Any, **options: Any) -> Any:
     answer = TGI.query(inputs(operation, body), Model(**options))
-    assert answer.status == 200
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    if isinstance(body, dict):
+        asked = TGI.query(inputs(operation, {**body, "zzz": 1}), Model(**options))
+        assert asked.headers == answer.headers | {"x-ignored-parameters": "zzz"}
     return json.loads(answer.body)
 
 

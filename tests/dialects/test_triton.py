@@ -487,6 +487,23 @@ def test_bad_binary_data(data: bytes, size: int, message: str) -> None:
         infer(head + data, headers={"inference_header_content_length": "9999"})
 
 
+def test_whose_parameter_is_wrong() -> None:
+    for body, field in (
+        ({"parameters": {"temperature": -1}}, "parameters.temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"parameters": {"temperature": None}, "temperature": -1}, "temperature"),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            parse({"text_input": "a"} | body)
+        assert caught.value.field == field
+
+
+def test_what_asks_for_a_draw_in_vain() -> None:
+    body = {"text_input": "a", "parameters": {"do_sample": True, "temperature": 0, "seed": 3}}
+    (request,) = parse(body).requests
+    assert (request.sampling.do_sample, request.ignored) == (False, ("do_sample", "seed"))
+
+
 # ------------------------------------------------------------------------------------------------ pages
 
 

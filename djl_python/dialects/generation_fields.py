@@ -307,8 +307,8 @@ def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
             # TGI's newer form wraps the schema as OpenAI's does.
             wrapped = value.get("schema")
             return _schema_grammar(wrapped if isinstance(wrapped, dict) else value, "response_format.value")
-        case JsonObjectFormat(value=value) | JsonFormat(value=value):
-            return _schema_grammar(value or {}, "response_format.value")
+        case JsonObjectFormat(value=dict() | str() as value) | JsonFormat(value=value):
+            return _schema_grammar(value, "response_format.value")
     raise AssertionError(f"{format_} is not a response format")
 
 

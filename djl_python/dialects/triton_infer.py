@@ -18,7 +18,7 @@ from ..inputs import Input
 from ..json_framing import JSON, encode_json
 from ..types import Delta
 from .base import Formatter, Parsed
-from .request_body import ignored_header
+from .request_body import ignored_header, shown
 from .sequence_limits import excess_sequences
 from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
 from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
@@ -93,9 +93,7 @@ def _check_words(name: str, lists: Iterable[tuple[str, ...]]) -> None:
 
 def _wants_binary(request: InferRequest, default: Any) -> bool:
     """Whether text_output is to be binary: as the output's parameters say, else as the request's do."""
-    if not isinstance(default, bool):
-        field = f"parameters.{_BINARY_OUTPUT}"
-        raise PayloadError(f"{field}: expected true or false", field)
+    wanted = _flag(default, f"parameters.{_BINARY_OUTPUT}")
     for index, output in enumerate(request.outputs or ()):
         field = f"outputs[{index}]"
         if output.name != TEXT_OUTPUT:
@@ -104,8 +102,14 @@ def _wants_binary(request: InferRequest, default: Any) -> bool:
         for name in ("classification", "shared_memory_region"):
             if name in parameters:
                 raise PayloadError(f"{field}.parameters.{name}: not served", f"{field}.parameters.{name}")
-        default = bool(parameters.get("binary_data", default))
-    return bool(default)
+        wanted = _flag(parameters.get("binary_data", wanted), f"{field}.parameters.binary_data")
+    return wanted
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise PayloadError(f"{field}: expected true or false, got {shown(value)}", field)
+    return value
 
 
 class InferFormatter(Formatter):

@@ -13,19 +13,22 @@ _ARGUMENTS: Final = ("arguments", "parameters")
 
 
 class CallReader:
-    """Reads `{"name": ..., "arguments": {...}}`: keys in any order, others skipped; the first arguments count.
+    """Reads `{"name": ..., "arguments": {...}}`: keys in any order, others skipped; the first of each kind counts.
+
+    What is certain to be a call stays one, as its beginning may have been passed on: it ends before what can't be part
+    of an object, such as the text after arguments whose object was not closed.
 
     Attributes:
         name: the tool's name, once it is known.
         certain: whether this is a call, and not only something that begins like one.
-        done: the object is complete.
+        done: the object has ended.
         failed: this is not a call.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.has_arguments = False
         self.done = self.failed = False
+        self._stray = False  # whether the last character belongs to no object
         self._state: Callable[[str], None] = self._start
         self._after_value: Callable[[], None] = self._continue
         self._key = ""
@@ -47,14 +50,17 @@ class CallReader:
 
     @property
     def certain(self) -> bool:
-        return not self.failed and self.name is not None and (self.has_arguments or self.done)
+        return self.name is not None and (self._given or self.done)
 
     def feed(self, text: str) -> int:
-        """Consume the beginning of `text` that belongs to the object; the number of characters consumed."""
+        """Consume the beginning of `text` that belongs to the object; the number of characters consumed.
+
+        Once the object is done or has failed, no more text may be fed.
+        """
         for position, char in enumerate(text):
-            if self.done or self.failed:
-                return position
             self._state(char)
+            if self.done or self.failed:
+                return position if self._stray else position + 1
         return len(text)
 
     def take(self) -> str:
@@ -69,7 +75,7 @@ class CallReader:
         if char == "{":
             self._state = self._key_start
         elif char not in _SPACE:
-            self.failed = True
+            self._fail()
 
     def _key_start(self, char: str) -> None:
         if char == '"':
@@ -78,7 +84,7 @@ class CallReader:
         elif char == "}":
             self._finish()
         elif char not in _SPACE:
-            self.failed = True
+            self._fail()
 
     def _key_text(self, char: str) -> None:
         if not self._ends_string(char):
@@ -91,14 +97,13 @@ class CallReader:
         if char == ":":
             self._state = self._value_start
         elif char not in _SPACE:
-            self.failed = True
+            self._fail()
 
     def _value_start(self, char: str) -> None:
         if char in _SPACE:
             return
         self._buffer = [char]
         self._counts = self._key in _ARGUMENTS and not self._given
-        self.has_arguments |= self._counts
         if char == '"':
             self._state = self._string
         elif char in "{[":
@@ -129,7 +134,7 @@ class CallReader:
     def _scalar(self, char: str) -> None:
         if char in ",}" or char in _SPACE:
             self._complete()
-            if not self.failed:
+            if not (self.done or self.failed):
                 self._state(char)
         else:
             self._buffer.append(char)
@@ -140,7 +145,7 @@ class CallReader:
         elif char == "}":
             self._finish()
         elif char not in _SPACE:
-            self.failed = True
+            self._fail()
 
     # ------------------------------------------------------------------------------------ shared by the states
 
@@ -164,11 +169,13 @@ class CallReader:
         try:
             value = json.loads("".join(self._buffer), strict=False)
         except ValueError:
-            self.failed = True
+            self._fail()
             return
-        if self._key == "name":
-            self.failed = not isinstance(value, str)
-            self.name = well_formed(value) if isinstance(value, str) else None
+        if self._key == "name" and self.name is None:
+            if not isinstance(value, str):
+                self._fail()
+                return
+            self.name = well_formed(value)
         elif isinstance(value, str):
             # Some models write the arguments as OpenAI sends them: a string that holds JSON.
             if value.strip():
@@ -179,6 +186,11 @@ class CallReader:
 
     def _continue(self) -> None:
         self._state = self._next
+
+    def _fail(self) -> None:
+        """End at a character that can't be here."""
+        self._stray = True
+        self.done, self.failed = self.certain, not self.certain
 
     def _finish(self) -> None:
         self.failed = self.name is None

@@ -53,6 +53,14 @@ def ignored(detail: str | None) -> tuple[str, ...]:
             {"role": "assistant", "content": "A", "reasoning_content": "R"},
         ),
         (
+            {"role": "assistant", "content": "A", "reasoning": "R", "reasoning_content": None},
+            {"role": "assistant", "content": "A", "reasoning_content": "R"},
+        ),
+        (
+            {"role": "assistant", "content": "A", "reasoning": "no", "reasoning_content": ""},
+            {"role": "assistant", "content": "A", "reasoning_content": ""},
+        ),
+        (
             {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "T"}]},
             {"role": "tool", "content": "T", "tool_call_id": "c"},
         ),
@@ -67,6 +75,12 @@ def nested(name: str, levels: int) -> dict[str, Any]:
     for _ in range(levels):
         found = {name: found}
     return found
+
+
+@pytest.mark.parametrize("given", [{"arguments": None}, {"arguments": {}}, {}])
+def test_a_call_that_was_made_without_arguments(given: dict[str, Any]) -> None:
+    (message,) = messages({"role": "assistant", "tool_calls": [{"function": {"name": "f"} | given}]})
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
 
 
 @pytest.mark.parametrize("arguments", ['{"a":1}', {"a": 1}])
@@ -135,6 +149,7 @@ def test_refused(given: Any, message: str) -> None:
     with pytest.raises(errors.PayloadError) as caught:
         read_chat({"messages": given}, model(), must_fit=True)
     assert caught.value.message.startswith(message)
+    assert caught.value.field == message.partition(":")[0]
 
 
 def test_no_messages() -> None:

@@ -17,6 +17,7 @@ from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
+from tests.dialects.tgi_schema import check
 
 LMI = LmiDialect()
 
@@ -225,6 +226,19 @@ def test_tgi_compat() -> None:
     ]
     _, steps = answer(parse({"inputs": "What?", "parameters": {"details": False}}, tgi_compat=True))
     assert json.loads(steps[-1]) == [{"generated_text": "Deep Learning"}]
+
+
+def test_the_others_of_several_are_tgis_too() -> None:
+    asked = {"best_of": 2, "top_n_tokens": 2, "details": True}
+    formatter = parse({"inputs": "What?", "parameters": asked}, tgi_compat=True).formatter
+    for choice in (0, 1):
+        formatter.push(delta(TOKENS, finish(text=f"text {choice}"), choice))
+    (found,) = json.loads(formatter.end())
+    (other,) = found["details"]["best_of_sequences"]
+    check(other, "BestOfSequence")
+    assert (other["generated_text"], other["seed"], other["prefill"]) == ("text 1", 42, [])
+    assert other["tokens"] == TGI_TOKENS
+    assert [len(top) for top in other["top_tokens"]] == [2, 1, 0]
 
 
 def test_tgi_compat_stream() -> None:
@@ -475,22 +489,38 @@ def test_a_handler_that_fails() -> None:
         (errors.PayloadError("no"), 400, "BadRequestException"),
         (errors.MethodError("no"), 405, "MethodNotAllowedException"),
         (errors.TooLargeError("no"), 413, "RequestEntityTooLargeException"),
+        (errors.ParameterError("no", "x"), 400, "BadRequestException"),
         (errors.UnavailableError("no"), 503, "ServiceUnavailableException"),
         (errors.OverloadedError("no"), 503, "WlmCapacityException"),
         (errors.ServingError("no"), 500, "InternalServerException"),
     ],
 )
 def test_what_the_front_end_refuses(error: errors.ServingError, status: int, kind: str) -> None:
-    answered = LMI.error(error)
-    assert answered.status == status
-    assert json.loads(answered.body) == {"code": status, "type": kind, "message": "no"}
-    assert ("retry-after" in answered.headers) is (status == 503)
+    for served in (None, model(), model(rolling_batch="disable")):
+        answered = LMI.error(error, served)
+        assert (answered.status, answered.headers["content-type"]) == (status, "application/json")
+        assert json.loads(answered.body) == {"code": status, "type": kind, "message": "no"}
+        assert ("retry-after" in answered.headers) is (status == 503)
 
 
 def test_overload_has_the_configured_status() -> None:
     answered = LMI.error(errors.OverloadedError("full"), model(throttle_error_http_code=429))
     assert (answered.status, answered.headers["retry-after"]) == (429, "1")
     assert json.loads(answered.body)["code"] == 429
+    assert LMI.error(errors.UnavailableError("none"), model(throttle_error_http_code=429)).status == 503
+
+
+def test_an_error_whose_request_can_not_be_read_is_no_streams() -> None:
+    for body in ({"inputs": "a", "stream": "x"}, {"parameters": {"output_formatter": []}}, [], {"parameters": 1}):
+        answered = LMI.error(errors.ParameterError("no", "adapters"), model(), inputs=inputs(body))
+        assert json.loads(answered.body)["details"]["tokens"] is None
+
+
+def test_streaming_by_itself_is_dynamic_batchings() -> None:
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    assert not parse({"inputs": "a"}, enable_streaming=True).formatter.stream
+    assert not parse(chat, enable_streaming=True, rolling_batch="disable").formatter.stream
+    assert parse({"inputs": "a"}, enable_streaming=True, rolling_batch="disable").formatter.stream
 
 
 def test_routes() -> None:

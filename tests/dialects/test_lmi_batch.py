@@ -15,6 +15,7 @@ from djl_python.dialects.lmi import LmiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
 from djl_python.types import Delta, Finish, FinishReason, Token
+from tests.dialects.test_refusals import LMI as LMI_BODY
 
 LMI = LmiDialect()
 
@@ -91,6 +92,19 @@ def test_a_line_has_the_next_token_of_each_prompt() -> None:
     ]
 
 
+def test_each_prompt_has_all_other_parameters() -> None:
+    parameters = LMI_BODY["parameters"] | {"zzz": 1, "do_sample": True}
+    parameters |= dict.fromkeys(("logprobs", "prompt_logprobs", "top_n_tokens", "details", "decoder_input_details"))
+    body = {"inputs": ["a", "b"], "parameters": parameters, "yyy": 1}
+    (alone,) = LMI.parse(inputs(body | {"inputs": "a"}), model(rolling_batch=None)).requests
+    requests = parse(body).requests
+    assert [request.prompt for request in requests] == ["a", "b"]
+    for request in requests:
+        assert (request.sampling, request.text, request.truncate) == (alone.sampling, alone.text, alone.truncate)
+        assert (request.bad_sequences, request.text.stop_sequences) == (("b",), ("a",))
+        assert request.ignored == alone.ignored == ("early_stopping", "length_penalty", "yyy", "zzz")
+
+
 def test_what_has_no_place_is_named() -> None:
     parameters = {"details": True, "n": 2, "best_of": 2, "top_n_tokens": 3, "decoder_input_details": True}
     parsed = parse({"inputs": "a", "parameters": parameters})
@@ -150,3 +164,12 @@ def test_continuous_batching_has_one_prompt() -> None:
     with pytest.raises(errors.PayloadError, match=r"option\.rolling_batch=disable"):
         parse({"inputs": ["a"]}, rolling_batch="auto")
     assert len(parse({"messages": [{"role": "user", "content": "a"}]}).requests) == 1  # a chat is a chat
+
+
+def test_tgis_shapes_are_those_of_continuous_batching() -> None:
+    with pytest.raises(errors.PayloadError, match="an array belongs to dynamic batching"):
+        parse({"inputs": ["a"]}, tgi_compat=True)
+    formatter = parse({"inputs": "a", "parameters": {"details": False}}, tgi_compat=True).formatter
+    formatter.push(delta(0, ends="text"))
+    assert json.loads(formatter.end()) == [{"generated_text": "text"}]
+    assert parse({"inputs": "a"}, tgi_compat=True).formatter.shows_logprobs

@@ -227,6 +227,9 @@ def test_pictures() -> None:
     )
     assert not request.add_special_tokens
     assert "at most 1 image" in refused({"inputs": [picture, picture]}, takes_images=True)
+    for url in ("http://a/b.png", "https://a/b.png"):
+        (request,) = parse({"inputs": [{"type": "image_url", "image_url": url}]}, takes_images=True).requests
+        assert isinstance(request.prompt, Chat) and request.prompt.images[0].url == url
     local = {"type": "image_url", "image_url": "/etc/passwd"}
     assert refused({"inputs": [local]}, takes_images=True).startswith("inputs[0].image_url: expected a data:")
 

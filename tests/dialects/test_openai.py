@@ -15,7 +15,7 @@ from djl_python.config import ModelConfig
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Formatter, Kind, ModelStatus
 from djl_python.dialects.openai import OpenAIDialect
-from djl_python.types import FinishReason
+from djl_python.types import FinishReason, Token, TopToken
 from tests.dialects.exchange import called, ending, events, inputs, lines, model, said, sse, token, whole
 from tests.dialects.tgi_schema import check
 
@@ -131,6 +131,20 @@ def test_logprobs() -> None:
     assert found["choices"][0]["logprobs"] == expected
     (only,) = events(chat(asked | {"stream": True}), said(" é", spoken, end=ending()))
     assert only["choices"][0]["logprobs"] == expected
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
+def test_usage_in_a_stream_is_for_who_asks_for_it(options: Any) -> None:
+    (only,) = events(chat({"stream": True, "stream_options": options}), said("A", end=ending()))
+    assert "usage" not in only
+
+
+def test_the_bytes_of_a_part_of_a_character() -> None:
+    """Its text is U+FFFD, whose bytes it doesn't have."""
+    spoken = Token(1, "", -0.25, top=(TopToken(7, "\ufffd", -1.0, partial=b"\xf0\x9f"),))
+    found = whole(chat({"logprobs": True, "top_logprobs": 1}), said("", spoken, end=ending()))
+    (top,) = found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    assert top == {"token": "\ufffd", "logprob": -1.0, "bytes": [0xF0, 0x9F]}
 
 
 def test_no_logprob_goes_missing_in_a_stream() -> None:

@@ -12,6 +12,7 @@ from djl_python.dialects.base import Parsed
 from djl_python.dialects.openai import OpenAIDialect
 from djl_python.types import Branching, FinishReason, Token
 from tests.dialects.exchange import ending, events, inputs, model, said, sse, token, whole
+from tests.dialects.test_refusals import SHARED
 
 OPENAI = OpenAIDialect()
 PREFILL = (Token(1, "Hi", None), token(".", -2.0, "!"))
@@ -55,10 +56,30 @@ def test_a_request() -> None:
     assert (request.sampling.top_logprobs, request.sampling.prompt_logprobs) == (4, None)
 
 
+def test_what_chats_have_too_means_the_same() -> None:
+    fields = {name: value for name, value in SHARED.items() if name not in ("stream", "stream_options")}
+    fields |= {"zzz": 1, "guided_regex": None, "prediction": "x"}
+    (request,) = parse(fields | {"logprobs": 2}).requests
+    asked = fields | {"messages": [{"role": "user", "content": "Hi."}], "logprobs": True, "top_logprobs": 2}
+    (chat,) = OPENAI.parse(inputs("chat", asked), model()).requests
+    assert (request.sampling, request.text) == (chat.sampling, chat.text)
+    assert (request.bad_sequences, request.truncate, request.must_fit) == (("b",), 3, True)
+    assert request.branching == chat.branching == Branching(n=2, best_of=2)
+    assert request.ignored == chat.ignored == ("prediction", "zzz")
+    sampling = request.sampling
+    assert sampling.grammar is not None and sampling.grammar.field == "response_format.json_schema.schema"
+    assert (sampling.max_new_tokens, sampling.min_new_tokens, sampling.ignore_eos) == (5, 1, True)
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (1.5, 3, 0.5, 0.1)
+    assert (sampling.stop_token_ids, sampling.logit_bias, sampling.seed) == ((1,), {5: 1.0}, 1)
+    assert request.text.stop_sequences == ("a",)
+
+
 def test_scoring_a_prompt() -> None:
     """What evaluation harnesses send."""
     (request,) = parse({"max_tokens": 0, "echo": True, "logprobs": 1}).requests
     assert (request.sampling.max_new_tokens, request.sampling.prompt_logprobs) == (1, 1)
+    (request,) = parse({"echo": True}).requests
+    assert (request.sampling.top_logprobs, request.sampling.prompt_logprobs) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +107,8 @@ def test_refused(body: dict[str, Any], message: str) -> None:
         parse(body)
     assert caught.value.message.startswith(message)
     assert caught.value.status == 400
+    assert isinstance(caught.value, errors.PayloadError | errors.ParameterError)
+    assert caught.value.field == message.partition(":")[0]
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -165,6 +188,15 @@ def test_echo_with_logprobs() -> None:
         "top_logprobs": [None, {"!": -1.0, ".": -2.0}, {"Good": -0.5}],
         "text_offset": [0, 2, 3],
     }
+
+
+def test_the_echo_beside_logprobs_is_what_the_tokens_say() -> None:
+    prefill = (Token(0, "<s>", None, True), *PREFILL)
+    formatter = parse({"echo": True, "logprobs": 1}).formatter
+    found = whole(formatter, said("Good", end=ending(prefill=prefill)))["choices"][0]
+    assert found["text"] == "<s>Hi.Good"
+    spans = zip(found["logprobs"]["text_offset"], found["logprobs"]["tokens"], strict=True)
+    assert all(found["text"].startswith(said, at) for at, said in spans)
 
 
 def test_a_scored_prompt_is_all_there_is() -> None:

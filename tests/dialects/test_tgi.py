@@ -409,6 +409,7 @@ def refused(operation: str, body: Any, content_type: str | None = "application/j
             "grammar is not valid: expected a JSON schema, got a string that is not JSON: Input data was truncated",
         ),
         ({"top_k": "x"}, {}, 'parameters.top_k: expected an integer >= 1, got "x"'),
+        ({"max_new_tokens": 1.5}, {}, "parameters.max_new_tokens: expected an integer >= 1, got 1.5"),
         ({"top_k": True}, {}, "parameters.top_k: expected an integer >= 1, got true"),
         ({"stop": [""]}, {}, 'parameters.stop[0]: expected a non-empty string, got ""'),
         ({"grammar": {"type": "x", "value": ""}}, {}, None),
@@ -423,6 +424,17 @@ def test_validation(given: dict[str, Any], options: dict[str, Any], message: str
         assert shape["error_type"] == "validation"
         if message is not None:
             assert shape["error"] == f"Input validation error: {message}"
+
+
+def test_the_best_of_several_are_drawn_whatever_steers_the_draw() -> None:
+    (request,) = parameters({"best_of": 2, "temperature": 1.0}).requests
+    assert request.sampling.do_sample and request.branching.best_of == 2
+
+
+def test_alternatives_have_a_place_in_a_stream() -> None:
+    for given, operation in (({}, "generate_stream"), ({"details": True}, "generate")):
+        formatter = parameters(given | {"top_n_tokens": 2}, operation).formatter
+        assert "x-ignored-parameters" not in formatter.headers
 
 
 @pytest.mark.parametrize(
@@ -557,7 +569,10 @@ class Model(LoadedModel):
 
 def query(operation: str, body: Any, **options: Any) -> Any:
     answer = TGI.query(inputs(operation, body), Model(**options))
-    assert answer.status == 200
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    if isinstance(body, dict):
+        asked = TGI.query(inputs(operation, {**body, "zzz": 1}), Model(**options))
+        assert asked.headers == answer.headers | {"x-ignored-parameters": "zzz"}
     return json.loads(answer.body)
 
 

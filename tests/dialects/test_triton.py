@@ -442,7 +442,14 @@ TEXT = tensor("text_input", "BYTES", ["a"])
             {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"classification": 1}}]},
             r"outputs\[0\].parameters.classification: not served",
         ),
-        ({"inputs": [TEXT], "parameters": {"binary_data_output": 1}}, "binary_data_output: expected true or false"),
+        (
+            {"inputs": [TEXT], "parameters": {"binary_data_output": 1}},
+            r"^parameters\.binary_data_output: expected true or false, got 1",
+        ),
+        (
+            {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"binary_data": "false"}}]},
+            r'^outputs\[0\]\.parameters\.binary_data: expected true or false, got "false"',
+        ),
         (
             {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1]}]},
             r"inputs\[0\].data: required, expected an array of BYTES",
@@ -478,6 +485,23 @@ def test_bad_binary_data(data: bytes, size: int, message: str) -> None:
         infer(head + data, headers={"inference_header_content_length": str(len(head))})
     with pytest.raises(PayloadError, match="inference-header-content-length: expected a length of at most"):
         infer(head + data, headers={"inference_header_content_length": "9999"})
+
+
+def test_whose_parameter_is_wrong() -> None:
+    for body, field in (
+        ({"parameters": {"temperature": -1}}, "parameters.temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"parameters": {"temperature": None}, "temperature": -1}, "temperature"),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            parse({"text_input": "a"} | body)
+        assert caught.value.field == field
+
+
+def test_what_asks_for_a_draw_in_vain() -> None:
+    body = {"text_input": "a", "parameters": {"do_sample": True, "temperature": 0, "seed": 3}}
+    (request,) = parse(body).requests
+    assert (request.sampling.do_sample, request.ignored) == (False, ("do_sample", "seed"))
 
 
 # ------------------------------------------------------------------------------------------------ pages

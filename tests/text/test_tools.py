@@ -97,8 +97,28 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "now", "arguments": {"x": "\\ud800"}}', "", [("now", '{"x": "\\ud800"}')]),
     ("hermes", '<tool_call>{"id": 7, "x": [{"a": "}"}], "name": "now", "arguments": {}}', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', "", [("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "{\n}"}</tool_call>', "", [("now", "{\n}")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": 5 }</tool_call>', "", [("now", "5")]),
+    ("hermes", '<tool_call> { "x" : 5 , "name" : "now" , }</tool_call>', "", [("now", "{}")]),
     # What the token limit cut off.
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
+    # A call whose object was not closed: by then it may have been passed on.
+    ("hermes", f"<tool_call>{CALL[:-1]}</tool_call> Done.", " Done.", [("weather", ARGUMENTS)]),
+    (
+        "hermes",
+        f"<tool_call>{CALL[:-1]}\n<tool_call>{CALL[:-1]} and more",
+        "and more",
+        [("weather", ARGUMENTS)] * 2,
+    ),
+    ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "}", [("weather", ARGUMENTS)]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": oops}', '<tool_call>{"name": "now", "arguments": oops}', []),
+    ("hermes", '<tool_call>{"arguments": {}, oops', '<tool_call>{"arguments": {}, oops', []),
+    ("hermes", '<tool_call>{"name"= "now"}', '<tool_call>{"name"= "now"}', []),
+    ("hermes", f"<tool_call><tool_call>{CALL}</tool_call>", "<tool_call>", [("weather", ARGUMENTS)]),
+    ("llama3_json", f"{LLAMA[:-1]} is it", "is it", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS][{CALL[:-1]}]", "", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS][{CALL[:-1]}, {CALL}]", "", [("weather", ARGUMENTS)] * 2),
     # Not calls.
     ("hermes", "  plain <tool_cal text <tool> \n", "  plain <tool_cal text <tool> \n", []),
     ("hermes", "ends with <tool_call", "ends with <tool_call", []),
@@ -134,6 +154,7 @@ HEARD = [
         [("weather", ARGUMENTS), ("now", "{}")],
     ),
     ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}", "", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS]weather{ARGUMENTS}, Sir.", ", Sir.", [("weather", ARGUMENTS)]),
     ("mistral", f'[TOOL_CALLS][{CALL}, {{"name"', "", [("weather", ARGUMENTS)]),
     ("mistral", "a list: [1, [TOOL_C", "a list: [1, [TOOL_C", []),
     ("mistral", "[TOOL_CALLS] what now?", "[TOOL_CALLS] what now?", []),
@@ -197,6 +218,27 @@ def test_plain_text_stays_as_it_is(name: str) -> None:
     text = " \n Hello, {world} [x]: <a> 1 < 2; [not a call]\n\n"
     for pieces in cuts(text):
         assert hear(tool_parser_class(name)(USE), pieces)[:2] == (text, [])
+
+
+#: What a model that confuses the syntaxes may write.
+PIECES = [
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    *("<|python_tag|>", "<|python_start|>", "<|python_end|>", "now", "now(x=1)", 'weather(city="]")'),
+    *(CALL, LLAMA, CALL[:-1], CALL[:20], ARGUMENTS, "{}", "[]", '"name"', '"arguments"', "text", "é"),
+    *"{}[](),;:\"'\\ \n",
+]
+
+
+@pytest.mark.parametrize("name", [*sorted(TOOL_PARSERS), "forced"])
+def test_nothing_depends_on_the_pieces_and_nothing_is_lost(name: str) -> None:
+    make = ForcedParser if name == "forced" else tool_parser_class(name)
+    draw = random.Random(name)
+    for _ in range(1_000):
+        text = "".join(draw.choices(PIECES, k=draw.randint(1, 7)))
+        content, calls, _ = hear(make(USE), [text])
+        for pieces in cuts(text):
+            assert hear(make(USE), pieces)[:2] == (content, calls), pieces
+        assert calls or content == text or name == "forced", text
 
 
 def test_arguments_leave_while_they_are_written() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ DRAWS: list[dict[str, Any]] = [
     {"top_k": 700, "top_p": 0.6, "temperature": 1.4},
     {"top_p": 0.8},
     {"min_p": 0.1, "temperature": 0.9},
-    {"typical_p": 0.5},
+    {"typical_p": 0.5, "temperature": 0.6},
     {"top_k": 20, "typical_p": 0.9, "min_p": 0.01},
     {"repetition_penalty": 1.5, "presence_penalty": 0.4},
     {"frequency_penalty": 1.0, "typical_p": 0.7},
@@ -90,13 +91,15 @@ def test_everybody_gets_the_alternatives_he_asked_for(chooser: Chooser) -> None:
     assert [len(top) for top in found.tops] == [3, 0, 1]
 
 
-def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thought(chooser: Chooser) -> None:
+@pytest.mark.parametrize("draw", [{}, {"do_sample": True}, {"do_sample": True, "typical_p": 0.9}], ids=str)
+def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thought(
+    chooser: Chooser, draw: dict[str, Any]
+) -> None:
     logits = rows_of(1500)[:3]
     changed = torch.full((2, 1500), float("-inf"))
     changed[0, 1234], changed[1, 77] = 3.0, 0.0
-    found = choose(
-        chooser, logits, [{"bad_words_ids": ((1,),)}, {}, {"bad_words_ids": ((1,),), "do_sample": True}], changed
-    )
+    own = {"bad_words_ids": ((1,),), **draw}
+    found = choose(chooser, logits, [own, {}, own], changed)
     assert found.token_ids == [1234, int(logits[1].argmax()), 77]
     expected = logits.log_softmax(-1)
     assert found.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-5)
@@ -156,6 +159,24 @@ def test_the_same_random_number_draws_the_same_token_whoever_chooses(
     ours, theirs = (choose(one, logits, seeds).token_ids for one in (native_chooser, TorchChooser()))
     assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 395
     assert len(set(ours)) > 4
+
+
+def test_from_a_mixture_the_same_is_chosen_whoever_chooses(native_chooser: Chooser) -> None:
+    """Rows with scores of their own among others, drawn in every way or the best; again, rounding decides a few."""
+    rng, generator = random.Random(4), torch.Generator().manual_seed(4)
+    params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(DRAWS)} for _ in range(400)]
+    for seed, each in enumerate(params):
+        each.update(seed=seed, top_logprobs=seed % 3, bad_words_ids=((1,),) if rng.random() < 0.5 else ())
+    logits, changed = (
+        torch.randn(rows, 1500, generator=generator) * 2
+        for rows in (400, sum(bool(each["bad_words_ids"]) for each in params))
+    )
+    ours, theirs = (choose(one, logits, params, changed.clone()) for one in (native_chooser, TorchChooser()))
+    alike = [a == b for a, b in zip(ours.token_ids, theirs.token_ids, strict=True)]
+    assert sum(alike) >= 396
+    for same, *logprobs in zip(alike, ours.logprobs, theirs.logprobs, strict=True):
+        assert not same or logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+    assert [[i for i, _ in top] for top in ours.tops] == [[i for i, _ in top] for top in theirs.tops]
 
 
 def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:

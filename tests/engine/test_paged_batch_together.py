@@ -13,6 +13,7 @@ import torch
 from djl_python.engine import scheduler as scheduler_module
 from djl_python.engine.loop import _step
 from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.errors import GenerationError
 from djl_python.types import SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
@@ -124,3 +125,22 @@ def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
     assert stats.accepted_draft_tokens > 20 or "speculative" not in settings
     assert 0 < len(left) < 10
     assert len(batch.sampler._penalties) == len(batch._sequences) == 0
+
+
+class Lost:
+    """A place in a grammar that can't be followed any further."""
+
+    words = 1
+
+    def advance(self, token_id: int) -> bool:
+        raise GenerationError("the grammar can't be followed any further")
+
+
+def test_a_grammar_that_can_not_be_followed_ends_its_request_and_no_step_fails(path: Path) -> None:
+    batch = open_batch(path)
+    for number in range(3):
+        batch.add(number, [5, 6 + number], SamplingParams(max_new_tokens=4, ignore_eos=True))
+    batch._sequences[1].matcher = Lost()  # type: ignore[assignment]
+    events = run_to_end(batch)
+    assert [(e.error, e.error_kind) for e in events[1]] == [("the grammar can't be followed any further", "generation")]
+    assert (len(events[0]), len(events[2]), batch.stats.kv_blocks_used) == (4, 4, 0)

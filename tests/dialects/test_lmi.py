@@ -511,7 +511,8 @@ def test_overload_has_the_configured_status() -> None:
 
 
 def test_an_error_whose_request_can_not_be_read_is_no_streams() -> None:
-    for body in ({"inputs": "a", "stream": "x"}, {"parameters": {"output_formatter": []}}, [], {"parameters": 1}):
+    unreadable: list[Any] = [{"inputs": "a", "stream": "x"}, {"parameters": {"output_formatter": []}}, []]
+    for body in unreadable:
         answered = LMI.error(errors.ParameterError("no", "adapters"), model(), inputs=inputs(body))
         assert json.loads(answered.body)["details"]["tokens"] is None
 

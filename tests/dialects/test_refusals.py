@@ -60,7 +60,7 @@ CHAT: dict[str, Any] = SHARED | {
     "continue_final_message": False,
     "chat_template_kwargs": {"a": 1},
 }
-LMI = {
+LMI: dict[str, Any] = {
     "inputs": "a",
     "stream": False,
     "parameters": FURTHER

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Gemma3TextConfig, Gemma4TextConfig, GemmaConfig
 
 from djl_python.engine import loading
 from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format
@@ -38,6 +39,15 @@ def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if record.name.startswith("djl_python")] == [
         "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
     ]
+
+
+@pytest.mark.parametrize(("architecture", "way"), [("gemma3", True), ("gemma", True), ("gemma4", "all")])
+def test_a_model_whose_tokens_attend_to_later_ones_is_refused(architecture: str, way: object, tmp_path: Path) -> None:
+    """Each step read everything anew, and its tokens were not those of transformers' `generate`."""
+    kind = {"gemma3": Gemma3TextConfig, "gemma": GemmaConfig, "gemma4": Gemma4TextConfig}[architecture]
+    kind(use_bidirectional_attention=way).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"attend to later ones \(use_bidirectional_attention in config\.json\)"):
+        load(tmp_path)
 
 
 def test_a_checkpoint_without_weights_of_its_model_is_refused(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         model=model,
         device=device,
         dtype=model.dtype,
-        vocabulary=text.vocab_size,
+        vocabulary=getattr(text, "unpadded_vocab_size", None) or text.vocab_size,  # Inkling has no logits beyond it
         context=context,
         longest=longest,
         eos_ids=_eos_ids(model, text),

@@ -412,10 +412,10 @@ OWN_ATTENTION: dict[str, Any] = {
 NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | HYBRID
 
 
-def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Path:
+def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32, seed: int = 7) -> Path:
     """Save a random model of this architecture; the same one every time."""
     config = NATIVE[architecture]()
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config).to(dtype)
     for tensor in model.state_dict().values():
         if tensor.dim() == 1:  # norms of 1 and biases of 0 would hide what they do

@@ -25,6 +25,7 @@ from .misfits import MISFITS
 from .model_runner import ModelRunner
 from .native.mapped import in_passing
 from .quantization import Quantize
+from .routes import Routes, Routing, routing
 from .scheduler import Chunk
 from .sequence import Sequence
 
@@ -34,6 +35,9 @@ CHECK_TOKENS: Final = 12
 # Allowed error with rounded weights, relative to the norm of all logits. Rounding costs up to 0.07 and 0.55 in models
 # with random weights; unrelated logits differ by 1.4.
 _ROUNDED_TOLERANCE: Final[dict[Quantize, float]] = {"int8": 0.25, "int4": 0.9}
+# How far a runner's own choices of experts may be from the model's (`Routes.furthest`): others for some tokens, nearly
+# the same weights for most. 4 bits choose others as often as not; their tolerance has room for that.
+_OTHER_EXPERTS: Final[dict[Quantize | None, tuple[float, float]]] = {None: (0.2, 0.05), "int8": (0.25, 0.1)}
 # Share of the free memory that the model's weights may take in fp32.
 _EXACT_SHARE: Final = 0.5
 # Up to this many bytes of fp32 weights, fp32 logits are computed before they are known to be needed: it takes a second.
@@ -91,7 +95,7 @@ class Agreement:
         self._loaded = loaded
         self._quantize = quantize
         self._on_torch = False
-        self._reference = _logits(loaded)
+        self._note_reference()
         if self._reference.isnan().all():
             raise ModelLoadError(
                 f"{type(loaded.model).__name__}: its logits are not numbers (NaN) in "
@@ -107,24 +111,64 @@ class Agreement:
     def rebase_on_rounded(self) -> None:
         """Compute the reference again: the model's own weights have been rounded since."""
         self._on_torch = True
-        self._reference = _logits(self._loaded)
+        self._note_reference()
 
-    def with_runner(self, runner: ModelRunner) -> bool:
+    def _note_reference(self) -> None:
+        self._routes = Routes()
+        with routing(self._loaded.model, self._routes.note):
+            self._reference = _logits(self._loaded)
+
+    def with_runner(self, runner: ModelRunner, routed: Routing | None = None) -> bool:
         """Whether a runner that reads the prompt in pieces into its block 1 gets the reference logits.
 
         Logits of rounded weights are only near the reference, even where the model's own weights are rounded: what
         torch's kernels round depends on the number of rows.
+
+        Args:
+            routed: gives the runner the model's choice of experts, if it gets other logits with its own.
         """
-        loaded, reference = self._loaded, self._reference
-        sequence = Sequence(0, check_ids(loaded), CHECK_TOKENS, SamplingParams(max_new_tokens=1), blocks=[1])
+        found = self._tried(runner)
+        if found is not None and self._agrees(found):
+            return True
+        return found is not None and routed is not None and self._agrees_if_routed(runner, routed)
+
+    def _agrees_if_routed(self, runner: ModelRunner, routed: Routing) -> bool:
+        """Whether a runner gets the reference logits with the model's choice of experts, and makes nearly the same."""
+        if not self._routes or self._quantize not in _OTHER_EXPERTS:
+            return False
+        self._routes.off.clear()
+        with routed(self._routes.give):
+            found = self._tried(runner, every_row=True)
+        furthest = self._routes.furthest()
+        nearly = all(off <= allowed for off, allowed in zip(furthest, _OTHER_EXPERTS[self._quantize], strict=True))
+        agrees = nearly and found is not None and self._agrees(found)
+        log.info(
+            "with the experts that %s chooses, logits %s; its own choices are off by %.2f, of most tokens by %.3f",
+            type(self._loaded.model).__name__,
+            "agree" if agrees else "disagree",
+            *furthest,
+        )
+        return agrees
+
+    def _tried(self, runner: ModelRunner, *, every_row: bool = False) -> Tensor | None:
+        """fp32 logits (vocabulary,) of a runner; None if it fails.
+
+        Args:
+            every_row: have the last layer, too, compute every token.
+        """
+        sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0 if every_row else None)
+        sequence = Sequence(0, check_ids(self._loaded), CHECK_TOKENS, sampling, blocks=[1])
         try:
             for length in (CHECK_TOKENS - 5, 4, 1):
                 logits = step(runner, Chunk(sequence, length))
         except MISFITS as misfit:
             log.info("%s: %s", type(misfit).__name__, misfit)
-            return False
+            return None
         runner.forget(sequence)
-        found = logits[0].float()
+        return logits[-1].float()
+
+    def _agrees(self, found: Tensor) -> bool:
+        loaded, reference = self._loaded, self._reference
         if self._quantize is not None and not self._on_torch:
             return bool((found - reference).norm() <= _ROUNDED_TOLERANCE[self._quantize] * reference.norm())
         if not near(found, reference, tolerance(loaded, self._quantize)):
@@ -141,7 +185,7 @@ class Agreement:
 
     @functools.cached_property
     def _exact(self) -> Tensor | None:
-        """The model's own logits in fp32; None if it computes in fp32 anyway, is not on a CPU, or memory is short."""
+        """The model's logits in fp32, with the experts it chose; None if it is fp32, not on a CPU, or too large."""
         loaded = self._loaded
         tensors = [
             each
@@ -158,7 +202,8 @@ class Agreement:
                 each.data = each.data.float()
             for module, stacks in holders:
                 vars(module).update((name, stack.to(torch.float32)) for name, stack in stacks.items())
-            return _logits(loaded)
+            with routing(loaded.model, self._routes.give):
+                return _logits(loaded)
         finally:
             for each, data in zip(tensors, rounded, strict=True):
                 each.data = data

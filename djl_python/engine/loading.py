@@ -143,6 +143,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    _check_causal(path, config)
     said = getattr(config, "quantization_config", None)
     _check_quantization(settings, device, said)
     checkpoint = _coded_checkpoint(path, said, device)
@@ -209,12 +210,26 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         model=model,
         device=device,
         dtype=model.dtype,
-        vocabulary=text.vocab_size,
+        vocabulary=getattr(text, "unpadded_vocab_size", None) or text.vocab_size,  # Inkling has no logits beyond it
         context=context,
         longest=longest,
         eos_ids=_eos_ids(model, text),
         method=None if checkpoint is None else checkpoint.method,
     )
+
+
+def _check_causal(path: Path, config: Any) -> None:
+    """Check that tokens don't attend to later ones; a model of images may have them do so within its prompt.
+
+    Raises:
+        ModelLoadError: they do.
+    """
+    text = config.get_text_config(decoder=True)
+    if text is config and getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        raise ModelLoadError(
+            f"{path}: its tokens attend to later ones (use_bidirectional_attention in config.json): "
+            "such a model embeds text, it does not generate any"
+        )
 
 
 def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:

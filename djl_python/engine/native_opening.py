@@ -55,7 +55,7 @@ def open_native(
         log.info("no native kernels: %s; the model runs on torch", reason)
         return None
     runner = NativeModelRunner(program, settings.block_size, states)
-    if not agreement.with_runner(runner):
+    if not agreement.with_runner(runner, runner.routing):
         program.close()
         if settings.kernels == "native":
             raise ModelLoadError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -39,6 +40,7 @@ from .quantization import Quantize
 from .recurrent import ModelContext, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .rotations import freeze_rope_
+from .routes import routing
 from .stored_loading import unpack_linears_
 from .torch_opening import open_cached, open_paged
 
@@ -91,7 +93,7 @@ def open_runner(
     if layers:
         paging = Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
         with paging.trial(2) as runner:
-            agrees = agreement.with_runner(runner)
+            agrees = agreement.with_runner(runner, partial(routing, loaded.model))
         if agrees and (image_support is None or images_agree_paged(paging, image_support)):
             return _with_native(open_paged(settings, paging, wanted, image_support, beside), linears)
     set_attention(loaded.model, own_attention)

@@ -15,6 +15,7 @@ from .cached_runner import CachedModelRunner
 from .draft_size import Beside
 from .image_support import ImageSupport
 from .loading import LoadedModel, products_rounding
+from .misfits import MISFITS
 from .opened_runner import OpenedRunner, name_of
 from .paging import TRIAL_BLOCK, Paging
 from .recurrent import ModelContext
@@ -71,10 +72,14 @@ def open_cached(
             type(loaded.model).__name__,
         )
     allowed = tolerance(loaded, products_rounding(settings, loaded))
-    runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
     without = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
+    try:
+        runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
+    except MISFITS as misfit:
+        log.info("%s does not go on from its cache: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
+        runner = without
     # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
-    if not agreement.with_runner(runner) and agreement.with_runner(without):
+    if runner is without or (not agreement.with_runner(runner) and agreement.with_runner(without)):
         log.warning(
             "%s goes on from its cache with other logits than it has without: every step reads whole sequences",
             type(loaded.model).__name__,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.agreement import Agreement, check_ids
+from djl_python.engine.agreement import CHECK_TOKENS, Agreement, check_ids
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.quantization import Quantize
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.routes import Routes, routing
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
@@ -35,8 +38,8 @@ class Answering:
         return {}
 
 
-def loaded(path: Path, dtype: torch.dtype) -> LoadedModel:
-    checkpoint = build_checkpoint(path, "llama", dtype)
+def loaded(path: Path, dtype: torch.dtype, architecture: str = "llama") -> LoadedModel:
+    checkpoint = build_checkpoint(path, architecture, dtype)
     return load_model(EngineSettings(model_path=str(checkpoint)), lambda *_: None)
 
 
@@ -111,3 +114,99 @@ def test_before_changes_the_model_is_asked_for_fp32_if_it_is_small(
         parameter.data = torch.zeros_like(parameter)
     assert small._exact is not None and bool(small._exact.any())
     assert large._exact is None
+
+
+@dataclass
+class Routed(Answering):
+    """A runner that gets the right logits with the right experts only; its own are `others` than the model's."""
+
+    right: Tensor = field(default_factory=lambda: torch.empty(0))
+    others: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _given: bool = False
+
+    def run(self, chunks: Any) -> Tensor:
+        return (self.right if self._given else self.logits)[None]
+
+    @contextmanager
+    def routing(self, choose: Any) -> Iterator[None]:
+        with torch.inference_mode():
+            for layer, (experts, weights) in self.others.items():
+                choose(layer, torch.arange(CHECK_TOKENS), experts.clone(), weights.clone())
+        self._given = True
+        yield
+        self._given = False
+
+
+def one_token(experts: Tensor, weights: Tensor) -> None:
+    experts[5] = (experts[5] + 1) % 32
+
+
+def half_a_token(experts: Tensor, weights: Tensor) -> None:
+    free = (each for each in range(32) if each not in experts[5])
+    experts[5, -1] = next(free)
+
+
+def every_token(experts: Tensor, weights: Tensor) -> None:
+    experts += 1
+    experts %= 32
+
+
+def weights_of_others(experts: Tensor, weights: Tensor) -> None:
+    weights *= 1.15
+
+
+def none_at_all(experts: Tensor, weights: Tensor) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("other", "quantize", "agrees"),
+    [
+        (none_at_all, None, True),
+        (one_token, None, True),
+        (half_a_token, "int8", True),
+        (half_a_token, "int4", False),  # what 4 bits leave of a model has logits that are near at least
+        (every_token, None, False),
+        (every_token, "int8", False),
+        (weights_of_others, None, False),
+        (weights_of_others, "int8", False),
+    ],
+)
+def test_experts_that_rounding_chooses_are_no_disagreement(
+    other: Any, quantize: Quantize | None, agrees: bool, tmp_path: Path
+) -> None:
+    model = loaded(tmp_path, torch.bfloat16, "qwen3_moe")
+    right = logits(model)
+    routes = Routes()
+    with routing(model.model, routes.note):
+        logits(model)
+    assert routes._chosen.keys() == {0, 1}
+    with torch.inference_mode():
+        other(*routes._chosen[1])
+    runner = Routed(right.roll(1), right=right, others=routes._chosen)
+    agreement = Agreement(model, quantize)
+    assert agreement.with_runner(runner, runner.routing) == agrees
+    assert not agreement.with_runner(runner)
+    runner.right = right.roll(2)
+    assert not agreement.with_runner(runner, runner.routing)
+    runner.right, runner.others = right, {0: routes._chosen[0]}  # a layer that it does not choose experts for
+    assert not agreement.with_runner(runner, runner.routing)
+
+
+def test_a_model_reads_in_pieces_with_the_experts_that_it_is_given(tmp_path: Path) -> None:
+    model = loaded(tmp_path, torch.float32, "qwen3_moe").model
+    ids = torch.arange(3, 15)[None]
+    routes = Routes()
+    with torch.inference_mode():
+        with routing(model, routes.note):
+            expected = model(ids).logits
+        gate = model.model.layers[2].mlp.gate
+        gate.weight.data = gate.weight.roll(1, 0)
+        assert not torch.allclose(model(ids).logits, expected, atol=1e-2)
+        with routing(model, routes.give):
+            first = model(ids[:, :7], use_cache=True)
+            rest = model(ids[:, 7:], past_key_values=first.past_key_values)
+    assert torch.allclose(torch.cat([first.logits, rest.logits], 1), expected, atol=1e-4)
+    assert sum(routes.off[0]) < 1e-4
+    assert min(routes.off[1]) > 0.1
+    assert [len(each) for each in routes.off.values()] == [12, 12]

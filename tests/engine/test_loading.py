@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, InklingTextConfig
 
 from djl_python.engine import loading
 from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format, threads_of
@@ -38,6 +39,27 @@ def test_on_a_cpu_fp16_is_computed_as_bf16_and_that_is_said(
     assert [record.getMessage() for record in caplog.records if record.name.startswith("djl_python")] == [
         "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
     ]
+
+
+@pytest.mark.parametrize(("architecture", "way"), [("gemma3", True), ("gemma", True), ("gemma4", "all")])
+def test_a_model_whose_tokens_attend_to_later_ones_is_refused(architecture: str, way: object, tmp_path: Path) -> None:
+    """Each step read everything anew, and its tokens were not those of transformers' `generate`."""
+    kind = {"gemma3": Gemma3TextConfig, "gemma": GemmaConfig, "gemma4": Gemma4TextConfig}[architecture]
+    kind(use_bidirectional_attention=way).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"attend to later ones \(use_bidirectional_attention in config\.json\)"):
+        load(tmp_path)
+
+
+def test_a_padded_vocabulary_ends_where_logits_do(tmp_path: Path) -> None:
+    """A bias for a token without a logit would make a step fail."""
+    config = InklingTextConfig(
+        **{"vocab_size": 320, "unpadded_vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "pad_token_id": 0},
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    loaded = load_model(EngineSettings(model_path=str(tmp_path), threads=1), lambda what, done, total: None)
+    with torch.inference_mode():
+        assert loaded.model(torch.tensor([[2, 3]])).logits.shape[-1] == loaded.vocabulary == 300
 
 
 def test_a_checkpoint_without_weights_of_its_model_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djl_python.engine import native_opening
+from djl_python.engine.expert_stacks import ExpertStack
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.recipe import Experts, Recipe
+from djl_python.engine.native.recipe_parts import Linear
 from djl_python.errors import ModelLoadError
 from djl_python.types import SamplingParams
 from tests.checkpoints import VOCABULARY, build_checkpoint
@@ -67,3 +71,58 @@ def test_a_cache_that_the_system_has_no_memory_for(path: Path) -> None:
         ModelLoadError, match=r"no memory for the weights and what is reserved: context 256, KV cache \d+ blocks"
     ):
         open_batch(path, dtype="fp32", kernels="native", kv_blocks=1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "quantize", "seed"),
+    [("gpt_oss", "none", 20), ("gpt_oss", "int8", 20), ("gpt_oss", "int8", 46), ("qwen3_next", "int8", 46)],
+)
+def test_experts_that_rounding_chooses_do_not_keep_a_model_from_the_kernels(
+    architecture: str, quantize: str, seed: int, tmp_path: Path
+) -> None:
+    """With AVX-512, some token of these goes to another expert than in transformers, and its logits are others."""
+    kernels_or_skip(library)
+    path = build_checkpoint(tmp_path, architecture, torch.bfloat16, seed)
+    batch = open_batch(path, kernels="native", quantize=quantize)
+    assert "native kernels" in batch.description
+    batch.close()
+
+
+def another_router(experts: Experts) -> None:
+    scores = experts.router.scores
+    experts.router.scores = Linear(scores.numbers.roll(1, 0), None)
+
+
+def other_weights(experts: Experts) -> None:
+    experts.router.scale *= 3
+
+
+def another_order(experts: Experts) -> None:
+    down = experts.down
+    assert isinstance(down.weight, ExpertStack)
+    experts.down = replace(down, weight=replace(down.weight, experts=down.weight.experts[::-1]))
+
+
+def nothing_shared(experts: Experts) -> None:
+    experts.shared = experts.shared_gate = None
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("wrong", [another_router, other_weights, another_order, nothing_shared])
+def test_experts_that_are_read_wrongly_are_refused(
+    wrong: Any, quantize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one layer."""
+    kernels_or_skip(library)
+
+    def read(model: Any, max_positions: int) -> Recipe:
+        recipe = read_recipe(model, max_positions)
+        mlp = recipe.layers[1].mlp
+        assert mlp is not None and isinstance(mlp.what, Experts)
+        wrong(mlp.what)
+        return recipe
+
+    monkeypatch.setattr(native_opening, "read_recipe", read)
+    path = build_checkpoint(tmp_path, "qwen2_moe", torch.bfloat16)
+    with pytest.raises(ModelLoadError, match="the kernels' logits are not those of"):
+        open_batch(path, kernels="native", quantize=quantize)

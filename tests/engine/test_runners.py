@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
 from djl_python.engine import native_opening
 from djl_python.engine.model_runner import PagedModelRunner
@@ -94,6 +94,27 @@ def test_kernels_that_were_asked_for_and_fail_their_trial_are_an_error(
     monkeypatch.setattr(NativeModelRunner, "run", run)
     with pytest.raises(ModelLoadError, match=r"option.kernels=native: the kernels' logits are not those of Llama"):
         opened(tied, kernels="native")
+
+
+def test_a_model_that_fails_with_its_cache_reads_whole_sequences(tmp_path: Path) -> None:
+    """CPM-Ant adds positions of a prompt's length to the scores of more tokens."""
+    torch.manual_seed(3)
+    config = CpmAntConfig(
+        **{"vocab_size": 320, "hidden_size": 64, "num_attention_heads": 4, "dim_head": 16, "dim_ff": 96},
+        **{"num_hidden_layers": 2, "prompt_types": 4, "prompt_length": 4, "segment_types": 4},
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    batch = open_batch(tmp_path)
+    tokens = list(range(2, 20))
+    batch.add(0, tokens, SamplingParams(max_new_tokens=4, ignore_eos=True))
+    found = [event.token_id for event in run_to_end(batch)[0]]
+    batch.close()
+    with torch.inference_mode():
+        for _ in range(4):
+            logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+            tokens = [*tokens, int(logits[0, -1].argmax())]
+    assert found == tokens[-4:]
 
 
 def refuse(*_: Any) -> None:

@@ -6,6 +6,8 @@ the logits. Weights are packed into panels as the kernels read them; the model's
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +23,11 @@ from .lay_out_attention import CachePlaces
 from .lay_out_states import StatePlaces
 from .layout import Layout
 from .memory import Arena, PrefaultedMemory, as_tensor
+from .operations_experts import choices_at
 from .packing import PANEL
 from .places import Places, Spans
-from .pool import Op, Pool
+from .pool import Kind, Op, Pool, Step
+from .read_experts import Choose
 from .recipe import Recipe
 from .recipe_parts import NotUnderstoodError
 
@@ -106,6 +110,7 @@ class Program:
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
         self._made = self._logits[:0]
+        self.choose: Choose | None = None
 
     def run(self, step: StepArrays) -> Tensor:
         """Run a step; returns the logits of the wanted rows, (rows, vocabulary) fp32, valid until the next step.
@@ -128,11 +133,27 @@ class Program:
             self._states.used_to((step.spans.last_slot + 1) * self._state_bytes)
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         operations = len(self._array) if wanted else self._layout.late_from
-        self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
+        if self.choose is None:
+            self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
+        else:
+            self._run_choosing(self.choose, operations, step, given, late)
         self._cache.rest()
         self._states.rest()
         self._made = logits[:wanted]
         return self._made
+
+    def _run_choosing(self, choose: Choose, operations: int, step: StepArrays, given: Step, late: Step) -> None:
+        """Run the operations, and let `choose` have a look at each router's choice before it is used."""
+        routes = [i for i, op in enumerate(self._array[:operations]) if op.kind == Kind.ROUTE]
+        for layer, (start, end) in enumerate(itertools.pairwise([0, *(i + 1 for i in routes), operations])):
+            part = (Op * (end - start)).from_buffer(self._array, start * ctypes.sizeof(Op))
+            self.pool.run(part, end - start, given, late=late, bf16=self._bf16)
+            if layer == len(routes):
+                return
+            op = self._array[end - 1]
+            places = step.wanted if op.late else step.tokens
+            experts, weights = choices_at(op, len(places.positions))
+            choose(layer, torch.from_numpy(places.positions), experts, weights)
 
     def maxima_of(self, logits: Tensor) -> int | None:
         """Address of the maxima of each panel of these rows, if they are the last step's logits; else None."""

@@ -20,6 +20,9 @@ from .recipe import ExpertGroups, Experts, Router
 from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
 from .watch import Event
 
+#: Is given a layer's place among those with experts, the positions of tokens, and the tokens' experts and their
+#: weights, (tokens, chosen) each, which it may change in place.
+Choose = Callable[[int, Tensor, Tensor, Tensor], None]
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
 _ASKED: Final = 256  # tokens that a router with groups is run on
 _SLACK: Final = 2e-2  # of the greatest rank; bf16 may order nearly equal experts differently
@@ -34,9 +37,33 @@ class _Choice:
     weights: Tensor
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a module of experts is given: x (..., width), each token's experts and their weights (..., chosen)."""
+
+    x: Tensor
+    experts: Tensor
+    weights: Tensor
+
+
+def holds_experts(module: Any) -> bool:
+    """Whether a module is the one that holds a layer's experts."""
+    return _stacked(module, "down_proj") is not None
+
+
 def experts_event(events: Sequence[Event]) -> Event | None:
     """The call of the module that holds a layer's experts, if it has any."""
-    return next((event for event in events if _stacked(event.module, "down_proj") is not None), None)
+    return next((event for event in events if holds_experts(event.module)), None)
+
+
+def choice_among(values: Sequence[Any]) -> Given | None:
+    """What a module of experts was given, among its arguments; None if that isn't each token's choice."""
+    given = [value for value in values if isinstance(value, Tensor)]
+    experts = next((value for value in given if not value.is_floating_point()), None)
+    numbers = [value for value in given if value.is_floating_point()]
+    if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
+        return None
+    return Given(numbers[0], experts, numbers[1])
 
 
 def router_event(events: Sequence[Event], experts: Event) -> Event:
@@ -82,13 +109,11 @@ def read_experts(
 
 
 def _choice(event: Event) -> _Choice:
-    given = [value for value in (*event.given, *event.keywords.values()) if isinstance(value, Tensor)]
-    experts = next((value for value in given if not value.is_floating_point()), None)
-    numbers = [value for value in given if value.is_floating_point()]
-    if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
+    given = choice_among([*event.given, *event.keywords.values()])
+    if given is None:
         raise NotUnderstoodError("experts are not given each token's choice")
-    x = numbers[0].reshape(-1, numbers[0].shape[-1])
-    return _Choice(x, experts.reshape(len(x), -1), numbers[1].reshape(len(x), -1))
+    x = given.x.reshape(-1, given.x.shape[-1])
+    return _Choice(x, given.experts.reshape(len(x), -1), given.weights.reshape(len(x), -1))
 
 
 def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from torch import Tensor
 
@@ -11,6 +14,7 @@ from ..sequence import Sequence
 from ..state_slots import StateSlots
 from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
+from .read_experts import Choose
 
 
 class NativeModelRunner:
@@ -29,6 +33,15 @@ class NativeModelRunner:
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
+
+    @contextmanager
+    def routing(self, choose: Choose) -> Iterator[None]:
+        """Context in which the program uses the experts that `choose` leaves or puts in the place of its own choice."""
+        self._program.choose = choose
+        try:
+            yield
+        finally:
+            self._program.choose = None
 
     def operator_seconds(self) -> dict[str, float]:
         return self._program.pool.seconds()

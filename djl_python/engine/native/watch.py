@@ -6,7 +6,7 @@ Records their inputs and results. Runs in the engine process, once, before anyth
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -87,14 +87,32 @@ def watch(model: Any) -> Watched:
     return seen
 
 
-def calls_at(model: Any, first_position: int) -> list[Call] | None:
-    """The attention calls for the same tokens from another position on; None if the model takes no positions."""
+def calls_at(model: Any, first_position: int, spans: Sequence[Span]) -> list[Call] | None:
+    """The attention calls for the same tokens from another position on; None if the model takes no positions.
+
+    Each layer is given what it was given in its span: what rounding makes of other positions in one layer, such as
+    another choice of experts, does not reach the next.
+    """
     if not _takes_positions(model):
         return None
     calls: list[Call] = []
-    with in_passing(model), watch_attention(model, calls):
+    with in_passing(model), _given_again(spans), watch_attention(model, calls):
         _run(model, first_position)
     return calls
+
+
+@contextmanager
+def _given_again(spans: Sequence[Span]) -> Iterator[None]:
+    left = iter(spans)
+
+    def before(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        hidden = next(left).given
+        return ((hidden, *given[1:]), keywords) if given else (given, {**keywords, "hidden_states": hidden})
+
+    with ExitStack() as stack:
+        for layer in {span.layer for span in spans}:
+            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
+        yield
 
 
 def _takes_positions(model: Any) -> bool:

@@ -358,6 +358,19 @@ def test_rotations_that_differ_little_at_first_are_told_apart(dtype: torch.dtype
         assert attention.scale == attention.dim**-0.5
 
 
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_experts_that_rounding_chooses_at_far_positions_are_no_growth(seed: int) -> None:
+    """Rotations of far positions are rounded otherwise; in some later layer, a token then goes to another expert."""
+    config = NATIVE["gpt_oss"]()
+    config.layer_types = ["sliding_attention", "full_attention"] * 4
+    config.num_hidden_layers, config.num_local_experts, config.max_position_embeddings = 8, 8, 8192
+    torch.manual_seed(seed)
+    register()
+    model = AutoModelForCausalLM.from_config(config).bfloat16().eval()
+    model.set_attn_implementation(PAGED)
+    assert len(read_recipe(model, 8192).layers) == 8
+
+
 def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
     model = loaded(tmp_path, "llama")
     model.model.layers[0].mlp.act_fn = torch.nn.Softplus()

@@ -138,7 +138,7 @@ def _read_router(event: Event, choice: _Choice) -> Router:
     found: list[tuple[tuple[bool, bool, bool, float], Router]] = []
     for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
         taken = values.gather(1, choice.experts)
-        corrections = (*_corrections(module, len(linear.weight)), None)
+        corrections = (*_corrections(event, len(linear.weight)), None)
         for correction, groups in itertools.product(corrections, (*groupings, None)):
             ranks = values if correction is None else values + correction
             if not _are_the_greatest(choice.experts, ranks if groups is None else _of_groups(ranks, groups)):
@@ -157,8 +157,12 @@ def _read_router(event: Event, choice: _Choice) -> Router:
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def _corrections(module: Any, count: int) -> Iterator[Tensor]:
-    for part in module.modules():
+def _corrections(event: Event, count: int) -> Iterator[Tensor]:
+    """What the router has, or is given (LFM2), one number for each expert."""
+    for value in (*event.given, *event.keywords.values()):
+        if isinstance(value, Tensor) and value.shape == (count,) and value.is_floating_point():
+            yield value.float()
+    for part in event.module.modules():
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
             if tensor.numel() == count and tensor.is_floating_point() and name != "bias":
                 yield tensor.data.float().reshape(-1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import softplus
-from transformers import AutoModelForCausalLM, Olmo3Config
+from transformers import AutoModelForCausalLM, Lfm2MoeConfig, Olmo3Config
 from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 
 from djl_python.engine.attention import PAGED, register
@@ -369,6 +369,25 @@ def test_experts_that_rounding_chooses_at_far_positions_are_no_growth(seed: int)
     model = AutoModelForCausalLM.from_config(config).bfloat16().eval()
     model.set_attn_implementation(PAGED)
     assert len(read_recipe(model, 8192).layers) == 8
+
+
+def test_a_correction_that_the_router_is_given_is_read() -> None:
+    """LFM2 keeps it beside the router."""
+    config = Lfm2MoeConfig(
+        **{"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "intermediate_size": 96, "moe_intermediate_size": 32, "num_dense_layers": 0},
+        **{"num_experts": 8, "num_experts_per_tok": 2, "layer_types": ["conv", "full_attention"]},
+        **{"initializer_range": 0.2, "max_position_embeddings": 256, "pad_token_id": 0},
+    )
+    torch.manual_seed(7)
+    register()
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.set_attn_implementation(PAGED)
+    biases = [layer.feed_forward.expert_bias.normal_() for layer in model.model.layers]
+    for layer, bias in zip(read_recipe(model, 64).layers, biases, strict=True):
+        assert layer.mlp is not None and isinstance(layer.mlp.what, Experts)
+        assert layer.mlp.what.router.correction is not None
+        assert torch.equal(layer.mlp.what.router.correction, bias)
 
 
 def test_an_unknown_activation_is_named(tmp_path: Path) -> None:

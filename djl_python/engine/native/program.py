@@ -59,6 +59,9 @@ class Program:
         states: number of slots, each for one sequence's states of all layers.
         max_tokens: maximum tokens of a step.
         advance: prefaulted memory for weights and cache.
+
+    Attributes:
+        choose: sees and may change each router's choice of experts, in a check; None in use.
     """
 
     def __init__(

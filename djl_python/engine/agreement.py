@@ -128,9 +128,9 @@ class Agreement:
             routed: gives the runner the model's choice of experts, if it gets other logits with its own.
         """
         found = self._tried(runner)
-        if found is not None and self._agrees(found):
-            return True
-        return found is not None and routed is not None and self._agrees_if_routed(runner, routed)
+        if found is None:
+            return False
+        return self._agrees(found) or (routed is not None and self._agrees_if_routed(runner, routed))
 
     def _agrees_if_routed(self, runner: ModelRunner, routed: Routing) -> bool:
         """Whether a runner gets the reference logits with the model's choice of experts, and makes nearly the same."""

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import GenerationError, ServingError, printable
+from ..errors import ServingError, printable
 from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
 from ..types import TokenEvent
 from ..user_module import put_on_path
-from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, rolling_batch_class
+from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
 
 log = logging.getLogger(__name__)
 
@@ -139,12 +139,10 @@ def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
         try:
             batch.add(message.id, message.prompt_ids, message.sampling, message.images)
         except Exception as exc:  # the loop's boundary: what can't be added costs no other sequence anything
-            error = exc
-            if not isinstance(error, ServingError):
+            if not isinstance(exc, ServingError):
                 log.exception("a sequence can't be added")
                 batch.cancel(message.id)
-                error = GenerationError(f"generation failed: {type(exc).__name__}: {exc}")
-            return [TokenEvent(request_id=message.id, token_id=-1, error=error.message, error_kind=error.kind)]
+            return [error_event(message.id, exc)]
     return []
 
 

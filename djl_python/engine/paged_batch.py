@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..errors import GenerationError, ParameterError, ServingError
+from ..errors import GenerationError, ParameterError
 from ..types import EngineStats, Images, SamplingParams, TokenEvent
 from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
@@ -25,7 +25,7 @@ from .kv_cache import BlockManager
 from .loading import threads_of
 from .model_runner import ModelRunner, rows_of
 from .native.advance import Advance
-from .rolling_batch import EngineSettings, Progress, RollingBatch
+from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
 from .runners import open_runner
 from .sampler import Sampled, Sampler, prompt_entries
 from .scheduler import Chunk, Scheduler
@@ -155,7 +155,7 @@ class PagedRollingBatch(RollingBatch):
         if culprit is None:
             return self._events
         self._end(culprit)
-        return [*self._events, _error_event(culprit.id, cause)]
+        return [*self._events, error_event(culprit.id, cause)]
 
     @property
     def idle(self) -> bool:
@@ -211,7 +211,7 @@ class PagedRollingBatch(RollingBatch):
                 self.scheduler.add(sequence)
             else:
                 self._end(sequence)
-                refused.append(_error_event(request_id, error))
+                refused.append(error_event(request_id, error))
         return refused
 
     def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor, began: float) -> None:
@@ -244,7 +244,7 @@ class PagedRollingBatch(RollingBatch):
             try:
                 event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
             except GenerationError as exc:
-                event = _error_event(sequence.id, exc)
+                event = error_event(sequence.id, exc)
             self._events.append(event)
             if event.finish is not None or event.error is not None:
                 self._end(sequence)
@@ -282,10 +282,3 @@ class PagedRollingBatch(RollingBatch):
         self.sampler.forget(sequence)
         if self._speculation is not None:
             self._speculation.forget(sequence)
-
-
-def _error_event(request_id: int, error: BaseException) -> TokenEvent:
-    """The event that ends a sequence with an error."""
-    if not isinstance(error, ServingError):
-        error = GenerationError(f"generation failed: {type(error).__name__}: {error}")
-    return TokenEvent(request_id=request_id, token_id=-1, error=error.message, error_kind=error.kind)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GenerationError, ServingError
 from ..registry import load_object, path_of
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 
@@ -119,6 +119,13 @@ class RollingBatch(abc.ABC):
     def close(self) -> None:
         """Release the model and end the threads made for it. The batch is not used after that."""
         return
+
+
+def error_event(request_id: int, error: BaseException) -> TokenEvent:
+    """The event that ends a sequence with an error."""
+    if not isinstance(error, ServingError):
+        error = GenerationError(f"generation failed: {type(error).__name__}: {error}")
+    return TokenEvent(request_id=request_id, token_id=-1, error=error.message, error_kind=error.kind)
 
 
 def rolling_batch_class(name: str) -> Callable[[EngineSettings, Progress], RollingBatch]:

@@ -29,16 +29,7 @@ _SLACK: Final = 2e-2  # of the greatest rank; bf16 may order nearly equal expert
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """What the experts were given: x (tokens, width), and each token's experts and their weights, (tokens, chosen)."""
-
-    x: Tensor
-    experts: Tensor
-    weights: Tensor
-
-
-@dataclass(frozen=True)
-class Given:
+class Choice:
     """What a module of experts is given: x (..., width), each token's experts and their weights (..., chosen)."""
 
     x: Tensor
@@ -56,14 +47,14 @@ def experts_event(events: Sequence[Event]) -> Event | None:
     return next((event for event in events if holds_experts(event.module)), None)
 
 
-def choice_among(values: Sequence[Any]) -> Given | None:
+def choice_among(values: Sequence[Any]) -> Choice | None:
     """What a module of experts was given, among its arguments; None if that isn't each token's choice."""
     given = [value for value in values if isinstance(value, Tensor)]
     experts = next((value for value in given if not value.is_floating_point()), None)
     numbers = [value for value in given if value.is_floating_point()]
     if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
         return None
-    return Given(numbers[0], experts, numbers[1])
+    return Choice(numbers[0], experts, numbers[1])
 
 
 def router_event(events: Sequence[Event], experts: Event) -> Event:
@@ -108,12 +99,13 @@ def read_experts(
     return min(tried, key=lambda pair: pair[0])[1], choice.x, result
 
 
-def _choice(event: Event) -> _Choice:
+def _choice(event: Event) -> Choice:
+    """What the experts were given, by token: each of it has two dimensions."""
     given = choice_among([*event.given, *event.keywords.values()])
     if given is None:
         raise NotUnderstoodError("experts are not given each token's choice")
     x = given.x.reshape(-1, given.x.shape[-1])
-    return _Choice(x, given.experts.reshape(len(x), -1), given.weights.reshape(len(x), -1))
+    return Choice(x, given.experts.reshape(len(x), -1), given.weights.reshape(len(x), -1))
 
 
 def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
@@ -126,7 +118,7 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
 # ------------------------------------------------------------------------------------ the choice
 
 
-def _read_router(event: Event, choice: _Choice) -> Router:
+def _read_router(event: Event, choice: Choice) -> Router:
     module = event.module
     linear = Linear(module.weight.data, _bias(module, "bias"))
     groupings = _groupings(module, choice)
@@ -168,7 +160,7 @@ def _corrections(event: Event, count: int) -> Iterator[Tensor]:
                 yield tensor.data.float().reshape(-1)
 
 
-def _groupings(module: Any, choice: _Choice) -> list[ExpertGroups]:
+def _groupings(module: Any, choice: Choice) -> list[ExpertGroups]:
     """The groupings of experts that transformers' routers may use, if the module says that it has groups."""
     experts = len(module.weight)
     count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
@@ -177,7 +169,7 @@ def _groupings(module: Any, choice: _Choice) -> list[ExpertGroups]:
     return [ExpertGroups(count, taken, ranks) for ranks in (2, 1) if ranks * count <= experts]
 
 
-def _asked(router: Any, like: _Choice) -> _Choice:
+def _asked(router: Any, like: Choice) -> Choice:
     """A router's choices for many random tokens: few tokens may choose the same experts with groups as without."""
     random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
     x = (random * like.x.float().std()).to(like.x)
@@ -186,7 +178,7 @@ def _asked(router: Any, like: _Choice) -> _Choice:
     counts = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
     if not counts:
         raise NotUnderstoodError("a router that doesn't tell whom it chooses, and what each counts")
-    return _Choice(x, chosen[0], counts[0])
+    return Choice(x, chosen[0], counts[0])
 
 
 def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
@@ -260,7 +252,7 @@ class _Part:
     down: Linear
 
 
-def _parts(first: ExpertLinears, down: ExpertLinears, choice: _Choice) -> list[list[_Part]]:
+def _parts(first: ExpertLinears, down: ExpertLinears, choice: Choice) -> list[list[_Part]]:
     """The parts of each of the first `_TRIED` tokens."""
 
     def one(linear: ExpertLinears, expert: int) -> Linear:

@@ -16,6 +16,7 @@ from ..cpu_limit import available_cpus
 from ..errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .devices import pick_device, prepare_device, slow_format
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
@@ -35,9 +36,6 @@ DTYPES: Final[dict[str, Any]] = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
 }
-
-# Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
-_MULTIPLIES_BF16: Final = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -62,63 +60,6 @@ class LoadedModel:
     def weight_bytes(self) -> int:
         """Bytes that a decode step has to read at least, except for the embedding table's unused rows."""
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
-
-
-def pick_device(name: str) -> torch.device:
-    """`option.device`; "auto" is the first GPU if there is one.
-
-    Raises:
-        ModelLoadError: this machine has no such device.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as exc:
-        raise ModelLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
-    return device
-
-
-def prepare_device(device: torch.device) -> None:
-    """Set what torch keeps for the whole process."""
-    if device.type != "cuda":
-        return
-    if device.index is not None:  # what libraries launch without naming a device goes to the current one
-        torch.cuda.set_device(device)
-    # From H100 on, cuDNN's attention is torch's first choice. It makes a plan for every new shape, which takes half a
-    # second, and contexts have a new shape in each step; on B200 it is silently wrong with fewer than 8 key heads
-    # (pytorch #193893).
-    torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-@dataclass(frozen=True)
-class SlowFormat:
-    """A number format that a device only emulates, and the one that is computed in instead."""
-
-    dtype: torch.dtype
-    instead: torch.dtype
-    warning: str
-
-
-def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
-    """The format that a device doesn't compute in, whatever the checkpoint has; None if there is none.
-
-    Args:
-        asked: `option.dtype`. fp16 is asked for in directories made for GPUs, so that it says nothing about a CPU; who
-            asks an old GPU for bf16 wants its range.
-    """
-    if device.type == "cpu":
-        return SlowFormat(
-            torch.float16, torch.bfloat16, "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
-        )
-    if device.type == "cuda" and asked == "auto" and torch.cuda.get_device_capability(device) < _MULTIPLIES_BF16:
-        return SlowFormat(
-            torch.bfloat16,
-            torch.float16,
-            "bf16 is computed as fp16 on this GPU, which has none; option.dtype=bf16 or fp32 keeps bf16's range",
-        )
-    return None
 
 
 def threads_of(settings: EngineSettings) -> int:

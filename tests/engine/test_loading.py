@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, InklingTextConfig
 
 from djl_python.engine import loading
-from djl_python.engine.loading import SlowFormat, load_model, prepare_device, slow_format, threads_of
+from djl_python.engine.devices import SlowFormat
+from djl_python.engine.loading import load_model, threads_of
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
@@ -106,18 +106,6 @@ def test_another_format_is_what_was_asked_for(
     assert not [record for record in caplog.records if record.name.startswith("djl_python")]
 
 
-@pytest.mark.parametrize(
-    ("capability", "asked", "instead"),
-    [((7, 5), "auto", torch.float16), ((7, 5), "bf16", None), ((8, 0), "auto", None), ((9, 0), "auto", None)],
-)
-def test_a_gpu_that_does_not_multiply_bf16_computes_in_fp16(
-    capability: tuple[int, int], asked: str, instead: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = slow_format(torch.device("cuda"), asked)
-    assert (None if found is None else found.instead) == instead
-
-
 def test_a_format_that_the_device_lacks_is_replaced_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,39 +116,10 @@ def test_a_format_that_the_device_lacks_is_replaced_and_that_is_said(
     assert "this is slow" in caplog.messages
 
 
-def cudnn_attends() -> bool:
-    return torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-any-return, no-untyped-call]
-
-
-@pytest.fixture
-def current(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
-    """The devices that become current, on a machine that need not have them."""
-    found: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "set_device", found.append)
-    enabled = cudnn_attends()
-    yield found
-    torch.backends.cuda.enable_cudnn_sdp(enabled)
-
-
-@pytest.mark.parametrize(("name", "expected"), [("cuda:1", [torch.device("cuda:1")]), ("cuda", []), ("cpu", [])])
-def test_the_gpu_that_was_chosen_is_the_current_one(
-    name: str, expected: list[torch.device], current: list[torch.device]
-) -> None:
-    prepare_device(torch.device(name))
-    assert current == expected
-
-
-def test_attention_on_a_gpu_is_not_cudnns(current: list[torch.device]) -> None:
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    prepare_device(torch.device("cuda:0"))
-    assert not cudnn_attends()
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_a_gpu_computes_in_fp16(halves: Path) -> None:
     assert load(halves, device="cuda:0") == torch.float16
-    assert not cudnn_attends()
 
 
 def test_an_engine_has_as_many_threads_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

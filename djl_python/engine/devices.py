@@ -1,0 +1,70 @@
+"""Which device an engine computes on, and what it computes there well. Runs in the engine process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ..errors import ModelLoadError
+
+# Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
+_MULTIPLIES_BF16: Final = (8, 0)
+
+
+def pick_device(name: str) -> torch.device:
+    """`option.device`; "auto" is the first GPU if there is one.
+
+    Raises:
+        ModelLoadError: this machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as exc:
+        raise ModelLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
+    return device
+
+
+def prepare_device(device: torch.device) -> None:
+    """Set what torch keeps for the whole process."""
+    if device.type != "cuda":
+        return
+    if device.index is not None:  # what libraries launch without naming a device goes to the current one
+        torch.cuda.set_device(device)
+    # From H100 on, cuDNN's attention is torch's first choice. It makes a plan for every new shape, which takes half a
+    # second, and contexts have a new shape in each step; on B200 it is silently wrong with fewer than 8 key heads
+    # (pytorch #193893).
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@dataclass(frozen=True)
+class SlowFormat:
+    """A number format that a device only emulates, and the one that is computed in instead."""
+
+    dtype: torch.dtype
+    instead: torch.dtype
+    warning: str
+
+
+def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
+    """The format that a device doesn't compute in, whatever the checkpoint has; None if there is none.
+
+    Args:
+        asked: `option.dtype`. fp16 is asked for in directories made for GPUs, so that it says nothing about a CPU; who
+            asks an old GPU for bf16 wants its range.
+    """
+    if device.type == "cpu":
+        return SlowFormat(
+            torch.float16, torch.bfloat16, "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
+        )
+    if device.type == "cuda" and asked == "auto" and torch.cuda.get_device_capability(device) < _MULTIPLIES_BF16:
+        return SlowFormat(
+            torch.bfloat16,
+            torch.float16,
+            "bf16 is computed as fp16 on this GPU, which has none; option.dtype=bf16 or fp32 keeps bf16's range",
+        )
+    return None

@@ -1,6 +1,7 @@
 """Spawn a child process connected by a socket pair, and set up such a child at its start.
 
-Runs in the front end (spawns workers), the worker (spawns its engine) and in both kinds of child. Children are
+Runs in the front end (spawns workers), the worker (spawns its engine), an engine whose model several devices share
+(spawns one for each of the others), and in all of these children. Children are
 spawned, never forked: they begin as `python -P -m <module> --fd N` with one end of a socket pair, and use their
 parent's log level. They run in the model directory, where a file may be named like a library: -P keeps that directory
 out of the import path, to which it is added when user code is imported. When either process dies, the other sees the
@@ -16,6 +17,7 @@ import io
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -46,14 +48,7 @@ async def spawn(
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                executable,
-                "-P",
-                "-m",
-                module,
-                "--fd",
-                str(theirs.fileno()),
-                f"--log-level={logs.level()}",
-                f"--log-name={log_name}",
+                *_command(executable, module, theirs, log_name),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=cwd,
@@ -64,6 +59,19 @@ async def spawn(
         ours.close()
         raise
     return process, ours
+
+
+def start(module: str, *, log_name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """`spawn` for a process without an event loop, in its own directory and environment."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = _command(sys.executable, module, theirs, log_name)
+        return subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL), ours
+
+
+def _command(executable: str, module: str, theirs: socket.socket, log_name: str) -> list[str]:
+    how = ["--fd", str(theirs.fileno()), f"--log-level={logs.level()}", f"--log-name={log_name}"]
+    return [executable, "-P", "-m", module, *how]
 
 
 def begin_child(name: str, description: str | None) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from djl_python.config import ModelConfig
+from djl_python.config import ModelConfig, has_gpu
 from djl_python.engine.client import check_options
 from djl_python.errors import ModelLoadError
 from djl_python.json_framing import FORMATTERS
@@ -26,7 +26,7 @@ def check(config: ModelConfig) -> None:
         raise ModelLoadError(
             f"option.output_formatter={option.output_formatter}: expected {', '.join(sorted(FORMATTERS))}"
         )
-    check_options(option)
+    check_options(config)
     if option.tool_call_parser:
         tool_parser_path(option.tool_call_parser)
     path_here(option.model_id, directory)
@@ -38,8 +38,8 @@ def without_effect(config: ModelConfig) -> list[str]:
     """Sentences about settings that have an effect in DJL or other handlers, and none in this one as configured."""
     option, batch_size = config.option, config.serving.batch_size
     remarks = []
-    if option.tensor_parallel_degree == "max":
-        remarks.append("option.tensor_parallel_degree=max has no effect: a model runs on one device")
+    if option.tensor_parallel_degree == "max" and not has_gpu():
+        remarks.append("option.tensor_parallel_degree=max has no effect: there is no GPU")
     if option.task not in ("", TASK):
         remarks.append(f"option.task={option.task} has no effect: the built-in handler generates text")
     if option.rolling_batch != "disable":

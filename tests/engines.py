@@ -1,7 +1,8 @@
-"""Engines for tests: a batch of a small checkpoint, in this process, and what transformers generates with it."""
+"""Engines for tests: a batch of a small checkpoint, in this process or behind a client; what transformers generates."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.config import ModelConfig, Options
+from djl_python.engine.client import EngineClient
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
-from djl_python.types import TokenEvent
+from djl_python.types import EngineStats, TokenEvent
 from tests.checkpoints import VOCABULARY
 
 
@@ -62,3 +65,49 @@ def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
     )
     return [int(i) for i in out[0, len(prompt) :]]
+
+
+class Listener:
+    """What a handler would be: hears everything an engine says."""
+
+    def __init__(self) -> None:
+        self.progress: list[tuple[str, int, int]] = []
+        self.stats: list[EngineStats] = []
+        self.deaths: list[str] = []
+        self.died = asyncio.Event()
+
+    def on_death(self, message: str) -> None:
+        self.deaths.append(message)
+        self.died.set()
+
+    async def open(self, path: Path, **options: Any) -> EngineClient:
+        config = ModelConfig(
+            name="m", path=str(path), option=Options(**{"threads": 1, "max_model_len": 128, **options})
+        )
+        return await EngineClient.open(
+            config,
+            path,
+            progress=lambda *report: self.progress.append(report),
+            on_stats=self.stats.append,
+            on_death=self.on_death,
+        )
+
+
+class Sink:
+    """Collects one sequence's events."""
+
+    def __init__(self) -> None:
+        self.events: list[TokenEvent] = []
+        self.ended = asyncio.Event()
+        self.begun = asyncio.Event()
+
+    def __call__(self, event: TokenEvent) -> None:
+        self.events.append(event)
+        self.begun.set()
+        if event.finish is not None or event.error is not None:
+            self.ended.set()
+
+    async def end(self) -> list[TokenEvent]:
+        async with asyncio.timeout(30):
+            await self.ended.wait()
+        return self.events

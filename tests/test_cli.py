@@ -107,14 +107,17 @@ def test_check_prints_settings_warnings_and_handler(model: Path, capsys: pytest.
     assert f"handler\n  {model / 'model.py'}, function handle\n" in out
 
 
-def test_check_names_the_built_in_handler_and_a_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_the_built_in_handler_and_a_chosen_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "config.json").write_text("{}")
     assert cli.main(["check", str(tmp_path)]) == 0
     assert f"text-generation, built in, with the checkpoint {tmp_path}\n" in capsys.readouterr().out
     (tmp_path / "serving.properties").write_text("option.tensor_parallel_degree=max\nbatch_size=4\n")
     assert cli.main(["check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "\n  warning: option.tensor_parallel_degree=max has no effect: a model runs on one device\n" in out
+    assert "\n  warning: option.tensor_parallel_degree=max has no effect: there is no GPU\n" in out
     assert "\n  warning: batch_size=4 has no effect" in out
     (tmp_path / "serving.properties").write_text("option.entryPoint=mine.py\noption.handler=answer\n")
     assert cli.main(["check", str(tmp_path)]) == 1

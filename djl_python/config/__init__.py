@@ -6,8 +6,8 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 from __future__ import annotations
 
 from .describe import describe
-from .devices import device_id, devices_of, has_gpu, workers_of, workers_sharing
-from .environment import engine_environment, worker_environment
+from .devices import device_id, devices_each, devices_of, has_gpu, workers_of, workers_sharing
+from .environment import engine_environment, set_rank_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig, read_json_object
 from .server import Address, ServerConfig, load_server_config
@@ -26,6 +26,7 @@ __all__ = [
     "ServingSettings",
     "describe",
     "device_id",
+    "devices_each",
     "devices_of",
     "engine_environment",
     "environment_table",
@@ -35,6 +36,7 @@ __all__ = [
     "load_server_config",
     "parse_model_spec",
     "read_json_object",
+    "set_rank_environment",
     "settings_table",
     "split_model_specs",
     "worker_environment",

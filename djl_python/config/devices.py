@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ..errors import ConfigError
 from .model import ModelConfig
 
 #: What the drivers of NVIDIA's and AMD's GPUs bring.
@@ -35,6 +37,26 @@ def workers_of(config: ModelConfig) -> int:
 def workers_sharing(config: ModelConfig) -> int:
     """How many of a model's workers are on the device of the one that has this configuration."""
     return devices_of(config).count(config.option.device) * config.serving.min_workers
+
+
+def devices_each(config: ModelConfig) -> int:
+    """How many devices each worker has, from its own on: `option.tensor_parallel_degree`; 0 for as many as can be used.
+
+    Raises:
+        ConfigError: workers would have devices of others.
+    """
+    asked = config.option.tensor_parallel_degree or 1
+    named = devices_of(config)
+    gpus = sorted({int(name.removeprefix("cuda:")) for name in named if name.startswith("cuda:")})
+    if asked == "max":
+        return 0 if len(set(named)) == 1 else 1  # they are shared out already
+    if any(second - first < asked for first, second in itertools.pairwise(gpus)):
+        apart = ";".join(f"gpu{gpus[0] + place * asked}" for place in range(len(gpus)))
+        raise ConfigError(
+            f"option.tensor_parallel_degree={asked}: each worker has {asked} devices from its own on, which overlap; "
+            f"expected load_on_devices={apart}"
+        )
+    return asked
 
 
 def device_id(device: str, *, gpu: bool) -> str:

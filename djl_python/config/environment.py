@@ -6,6 +6,7 @@ Runs in the front end; `engine_environment` in the worker.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -98,6 +99,17 @@ def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -
     if not any(name in environ for name in _ALLOCATOR_SETTINGS):
         defaults[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
     return {**defaults, **environ}
+
+
+def set_rank_environment(device_index: int) -> None:
+    """Tell the libraries of this process, which shares a model with others, what they read from the environment.
+
+    transformers reads which of the devices is this process's; gloo, where it listens, or else it wants the host's name
+    to have an address.
+    """
+    os.environ["LOCAL_RANK"] = str(device_index)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

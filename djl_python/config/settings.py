@@ -92,7 +92,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_degree: Annotated[
         Degree | None,
         Meta(
-            description="Devices that share each layer: 1, or max, which is 1 too: a model runs on one device.",
+            description="Devices that share each layer, from the worker's own on; max: as many as there are and divide "
+            "the model's heads, or 1 where load_on_devices names several.",
             extra={"environment": "TENSOR_PARALLEL_DEGREE", "expected": "an integer >= 1, or max"},
         ),
     ] = None
@@ -100,7 +101,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Groups of layers on devices of their own: 1, as a model runs on one device.",
+            description="Groups of layers on devices of their own: 1, as devices share each layer.",
             extra={"environment": "PIPELINE_PARALLEL_DEGREE"},
         ),
     ] = 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..config import has_gpu
 from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_prefault
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
     """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
+    if settings.tensor_parallel_degree == 0 and not has_gpu():
+        settings = replace(settings, tensor_parallel_degree=1)
     advance = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
 
@@ -30,7 +34,8 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
 def _will_run_natively(settings: EngineSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
-    return on_cpu and settings.kernels != "torch" and settings.image_example is None and not lacking()
+    alone = settings.tensor_parallel_degree == 1
+    return on_cpu and alone and settings.kernels != "torch" and settings.image_example is None and not lacking()
 
 
 def _begin(settings: EngineSettings) -> Advance | None:

@@ -14,6 +14,7 @@ from .draft_size import NOTHING, Beside
 from .free_memory import available_bytes, cpu_cache_bytes
 from .loading import LoadedModel
 from .rolling_batch import EngineSettings
+from .sharing import least
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ def size_cache(
     room -= states
     each_bytes = growth * block_bytes + copied + beside.token_bytes * size
     blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
+    if settings.tensor_parallel_degree != 1:
+        blocks = least(blocks, loaded.device)
     length = min(wanted, blocks * size)
     if blocks < 2:
         taken = f"a block of {size} tokens takes {each_bytes / 2**20:.1f} MiB"
@@ -108,8 +111,9 @@ def _measures(settings: EngineSettings, device: torch.device) -> bool:
 
 
 def _cache_bytes(settings: EngineSettings, device: torch.device, beside: Beside) -> int:
+    """Bytes for this rank's part of the cache."""
     if not _measures(settings, device):
-        return cpu_cache_bytes(settings)
+        return cpu_cache_bytes(settings) // settings.tensor_parallel_degree
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     # This worker's share of the device, whatever others have taken of theirs by now; but no more than there is.

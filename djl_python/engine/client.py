@@ -16,7 +16,7 @@ import msgspec
 
 from .. import logs
 from ..channel import Channel
-from ..config import ModelConfig, Options, engine_environment, workers_sharing
+from ..config import ModelConfig, Options, devices_each, engine_environment, workers_sharing
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
 from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
@@ -43,6 +43,7 @@ def engine_settings(
         trust_remote_code=option.trust_remote_code,
         dtype=option.dtype,
         device=option.device,
+        tensor_parallel_degree=devices_each(config),
         kernels=option.kernels,
         quantize=option.quantize,
         speculative=option.speculative if draft_path is None else "draft",
@@ -63,22 +64,24 @@ def engine_settings(
     )
 
 
-def check_options(option: Options) -> None:
+def check_options(config: ModelConfig) -> None:
     """Refuse options that no engine here supports, before anything is loaded.
 
     Raises:
-        ModelLoadError: more than one device (an error beats leaving devices idle), or two sources of draft tokens.
-        ConfigError: option.rolling_batch names no engine.
+        ModelLoadError: groups of layers on devices of their own (an error beats leaving devices idle), or two sources
+            of draft tokens.
+        ConfigError: option.rolling_batch names no engine, or workers would have devices of others.
     """
+    option = config.option
+    devices_each(config)
     rolling_batch_path(_engine_name(option))
     if option.draft_model_id and option.speculative != "none":
         raise ModelLoadError(f"option.draft_model_id and option.speculative={option.speculative}: expected one of them")
-    for name, degree in (
-        ("tensor_parallel_degree", option.tensor_parallel_degree),
-        ("pipeline_parallel_degree", option.pipeline_parallel_degree),
-    ):
-        if isinstance(degree, int) and degree > 1:
-            raise ModelLoadError(f"option.{name}={degree}: this engine runs a model on one device; expected 1")
+    if option.pipeline_parallel_degree > 1:
+        raise ModelLoadError(
+            f"option.pipeline_parallel_degree={option.pipeline_parallel_degree}: devices can share each layer "
+            "(option.tensor_parallel_degree), not have layers of their own; expected 1"
+        )
 
 
 def _engine_name(option: Options) -> str:
@@ -140,7 +143,7 @@ class EngineClient:
             ModelLoadError: with the engine's reason.
             ModelLoadError, ConfigError: a setting that no engine supports.
         """
-        check_options(config.option)
+        check_options(config)
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
         environment = engine_environment(config.option.kernels != "torch" and not lacking())
         self._process, sock = await spawn(

@@ -22,6 +22,7 @@ from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
 from .rolling_batch import EngineSettings, Progress
 from .rotations import attends_in_chunks, contexts
+from .sharing import placement
 from .stored_loading import as_transformers_reads, unpack_linears_
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class LoadedModel:
 
 def threads_of(settings: EngineSettings) -> int:
     """CPU threads that a step may use."""
-    return settings.threads or available_cpus()
+    return max(1, (settings.threads or available_cpus()) // settings.tensor_parallel_degree)
 
 
 def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
@@ -100,7 +101,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
             config=config,
             dtype=dtype,
             trust_remote_code=settings.trust_remote_code,
-            device_map={"": device} if device.type != "cpu" else None,
+            **placement(settings, device),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # which are refused below, in words
         )

@@ -109,10 +109,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
             put_on_path(Path.cwd())  # the model directory, which may contain the user's engine
         batch = rolling_batch_class(opening.rolling_batch)(settings, progress)
     except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
-        if not isinstance(exc, ServingError):
-            traceback.print_exc()
-        reason = exc.message if isinstance(exc, ServingError) else printable(f"{type(exc).__name__}: {exc}")
-        sock.sendall(encode_frame([Status("failed", reason)]))
+        sock.sendall(encode_frame([Status("failed", reason_of(exc))]))
         sys.exit(EXIT_LOAD_FAILED)
     sock.sendall(
         encode_frame(
@@ -130,6 +127,14 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
         )
     )
     return batch
+
+
+def reason_of(failure: Exception) -> str:
+    """Why a model can't be opened, in words. What is not ours is printed too."""
+    if isinstance(failure, ServingError):
+        return failure.message
+    traceback.print_exception(failure)
+    return printable(f"{type(failure).__name__}: {failure}")
 
 
 def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:

@@ -33,6 +33,7 @@ class OpenedRunner:
     near: int = 0  # `Scheduler`'s `near`
     whole_prompts: bool = False  # likewise
     on_torch: bool = True
+    repeats_steps: bool = True  # whether one that failed may be computed again, in parts
     close: Callable[[], None] = lambda: None  # ends the threads of what was opened
 
 

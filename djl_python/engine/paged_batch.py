@@ -25,6 +25,7 @@ from .kv_cache import BlockManager
 from .loading import threads_of
 from .model_runner import ModelRunner, rows_of
 from .native.advance import Advance
+from .ranks import open_shared
 from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
 from .runners import open_runner
 from .sampler import Sampled, Sampler, prompt_entries
@@ -43,10 +44,15 @@ class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
-        opened = open_runner(settings, progress, advance, draft_size(settings))
+        beside = draft_size(settings)
+        if settings.tensor_parallel_degree == 1:
+            opened = open_runner(settings, progress, advance, beside)
+        else:
+            opened = open_shared(settings, progress, beside)
         self.runner: ModelRunner = opened.runner
         self.device = opened.loaded.device
         # What a failed step leaves in blocks is overwritten; what it did to states is not undone.
+        self._repeats_steps = opened.repeats_steps
         self._repeatable = opened.share_prefixes and opened.states is None
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.max_model_len
@@ -142,8 +148,8 @@ class PagedRollingBatch(RollingBatch):
         return self._events
 
     def isolate(self, cause: Exception) -> list[TokenEvent]:
-        if not self._chunks:
-            raise cause  # not a request's fault: the scheduler itself is broken
+        if not self._chunks or not self._repeats_steps:
+            raise cause  # not a request's fault but the scheduler's; or others are still in the middle of the step
         if self.device.type == "cuda":
             # After an assertion or an illegal access on the device, every later call in this process fails. This one
             # then raises, as no other does: not what a request asked for, nor lack of memory.

@@ -29,6 +29,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that an engine is opened with; `option.*` documents each.
 
     `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
+    `tensor_parallel_degree` is how many devices, from `device` on, share the model; 0 for as many as can.
     `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
@@ -38,6 +39,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     dtype: str = "auto"
     device: str = "auto"
+    tensor_parallel_degree: int = 1
     kernels: str = "auto"
     quantize: Literal["none", "int8", "int4", "gptq", "awq"] = "none"
     speculative: Literal["none", "ngram", "draft"] = "none"

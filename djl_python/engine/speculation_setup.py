@@ -54,6 +54,7 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
             quantize=rounding(settings) or "none",  # the model's checkpoint is of GPTQ or AWQ; this one need not be
             max_model_len=None,
             kv_blocks=opened.kv_blocks,
+            tensor_parallel_degree=1,
             image_example=None,
         ),
         progress,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,11 +13,13 @@ from djl_python.config import (
     Options,
     ServingSettings,
     device_id,
+    devices_each,
     devices_of,
     has_gpu,
     workers_of,
     workers_sharing,
 )
+from djl_python.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,25 @@ def test_a_gpu_that_is_hidden_is_none(tmp_path: Path) -> None:
     assert has_gpu({"CUDA_VISIBLE_DEVICES": "1"}, [driver])
     assert not has_gpu({"CUDA_VISIBLE_DEVICES": ""}, [driver])
     assert not has_gpu({"CUDA_VISIBLE_DEVICES": "-1"}, [driver])
+
+
+@pytest.mark.parametrize(
+    ("devices", "degree", "expected"),
+    [
+        *(("*", None, 1), ("*", 4, 4), ("*", "max", 0), ("gpu3", "max", 0), ("gpu0;gpu1", "max", 1)),
+        *(("gpu0;gpu1;cpu", 1, 1), ("gpu0;gpu4", 4, 4), ("gpu4;gpu0;gpu0", 4, 4), ("cpu;cpu", 2, 2)),
+    ],
+)
+def test_a_worker_has_devices_from_its_own_on(devices: str, degree: int | Literal["max"], expected: int) -> None:
+    assert (
+        devices_each(ModelConfig(name="m", devices=devices, option=Options(tensor_parallel_degree=degree))) == expected
+    )
+
+
+def test_workers_do_not_have_devices_of_others() -> None:
+    config = ModelConfig(name="m", devices="gpu1;gpu2;gpu5", option=Options(tensor_parallel_degree=2))
+    with pytest.raises(ConfigError, match=re.escape("expected load_on_devices=gpu1;gpu3;gpu5")):
+        devices_each(config)
 
 
 @pytest.mark.parametrize(

@@ -18,56 +18,11 @@ from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.engine import client as client_module
 from djl_python.engine.client import EngineClient, engine_settings
 from djl_python.errors import ConfigError, ModelLoadError
-from djl_python.types import EngineStats, FinishReason, SamplingParams, TokenEvent
+from djl_python.types import FinishReason, SamplingParams
 from tests.checkpoints import build_checkpoint
+from tests.engines import Listener, Sink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-class Listener:
-    """What a handler would be: hears everything an engine says."""
-
-    def __init__(self) -> None:
-        self.progress: list[tuple[str, int, int]] = []
-        self.stats: list[EngineStats] = []
-        self.deaths: list[str] = []
-        self.died = asyncio.Event()
-
-    def on_death(self, message: str) -> None:
-        self.deaths.append(message)
-        self.died.set()
-
-    async def open(self, path: Path, **options: Any) -> EngineClient:
-        config = ModelConfig(
-            name="m", path=str(path), option=Options(**{"threads": 1, "max_model_len": 128, **options})
-        )
-        return await EngineClient.open(
-            config,
-            path,
-            progress=lambda *report: self.progress.append(report),
-            on_stats=self.stats.append,
-            on_death=self.on_death,
-        )
-
-
-class Sink:
-    """Collects one sequence's events."""
-
-    def __init__(self) -> None:
-        self.events: list[TokenEvent] = []
-        self.ended = asyncio.Event()
-        self.begun = asyncio.Event()
-
-    def __call__(self, event: TokenEvent) -> None:
-        self.events.append(event)
-        self.begun.set()
-        if event.finish is not None or event.error is not None:
-            self.ended.set()
-
-    async def end(self) -> list[TokenEvent]:
-        async with asyncio.timeout(30):
-            await self.ended.wait()
-        return self.events
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +136,7 @@ async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.M
             "option.rolling_batch 'nonsense' is not known; expected one of auto, echo, or module:Class",
         ),
         ({"rolling_batch": "broken_engine:Engine"}, "ZeroDivisionError: division by zero"),
-        ({"tensor_parallel_degree": 2}, "option.tensor_parallel_degree=2: this engine runs a model on one device"),
+        ({"tensor_parallel_degree": 3}, "option.tensor_parallel_degree=3: it does not divide num_attention_heads"),
         ({"max_model_len": 4096}, "option.max_model_len=4096 is more than the checkpoint's context of 256"),
     ],
 )

@@ -22,6 +22,9 @@ from djl_python.handlers.checks import without_effect
         ({"rolling_batch": "disable", "enable_streaming": True}, 4, []),
     ],
 )
-def test_without_effect(option: dict[str, Any], batch_size: int, named: list[str]) -> None:
+def test_without_effect(
+    option: dict[str, Any], batch_size: int, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     config = ModelConfig(name="m", option=Options(**option), serving=ServingSettings(batch_size=batch_size))
     assert [remark.partition(" has no effect")[0] for remark in without_effect(config)] == named

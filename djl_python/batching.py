@@ -79,6 +79,11 @@ class DynamicBatcher(Generic[T, R]):
             self._worker = asyncio.create_task(self._work())
         try:
             return await waiting.answer
+        except asyncio.CancelledError:
+            answer = waiting.answer
+            if not answer.cancelled() and answer.exception() is None:  # both came in one turn of the loop
+                self._discard(answer.result())
+            raise
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)

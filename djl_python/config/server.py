@@ -41,10 +41,10 @@ class Address(msgspec.Struct, frozen=True):
             ValueError: neither.
         """
         if text.startswith("unix:"):
-            path = "/" + text.removeprefix("unix:").lstrip("/")
-            if path == "/":
-                raise ValueError("expected a path after unix:")
-            return cls(host="", port=0, unix_path=path)
+            path = text.removeprefix("unix:")
+            if not path.startswith("/") or not path.strip("/"):
+                raise ValueError("expected an absolute path after unix:")
+            return cls(host="", port=0, unix_path="/" + path.lstrip("/"))
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -54,6 +54,10 @@ class Address(msgspec.Struct, frozen=True):
             raise ValueError("expected http://host:port; https is not served, put a TLS proxy in front")
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError("expected http://host:port or unix:/path")
+        try:
+            parts.hostname.encode("idna")  # as getaddrinfo does
+        except UnicodeError:
+            raise ValueError("expected a host, of which no part between dots is empty or too long") from None
         return cls(host=parts.hostname, port=80 if port is None else port)
 
 

@@ -224,6 +224,11 @@ def test_nothing_to_serve(tmp_path: Path) -> None:
     assert load(tmp_path).path == str(tmp_path)
 
 
+def test_a_directory_that_may_not_be_read(private: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^.*/private.*: Permission denied$"):
+        load(private)
+
+
 def test_spec_fields(model: Path) -> None:
     spec = ModelSpec(name="m", version="2", engine="mpi", devices="gpu0", url=str(model))
     config = load_model_config(spec, BUILT_IN, {})

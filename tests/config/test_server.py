@@ -91,7 +91,11 @@ def test_addresses(text: str, address: Address) -> None:
         ("http://host:port", "a port from 0 to 65535"),
         ("http://host:99999", "a port from 0 to 65535"),
         ("http://host:80/path", "http://host:port or unix:/path"),
-        ("unix:", "a path after unix:"),
+        ("http://127.0.0..1:80", "no part between dots is empty"),
+        (f"http://{'a' * 64}:80", "no part between dots is empty or too long"),
+        ("unix:", "an absolute path after unix:"),
+        ("unix:/", "an absolute path after unix:"),
+        ("unix:s.sock", "an absolute path after unix:"),
     ],
 )
 def test_wrong_addresses(text: str, expected: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Token:
-    """One token. `error_msg` is set on the token that stands for an error."""
+    """One token. `error_msg` is for tokens of the user's that stand for an error: the server makes none."""
 
     id: int
     text: str

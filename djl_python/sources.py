@@ -293,7 +293,10 @@ def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], 
 
 
 def _root(cache_dir: Path | None) -> Path:
-    return cache_dir or Path.home() / ".cache" / "djl-serving"
+    try:
+        return cache_dir or Path.home() / ".cache" / "djl-serving"
+    except RuntimeError:  # a container's user may be a number only
+        raise ConfigError("this user has no home directory; DJL_CACHE_DIR says where downloads go") from None
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import os
+import pwd
 import string
 import subprocess
 import sys
@@ -223,6 +224,15 @@ class TestLocalSource:
         monkeypatch.setenv("HOME", str(tmp_path))
         path = fetch_model(str(make_zip(tmp_path / "m.zip", a="1")))
         assert path.is_relative_to(tmp_path / ".cache" / "djl-serving")
+
+    def test_a_user_without_a_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unknown(uid: int) -> None:
+            raise KeyError(uid)
+
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(pwd, "getpwuid", unknown)
+        with pytest.raises(ConfigError, match="no home directory; DJL_CACHE_DIR says where downloads go"):
+            fetch_model(str(make_zip(tmp_path / "m.zip", a="1")))
 
 
 class TestHttpSource:

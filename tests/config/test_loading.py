@@ -256,6 +256,16 @@ def test_archive(model: Path, tmp_path: Path) -> None:
     assert Path(config.path).is_relative_to(cache) and Path(config.path).name == "folder"
 
 
+def test_a_cache_is_where_it_is_for_workers_too(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in the directories of their models."""
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as packed:
+        packed.write(model / "model.py", "model.py")
+    monkeypatch.chdir(tmp_path)
+    config = load_model_config(parse_model_spec("m.zip"), BUILT_IN, {"DJL_CACHE_DIR": "cache"})
+    assert config.cache_dir == str(tmp_path / "cache")
+    assert Path(config.path).is_relative_to(tmp_path / "cache")
+
+
 def test_path_is_absolute(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model.parent)
     config = load_model_config(parse_model_spec("m=demo"), BUILT_IN, {})

@@ -66,7 +66,11 @@ class DynamicBatcher(Generic[T, R]):
         self._worker: asyncio.Task[None] | None = None
 
     async def submit(self, item: T) -> R:
-        """The answer to `item`. Cancelling this call removes the item, unless its batch has begun."""
+        """The answer to `item`.
+
+        Cancelling this call removes the item, unless its batch has begun. A batch that has lost all of its callers is
+        cancelled: one that never ended would hold up every other.
+        """
         loop = asyncio.get_running_loop()
         waiting: _Waiting[T, R] = _Waiting(item, loop.create_future(), loop.time())
         self._waiting.append(waiting)
@@ -75,6 +79,11 @@ class DynamicBatcher(Generic[T, R]):
             self._worker = asyncio.create_task(self._work())
         try:
             return await waiting.answer
+        except asyncio.CancelledError:
+            answer = waiting.answer
+            if not answer.cancelled() and answer.exception() is None:  # both came in one turn of the loop
+                self._discard(answer.result())
+            raise
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
@@ -115,6 +124,13 @@ class DynamicBatcher(Generic[T, R]):
     async def _answer(self, batch: Sequence[_Waiting[T, R]]) -> None:
         # As a task, so that its exception can be inspected.
         run = asyncio.ensure_future(self._run([waiting.item for waiting in batch]))
+
+        def left(_: asyncio.Future[R]) -> None:
+            if all(waiting.answer.done() for waiting in batch):
+                run.cancel()
+
+        for waiting in batch:
+            waiting.answer.add_done_callback(left)
         try:
             await asyncio.wait((run,))
         finally:
@@ -127,7 +143,7 @@ class DynamicBatcher(Generic[T, R]):
                 waiting.settle(answer)
         elif len(batch) == 1:
             batch[0].settle(failure)
-        else:
+        elif not all(waiting.answer.done() for waiting in batch):
             log.warning(
                 "a batch of %d failed (%s): its calls are run one by one",
                 *(len(batch), one_line(failure)),

@@ -10,6 +10,7 @@ could be loaded; 2 the command line is wrong or names nothing to serve; 130 inte
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # escape what its encoding lacks, as Python does on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if arguments[:1] == ["check"]:
             return _printed(_check, _check_parser().parse_args(arguments[1:]))

@@ -111,9 +111,9 @@ class _Output(io.FileIO):
 
 
 def _outlive_readers() -> None:
-    """Put unbuffered `_Output`s in the place of stdout and stderr."""
+    """Put unbuffered `_Output`s in the place of stdout and stderr. What the terminal's encoding lacks is escaped."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:  # it was closed before the process began
             raw = _Output(stream.fileno(), "w", closefd=False)
-            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True))
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, "backslashreplace", write_through=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Token:
-    """One token. `error_msg` is set on the token that stands for an error."""
+    """One token. `error_msg` is for tokens of the user's that stand for an error: the server makes none."""
 
     id: int
     text: str
@@ -95,7 +95,7 @@ class Sequence:
 class RequestInput:
     """A request as the user's formatters see it.
 
-    `parameters` are the client's; `server_parameters` what the server made of them.
+    `parameters` are the client's. `server_parameters` are for the user's functions: the server sets none.
     """
 
     request_id: int = 0
@@ -107,7 +107,10 @@ class RequestInput:
 
 @dataclass
 class TextInput(RequestInput):
-    """A request to generate text. Subclass it to carry fields of your own to the output formatter."""
+    """A request to generate text. Subclass it to carry fields of your own to the output formatter.
+
+    An input formatter may give `input_ids` instead of a text; an output formatter finds those that the model was given.
+    """
 
     input_text: str | None = None
     input_ids: list[int] = field(default_factory=list)

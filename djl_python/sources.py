@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import http.client
 import importlib
+import os
 import re
 import shutil
 import tarfile
@@ -17,6 +18,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
@@ -24,6 +26,11 @@ from urllib.parse import unquote, urlsplit
 
 from .errors import ConfigError
 from .registry import load_object, path_of
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it, and unpacks no .xz
+    LZMAError = EOFError  # type: ignore[assignment,misc]
 
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".mar")
 DOWNLOAD_TIMEOUT_S: Final = 60
@@ -35,6 +42,9 @@ LOGIN: Final = re.compile(r"(?<=://)(?:[^\s,/?#]*|[^\s,/?#@:]+:(?!\d+[/?#])[^\s,
 #: Files of a hub repository that a checkpoint needs. Second copies of the weights are not downloaded.
 _HUB_FILES: Final = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py"]
 _HUB_DUPLICATES: Final = ["original/*", "consolidated*.safetensors", "onnx/*"]
+
+#: What the readers of archives raise where one is damaged or cut off.
+_DAMAGED: Final = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError)
 
 
 class ModelSource(Protocol):
@@ -84,9 +94,12 @@ def path_here(model_id: str, model_dir: Path) -> Path | None:
         if not (model_dir / "config.json").is_file():
             raise ConfigError(f"option.model_id is not set, and {model_dir} has no config.json")
         return model_dir
-    path = model_dir / Path(model_id).expanduser()
-    if path.is_dir():
-        return path
+    path = model_dir / os.path.expanduser(model_id)  # unlike Path's, it leaves a user's name that nobody has
+    try:
+        if path.is_dir():
+            return path
+    except OSError as exc:  # another user's, or too long
+        raise ConfigError(f"option.model_id={model_id}: {path}: {exc.strerror}") from exc
     if scheme_of(model_id):
         _source_of(model_id)
         return None
@@ -134,9 +147,9 @@ class LocalSource:
 
     def fetch(self, uri: str, revision: str = "") -> Path:
         text = unquote(urlsplit(uri).path) if scheme_of(uri) else uri
-        path = Path(text).expanduser().absolute()
+        path = Path(os.path.expanduser(text)).absolute()
         if not path.exists() and "?" in text:  # DJL's ?application=...&translatorFactory=...
-            path = Path(text.partition("?")[0]).expanduser().absolute()
+            path = Path(os.path.expanduser(text.partition("?")[0])).absolute()
         if path.is_dir():
             return path
         if not path.exists():
@@ -164,6 +177,8 @@ class HttpSource:
                     while data := response.read(1 << 20):
                         digest.update(data)
                         file.write(data)
+                    if response.length:  # a plain tar archive that ends too early looks whole
+                        raise ConfigError(f"{shown}: the connection ended {response.length} bytes too early")
             except urllib.error.HTTPError as exc:
                 exc.close()
                 raise ConfigError(f"{shown}: the server answered {exc.code} {exc.reason}") from None
@@ -278,7 +293,10 @@ def _cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], 
 
 
 def _root(cache_dir: Path | None) -> Path:
-    return cache_dir or Path.home() / ".cache" / "djl-serving"
+    try:
+        return cache_dir or Path.home() / ".cache" / "djl-serving"
+    except RuntimeError:  # a container's user may be a number only
+        raise ConfigError("this user has no home directory; DJL_CACHE_DIR says where downloads go") from None
 
 
 @contextlib.contextmanager
@@ -317,9 +335,11 @@ def _unpack(archive: Path, staging: Path, shown: str = "") -> None:
         elif tarfile.is_tarfile(archive):
             with tarfile.open(archive) as tar:
                 tar.extractall(staging, filter="data")  # new in Python 3.11.4
+                while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                    pass  # to the end, where gzip has its checksum
         else:
             raise ConfigError(f"{shown}: neither a zip nor a tar archive")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, OSError) as exc:
+    except (*_DAMAGED, RuntimeError, OSError) as exc:
         raise ConfigError(f"{shown}: can't be unpacked: {_one_line(exc)}") from exc
 
 

@@ -236,6 +236,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one sequence."""
 
     reason: FinishReason
+    stop: str | None = None  # the stop sequence that ended it; None: something else did
     text: str  # the generated text, whole
     prompt: str  # what the model was given, as text
     prompt_tokens: int

@@ -28,12 +28,12 @@ class UserSource:
         functions: names of the module's public functions, in the order of the source.
 
     Raises:
-        ModelLoadError: the file is not valid Python; says where.
+        ModelLoadError: the file can't be read, or is not valid Python; says where.
     """
 
     def __init__(self, path: Path) -> None:
-        source = path.read_bytes()
         try:
+            source = path.read_bytes()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
@@ -41,6 +41,8 @@ class UserSource:
             self._table = symtable.symtable(source.decode(), str(path), "exec")
         except SyntaxError as exc:
             raise ModelLoadError(f"{path}:{exc.lineno or 1}: {exc.msg}") from None
+        except OSError as exc:
+            raise ModelLoadError(f"{path}: {exc.strerror}") from exc
         except ValueError as exc:  # a null byte, or not UTF-8
             raise ModelLoadError(f"{path}: {exc}") from None
         self._nodes = list(ast.walk(self._tree))

@@ -136,6 +136,7 @@ class TextGenerationHandler(Handler):
         # The dialect knows which names have no effect with any model, the preparation which have none with this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
+        parsed.formatter.tokenized([prompt.ids for prompt in prompts])
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
         answer = AnswerWriter(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))

@@ -99,6 +99,36 @@ async def test_only_answers_that_nobody_waits_for_are_discarded() -> None:
     assert discarded == ["A"]
 
 
+async def test_an_answer_that_comes_with_its_callers_cancellation_is_discarded() -> None:
+    run, discarded = Recorder(), list[object]()
+    batcher = DynamicBatcher(run, 2, LONG_MS, discarded.append)
+
+    async def cancel_the_other() -> None:
+        await batcher.submit("a")
+        other.cancel()
+
+    first = asyncio.create_task(cancel_the_other())
+    other = asyncio.create_task(batcher.submit("b"))
+    await asyncio.wait((first, other))
+    assert other.cancelled() and discarded == ["B"]
+
+
+async def test_a_batch_without_callers_is_cancelled_and_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    run = Recorder(asyncio.Event())
+    batcher = DynamicBatcher(run, 2, 0)
+    gone = [asyncio.create_task(batcher.submit(item)) for item in "ab"]
+    await run.entered.wait()
+    next_one = asyncio.create_task(batcher.submit("c"))
+    for call in gone:
+        call.cancel()
+    await asyncio.wait_for(run.cancelled.wait(), 5)
+    assert run.gate is not None
+    run.gate.set()
+    assert await next_one == "C"
+    assert run.batches == [["a", "b"], ["c"]]
+    assert caplog.records == []
+
+
 async def test_one_bad_item_fails_alone() -> None:
     run = Recorder()
     batcher = DynamicBatcher(run, 3, LONG_MS)

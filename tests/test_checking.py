@@ -41,6 +41,16 @@ def config_of(directory: Path, source: str | None, properties: str) -> ModelConf
     return load_model_config(parse_model_spec(f"m={directory}"), ServerConfig(), {})
 
 
+def test_a_file_that_may_not_be_read_is_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    config = config_of(tmp_path, HANDLE, "")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ModelLoadError, match=r"^/.*/model\.py: Permission denied$"):
+        handler_of(config)
+
+
 @pytest.mark.parametrize(
     ("source", "properties", "words"),
     [

@@ -147,6 +147,20 @@ def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
     assert not {"torch", "tornado", "transformers"} & set(loaded)
 
 
+def test_check_prints_what_the_terminal_has_no_letters_for(tmp_path: Path) -> None:
+    model = tmp_path / "日本"
+    model.mkdir()
+    (model / "model.py").write_text("def handle(inputs): ...")
+    done = subprocess.run(
+        [sys.executable, "-m", "djl_python", "check", str(model)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u65e5\\u672c" in done.stdout
+
+
 def test_check_ends_quietly_when_its_output_is_read_no_further(model: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -47,6 +47,15 @@ def handle(inputs):
     return Output().add("answered")
 """
 
+FOREIGN = """\
+from djl_python import Output
+
+
+def handle(inputs):
+    print("printed 日", "\\ud800")
+    return Output().add("answered")
+"""
+
 ENGINE = """\
 import logging
 
@@ -92,6 +101,13 @@ def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
     called = {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
     assert called == {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}
     assert any(' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in line for line in lines)
+
+
+def test_what_can_not_be_encoded_fails_no_request(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(FOREIGN, encoding="utf-8")
+    with running_server("-m", f"model={tmp_path}", environment={"PYTHONIOENCODING": "latin-1"}) as server:
+        assert httpx.post(f"{server.url}/predictions/model").text == "answered"
+        assert "printed \\u65e5 \\ud800" in server.output()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")

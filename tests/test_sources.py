@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import io
 import os
+import pwd
+import string
 import subprocess
 import sys
 import tarfile
@@ -69,10 +71,16 @@ class TestLocalPath:
         with pytest.raises(ConfigError, match="is a file; expected a directory"):
             local_path("file.gguf", "", model)
 
-    @pytest.mark.parametrize("model_id", ["/no/such", "./no", "../no", "a/b/c", "~/no-such-directory"])
+    @pytest.mark.parametrize(
+        "model_id", ["/no/such", "./no", "../no", "a/b/c", "~/no-such", "~no-user-is-called-this/x"]
+    )
     def test_a_path_that_is_not_there_is_not_asked_of_the_hub(self, tmp_path: Path, model_id: str) -> None:
         with pytest.raises(ConfigError, match=r"^option.model_id=.*: there is no directory /"):
             local_path(model_id, "", tmp_path)
+
+    def test_a_path_that_the_system_refuses(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"^option.model_id=x+: /.*/x+: File name too long$"):
+            path_here("x" * 300, tmp_path)
 
 
 class TestScheme:
@@ -137,6 +145,8 @@ class TestLocalSource:
             fetch_model(str(tmp_path / "model.onnx"), cache)
         with pytest.raises(ConfigError, match=r"gone: no such file or directory$"):
             fetch_model(str(tmp_path / "gone"), cache)
+        with pytest.raises(ConfigError, match=r"~no-user-is-called-this: no such file or directory$"):
+            fetch_model("~no-user-is-called-this", cache)
 
     def test_zip(self, tmp_path: Path, cache: Path) -> None:
         archive = make_zip(tmp_path / "m.zip", **{"model.py": "1", "sub__x": "2"})
@@ -184,6 +194,19 @@ class TestLocalSource:
             fetch_model(str(tmp_path / "m.tgz"), cache)
         assert_nothing_left(tmp_path, cache)
 
+    @pytest.mark.parametrize(("name", "mode"), [("m.tgz", "w:gz"), ("m.tar.bz2", "w:bz2"), ("m.tar.xz", "w:xz")])
+    def test_a_damaged_tar_archive_is_noticed_wherever_it_is(
+        self, tmp_path: Path, cache: Path, name: str, mode: str
+    ) -> None:
+        """Also in the bytes of a file, which only a checksum tells from others."""
+        content = (string.ascii_letters * 100).encode() + os.urandom(2000)
+        whole = make_tar(tmp_path / name, (tarfile.TarInfo("x"), content), mode=mode).read_bytes()
+        for position in range(40, len(whole), 37):  # behind the head, which has no checksum in gzip
+            (tmp_path / name).write_bytes(whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
+            with pytest.raises(ConfigError, match=r"(can't be unpacked|neither a zip nor a tar archive)"):
+                fetch_model(str(tmp_path / name), cache)
+        assert_nothing_left(tmp_path, cache)
+
     def test_many_at_once(self, tmp_path: Path, cache: Path) -> None:
         archive = make_zip(tmp_path / "m.zip", **{f"f{i}": "x" * 1000 for i in range(200)})
         with ThreadPoolExecutor(8) as pool:
@@ -202,6 +225,15 @@ class TestLocalSource:
         path = fetch_model(str(make_zip(tmp_path / "m.zip", a="1")))
         assert path.is_relative_to(tmp_path / ".cache" / "djl-serving")
 
+    def test_a_user_without_a_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unknown(uid: int) -> None:
+            raise KeyError(uid)
+
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(pwd, "getpwuid", unknown)
+        with pytest.raises(ConfigError, match="no home directory; DJL_CACHE_DIR says where downloads go"):
+            fetch_model(str(make_zip(tmp_path / "m.zip", a="1")))
+
 
 class TestHttpSource:
     @pytest.fixture
@@ -216,6 +248,10 @@ class TestHttpSource:
 
             def log_message(self, *args: Any) -> None:
                 pass
+
+            def send_header(self, keyword: str, value: str) -> None:
+                longer = keyword == "Content-Length" and self.path.endswith("?longer")
+                super().send_header(keyword, str(int(value) + 5) if longer else value)
 
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as httpd:
             thread = threading.Thread(target=httpd.serve_forever)
@@ -252,6 +288,16 @@ class TestHttpSource:
         with pytest.raises(ConfigError, match=r"can't be downloaded \(InvalidURL\)") as caught:
             fetch_model(f"{server}/m.zip?a secret", cache)
         assert "secret" not in caught.value.message
+
+    def test_a_download_that_ends_too_early(self, server: str, tmp_path: Path, cache: Path) -> None:
+        """A tar archive without its end looks whole."""
+        archive = make_tar(
+            tmp_path / "www" / "m.tar", (tarfile.TarInfo("a"), b"1"), (tarfile.TarInfo("b"), b"2"), mode="w"
+        )
+        archive.write_bytes(archive.read_bytes()[:1024])
+        with pytest.raises(ConfigError, match=r"m\.tar: the connection ended 5 bytes too early"):
+            fetch_model(f"{server}/m.tar?longer", cache)
+        assert list(cache.iterdir()) == []
 
 
 class TestHubSource:

@@ -81,8 +81,12 @@ def _option_key(name: str) -> str:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
-    """Where downloads go: $SERVING_DOWNLOAD_DIR, else $DJL_CACHE_DIR, else "" (the default)."""
-    return environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR") or ""
+    """Where downloads go: $SERVING_DOWNLOAD_DIR, else $DJL_CACHE_DIR, else "" (the default).
+
+    An absolute path: workers run in the directories of their models.
+    """
+    found = environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR")
+    return os.path.abspath(found) if found else ""
 
 
 def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

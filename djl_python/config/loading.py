@@ -22,7 +22,7 @@ from .model import ModelConfig
 from .properties_file import Entry, read_properties
 from .server import ServerConfig
 from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
-from .specs import ModelSpec, model_directory
+from .specs import ModelSpec, model_directory, reading_models
 
 HUB_SCHEME: Final = "hf://"
 #: Engine names that stand for this server's; LMI's Python models with several ranks had MPI.
@@ -43,6 +43,7 @@ class _Findings:
     warnings: list[str] = field(default_factory=list)
 
 
+@reading_models()
 def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ) -> ModelConfig:
     """Read a model's configuration; download and unpack it first where `spec.url` says so.
 

@@ -16,9 +16,10 @@ from msgspec import Meta, field
 
 from ..errors import ConfigError
 from ..http_rules import TOKEN
+from ..protocol import MAX_FRAME_BYTES
 from .binding import bind, did_you_mean, settings_of
 from .properties_file import Entry, read_properties
-from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HttpErrorCode
+from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HeaderValue, HttpErrorCode
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -41,10 +42,10 @@ class Address(msgspec.Struct, frozen=True):
             ValueError: neither.
         """
         if text.startswith("unix:"):
-            path = "/" + text.removeprefix("unix:").lstrip("/")
-            if path == "/":
-                raise ValueError("expected a path after unix:")
-            return cls(host="", port=0, unix_path=path)
+            path = text.removeprefix("unix:")
+            if not path.startswith("/") or not path.strip("/"):
+                raise ValueError("expected an absolute path after unix:")
+            return cls(host="", port=0, unix_path="/" + path.lstrip("/"))
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -54,6 +55,10 @@ class Address(msgspec.Struct, frozen=True):
             raise ValueError("expected http://host:port; https is not served, put a TLS proxy in front")
         if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError("expected http://host:port or unix:/path")
+        try:
+            parts.hostname.encode("idna")  # as getaddrinfo does
+        except UnicodeError:
+            raise ValueError("expected a host, of which no part between dots is empty or too long") from None
         return cls(host=parts.hostname, port=80 if port is None else port)
 
 
@@ -92,7 +97,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
-    max_request_size: Annotated[int, Meta(ge=1, description="Bytes a request's body may have.")] = 64 << 20
+    max_request_size: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES, description="Bytes a request's body may have.")] = (
+        64 << 20
+    )
     max_bodies_size: Annotated[
         int,
         Meta(
@@ -123,10 +130,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         HttpErrorCode, Meta(description="HTTP status of LMI routes when the queue is full.")
     ] = 503
     cors_allowed_origin: Annotated[
-        str, Meta(description="Access-Control-Allow-Origin; unset: no CORS headers are sent.")
+        HeaderValue, Meta(description="Access-Control-Allow-Origin; unset: no CORS headers are sent.")
     ] = ""
-    cors_allowed_methods: Annotated[str, Meta(description="Access-Control-Allow-Methods.")] = ""
-    cors_allowed_headers: Annotated[str, Meta(description="Access-Control-Allow-Headers.")] = ""
+    cors_allowed_methods: Annotated[HeaderValue, Meta(description="Access-Control-Allow-Methods.")] = ""
+    cors_allowed_headers: Annotated[HeaderValue, Meta(description="Access-Control-Allow-Headers.")] = ""
     request_id_header_key: Annotated[
         str,
         Meta(

@@ -19,6 +19,7 @@ from msgspec import Meta, field
 
 Positive = Annotated[int, Meta(ge=1)]
 HttpErrorCode = Annotated[int, Meta(ge=400, le=599)]
+HeaderValue = Annotated[str, Meta(pattern=r"^[\x20-\x7e]*$", extra={"expected": "printable ASCII"})]
 DEVICES_PATTERN: Final = r"^(\*|(-1|cpu|(gpu|cuda:?)?\d+)(;(-1|cpu|(gpu|cuda:?)?\d+))*)$"
 DEVICES_EXPECTED: Final = "* or a list such as gpu0;gpu1"
 Degree = Positive | Literal["max"]
@@ -225,11 +226,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     compute_type: Annotated[
-        str,
+        HeaderValue,
         Meta(
-            pattern=r"^[\x20-\x7e]*$",
             description="TGI: what the header x-compute-type says; unset: device.",
-            extra={"environment": "COMPUTE_TYPE", "expected": "printable ASCII"},
+            extra={"environment": "COMPUTE_TYPE"},
         ),
     ] = ""
     max_input_tokens: Annotated[

@@ -5,6 +5,7 @@ Runs in the front end, at start-up.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -31,6 +32,19 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_MODELS = frozenset({"__pycache__", "lost+found"})
 
 
+@contextlib.contextmanager
+def reading_models() -> Iterator[None]:
+    """Refuse, in one line, what the system does not let this process read of a model: a directory of another user's.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise ConfigError(f"{exc.filename}: {exc.strerror}") from exc
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One model to serve. Empty fields were not given; `url` is a local path or a URL."""
 
@@ -49,6 +63,7 @@ def split_model_specs(text: str) -> list[str]:
     return [item for item in _SEPARATORS.split(text) if item]
 
 
+@reading_models()
 def parse_model_spec(text: str) -> ModelSpec:
     """Read `name:version:engine:devices=url`; the part before `=` may be in brackets, or missing.
 
@@ -82,6 +97,7 @@ def infer_name(url: str) -> str:
     return re.sub(r"\W", "_", last)
 
 
+@reading_models()
 def find_models(
     server: ServerConfig, specs: Sequence[str | ModelSpec] = (), environ: Mapping[str, str] = os.environ
 ) -> list[ModelSpec]:
@@ -154,11 +170,18 @@ def _scan(store: str) -> list[ModelSpec]:
     if any((root / marker).exists() for marker in MODEL_MARKERS):
         return [parse_model_spec(str(root.absolute()))]
     visible = list(_visible(root))
-    models = [entry for entry in visible if entry.is_dir() and any(_visible(entry))]
+    models = [entry for entry in visible if entry.is_dir() and not _is_empty(entry)]
     models += [entry for entry in visible if entry.is_file() and entry.name.lower().endswith(ARCHIVE_SUFFIXES)]
     if not models and any(entry.suffix in (".py", ".safetensors") for entry in visible):
         models = [root]
     return [ModelSpec(name=infer_name(str(entry.absolute())), url=str(entry.absolute())) for entry in models]
+
+
+def _is_empty(directory: Path) -> bool:
+    try:
+        return not any(_visible(directory))
+    except PermissionError:
+        return False  # its loading says so, and costs no other model anything
 
 
 def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) -> Iterator[ModelSpec]:

@@ -210,6 +210,10 @@ class Formatter(abc.ABC):
     #: Bytes to send when a stream has been quiet for `KEEP_ALIVE_S`; b"": nothing.
     keep_alive: bytes = b""
 
+    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+        """Told the token ids of each prompt, before the first delta."""
+        return
+
     @abc.abstractmethod
     def push(self, delta: Delta) -> bytes:
         """The bytes for what one engine step gave one sequence. Only each sequence's last delta has `finish`."""

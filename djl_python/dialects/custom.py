@@ -57,6 +57,10 @@ class CustomFormatter(Formatter):
             self._prompts.append(prompt)
             self._choices += [(prompt, index) for index in range(request.branching.n)]
 
+    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+        for prompt, ids in zip(self._prompts, prompt_ids, strict=True):
+            prompt.tokenized(ids)
+
     def push(self, delta: Delta) -> bytes:
         prompt, index = self._choices[delta.choice]
         last = len(delta.tokens) - 1
@@ -91,6 +95,11 @@ class _Prompt:
         )
         self.held = b""
 
+    def tokenized(self, ids: list[int]) -> None:
+        """Let the function see the prompt's token ids."""
+        if isinstance(self._output.input, request_io.TextInput):
+            self._output.input.input_ids = ids
+
     def push(self, index: int, token: Token, finish: Finish | None) -> bytes:
         """Add a token of a sequence; the bytes that the function makes of it, b"" if it is not called."""
         output = self._output
@@ -104,6 +113,8 @@ class _Prompt:
             is_last_token=finish is not None,
             finish_reason=None if finish is None else str(finish.reason),
         )
+        if finish is not None:
+            output.sequences[index].stop_reason = finish.stop
         if token.top:
             output.set_next_top_tokens([_token(top) for top in token.top], index)
         wanted = output.finished or (index == output.best_sequence_index and finish is None)

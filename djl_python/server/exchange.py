@@ -96,6 +96,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if "close" in head.connection_options():  # Tornado knows it only where it is the only option
             self._answer.close_after = True
         if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
+            headers.pop("Expect", None)  # or Tornado, which does not know of this answer's end, asks for the body
             self._answer.close_after = True
             self.fail(self._refusal)
 

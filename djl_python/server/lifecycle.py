@@ -101,13 +101,14 @@ class Server:
         try:
             for model in self._models:
                 model.start()
-            if not await self._load():
-                return 0 if self._stop.is_set() else 1
-            event_loop.settle()
-            open_port()
-            ready = [model.config for model in self._models if model.ready]
-            self._announcer.serving(listener.address, ready, only=len(self._models) == 1)
-            await self._stop.wait()
+            if await self._load():
+                event_loop.settle()
+                open_port()
+                ready = [model.config for model in self._models if model.ready]
+                self._announcer.serving(listener.address, ready, only=len(self._models) == 1)
+                await self._stop.wait()
+            elif not self._stop.is_set():
+                return 1
             http.stop()
             listener.close()
             await self._drain()

@@ -8,6 +8,7 @@ when it dies.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import logging
@@ -193,7 +194,7 @@ class ModelMetrics:
         }
         self._histograms: dict[str, Histogram] = {}
         # Live workers by name: two of a name while a model is loaded again and its last requests finish.
-        self._workers: dict[str, int] = {}
+        self._workers: collections.Counter[str] = collections.Counter()
 
     def aborted(self, reason: str) -> None:
         """Count a request that ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
@@ -228,14 +229,13 @@ class ModelMetrics:
 
     def worker_came(self, worker: str) -> None:
         """Record a new worker of this name."""
-        self._workers[worker] = self._workers.get(worker, 0) + 1
+        self._workers[worker] += 1
 
     def worker_went(self, worker: str) -> None:
-        """Record that a worker has ended, and drop its gauges if no other worker has its name."""
-        self._workers[worker] = self._workers.get(worker, 0) - 1
-        if self._workers[worker] > 0:
+        """Record that a worker that came has ended, and drop its gauges if no other worker has its name."""
+        self._workers[worker] -= 1
+        if self._workers[worker]:
             return
-        del self._workers[worker]  # the count is -1 for a worker that ended before it was ready
         for spec in SPECS:
             if spec.labels == _WORKER:
                 with contextlib.suppress(KeyError):

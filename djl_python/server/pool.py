@@ -140,11 +140,11 @@ class Pool:
         self._count()
 
     def remove(self, worker: Worker, cause: str) -> None:
-        """Remove a worker: its calls end with WorkerDiedError; calls in the queue go on waiting."""
+        """Remove a worker, if it is here: its calls end with WorkerDiedError; calls in the queue go on waiting."""
         place = self._places.pop(worker.name, None)
-        self._metrics.worker_went(worker.name)
         if place is None:
             return
+        self._metrics.worker_went(worker.name)
         flights = list(place.flights.values())
         for flight in (*flights, *place.leaving.values()):
             self._release(flight, refill=False)

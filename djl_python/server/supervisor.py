@@ -167,18 +167,19 @@ class Replica:
     async def _run_process(self) -> _Life:
         if self._stopping.is_set():
             return _Life(None, "it was stopped before it began")
-        executable = self._config.option.python_executable or sys.executable
+        executable, directory = self._config.option.python_executable or sys.executable, self._config.path
         try:
             process, ours = await spawn(
                 self._model.worker_module,
                 log_name=f"{self._config.label}/{self.name}",
                 executable=executable,
-                cwd=self._config.path or None,
+                cwd=directory or None,
                 env=worker_environment(self._config),
                 new_session=True,
             )
-        except OSError as exc:
-            return _Life(None, f"{executable}: {exc.strerror or exc}")
+        except OSError as exc:  # which does not tell which of the two it is about
+            at_fault = executable if not directory or os.access(directory, os.X_OK) else directory
+            return _Life(None, f"{at_fault}: {exc.strerror or exc}")
         self.pid = process.pid
         if self._stopping.is_set():
             self.kill()  # `stop` was called before the process had a pid

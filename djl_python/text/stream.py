@@ -67,15 +67,16 @@ class TextStream:
             text, special = self._detokenizer.push(token_id), token_id in self._tokenizer.special_ids
         else:
             text, special = self._last_text(event)
+        stop = None
         token = Token(token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
         tokens = [token]
         if self._matcher is None:
             self._texts.append(text)
         else:
-            tokens, stopped = self._match(self._matcher, token, reason is not None)
-            reason = FinishReason.STOP if stopped else reason
+            tokens, stop = self._match(self._matcher, token, reason is not None)
+            reason = reason if stop is None else FinishReason.STOP
             self._texts += [token.text for token in tokens]
-        return tokens, None if reason is None else self._finish(reason)
+        return tokens, None if reason is None else self._finish(reason, stop)
 
     def _last_text(self, event: TokenEvent) -> tuple[str, bool]:
         """The text of the event that ends the sequence, and whether its token is special."""
@@ -86,18 +87,20 @@ class TextStream:
         text = self._detokenizer.push(event.token_id) + self._detokenizer.flush()
         return text, event.token_id in self._tokenizer.special_ids
 
-    def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], bool]:
-        """Hold, release or cut; (tokens to release, whether a stop sequence matched)."""
+    def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], str | None]:
+        """Hold, release or cut; (tokens to release, the stop sequence that matched)."""
         self._held.append(token)
         found = matcher.feed(token.text, honoured=self._count >= self._sampling.min_new_tokens)
         if found is not None:
             start, end = found
             # How many characters to cut off; `start` and `end` count from the beginning of this token's text.
             drop = len(token.text) - (end if self._options.include_stop_str_in_output else start)
-            return self._release(_cut(self._held, drop)), True
+            held = "".join(one.text for one in self._held)
+            begin = len(held) - len(token.text)
+            return self._release(_cut(self._held, drop)), held[begin + start : begin + end]
         if last:
-            return self._release(self._held), False
-        return self._release_before(matcher.held), False
+            return self._release(self._held), None
+        return self._release_before(matcher.held), None
 
     def _release(self, tokens: list[Token]) -> list[Token]:
         self._held = []
@@ -112,9 +115,10 @@ class TextStream:
         tokens, self._held = self._held[:keep], self._held[keep:]
         return tokens
 
-    def _finish(self, reason: FinishReason) -> Finish:
+    def _finish(self, reason: FinishReason, stop: str | None) -> Finish:
         return Finish(
             reason=reason,
+            stop=stop,
             text="".join(self._texts),
             prompt=self._prompt,
             prompt_tokens=len(self._prompt_ids),

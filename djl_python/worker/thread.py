@@ -62,7 +62,12 @@ class HandlerThread:
         """
         result: asyncio.Future[R] = self._loop.create_future()
         self._put(_Job(owners, lambda: function(*args, **kwargs), result))
-        return await result
+        try:
+            return await result
+        except asyncio.CancelledError:
+            if not result.cancelled() and result.exception() is None:  # both came in one turn of the loop
+                self._discard(result.result())
+            raise
 
     def post(self, function: Callable[[], Any]) -> None:
         """Run a clean-up function after what is queued; what it raises is logged."""
@@ -133,5 +138,9 @@ class HandlerThread:
                 job.result.set_result(value)
             else:
                 job.result.set_exception(contained(error))
-        elif isinstance(value, Output):
-            self.post(value.execute_finalize)  # the Output will not be sent
+        else:
+            self._discard(value)
+
+    def _discard(self, value: object) -> None:
+        if isinstance(value, Output):
+            self.post(value.execute_finalize)  # it will not be sent

@@ -224,6 +224,11 @@ def test_nothing_to_serve(tmp_path: Path) -> None:
     assert load(tmp_path).path == str(tmp_path)
 
 
+def test_a_directory_that_may_not_be_read(private: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^.*/private.*: Permission denied$"):
+        load(private)
+
+
 def test_spec_fields(model: Path) -> None:
     spec = ModelSpec(name="m", version="2", engine="mpi", devices="gpu0", url=str(model))
     config = load_model_config(spec, BUILT_IN, {})
@@ -249,6 +254,16 @@ def test_archive(model: Path, tmp_path: Path) -> None:
     config = load_model_config(spec, BUILT_IN, {"DJL_CACHE_DIR": str(cache)})
     assert (config.name, config.option.dtype, config.cache_dir) == ("zipped", "bf16", str(cache))
     assert Path(config.path).is_relative_to(cache) and Path(config.path).name == "folder"
+
+
+def test_a_cache_is_where_it_is_for_workers_too(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in the directories of their models."""
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as packed:
+        packed.write(model / "model.py", "model.py")
+    monkeypatch.chdir(tmp_path)
+    config = load_model_config(parse_model_spec("m.zip"), BUILT_IN, {"DJL_CACHE_DIR": "cache"})
+    assert config.cache_dir == str(tmp_path / "cache")
+    assert Path(config.path).is_relative_to(tmp_path / "cache")
 
 
 def test_path_is_absolute(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,11 @@ def test_addresses(text: str, address: Address) -> None:
         ("http://host:port", "a port from 0 to 65535"),
         ("http://host:99999", "a port from 0 to 65535"),
         ("http://host:80/path", "http://host:port or unix:/path"),
-        ("unix:", "a path after unix:"),
+        ("http://127.0.0..1:80", "no part between dots is empty"),
+        (f"http://{'a' * 64}:80", "no part between dots is empty or too long"),
+        ("unix:", "an absolute path after unix:"),
+        ("unix:/", "an absolute path after unix:"),
+        ("unix:s.sock", "an absolute path after unix:"),
     ],
 )
 def test_wrong_addresses(text: str, expected: str) -> None:
@@ -116,13 +120,27 @@ def test_host_and_port_change_their_part_only(tmp_path: Path) -> None:
         load_server_config(None, {"port": "99999"}, {})
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("SERVING_MAX_REQUEST_SIZE", str(2**31), "an integer >= 1 and <= 1073741824"),
+        ("SERVING_CORS_ALLOWED_ORIGIN", "https://\u65e5", "printable ASCII"),
+        ("SERVING_CORS_ALLOWED_METHODS", "GET\nPOST", "printable ASCII"),
+        ("SERVING_CORS_ALLOWED_HEADERS", "\xe9", "printable ASCII"),
+    ],
+)
+def test_what_no_request_or_answer_could_have(variable: str, value: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f": expected {expected}$"):
+        load_server_config(None, {}, {variable: value})
+
+
 def test_all_problems_at_once(tmp_path: Path) -> None:
     path = config_file(tmp_path, "job_queue_size=many\n\nmax_request_size=0\n")
     with pytest.raises(ConfigError) as caught:
         load_server_config(path, {}, {"SERVING_BATCH_SIZE": "x"})
     assert caught.value.message.splitlines() == [
         "config.properties:1: job_queue_size=many: expected an integer >= 1",
-        "config.properties:3: max_request_size=0: expected an integer >= 1",
+        "config.properties:3: max_request_size=0: expected an integer >= 1 and <= 1073741824",
         "environment SERVING_BATCH_SIZE: batch_size=x: expected an integer >= 1",
     ]
 

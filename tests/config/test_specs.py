@@ -154,6 +154,13 @@ def test_missing_store(tmp_path: Path) -> None:
     assert find_models(ServerConfig(), [], {}) == []
 
 
+def test_what_may_not_be_read_costs_no_other_model_anything(private: Path) -> None:
+    server = store(private.parent, "a/model.py")
+    assert found(server) == [("a", "a"), ("private", "private")]  # whose loading fails
+    with pytest.raises(ConfigError, match=r"^.*/private.*: Permission denied$"):
+        find_models(ServerConfig(model_store=str(private)), [], {})
+
+
 def test_a_folder_at_an_archive_s_root(tmp_path: Path) -> None:
     store(tmp_path, "outer/inner/model.py", "outer/.hidden")
     assert model_directory(tmp_path) == tmp_path / "outer" / "inner"

@@ -254,6 +254,21 @@ def read(payload: dict) -> dict:
     assert (served.engine.prompts[1], served.engine.sampling[1].max_new_tokens) == (ids("hi"), 2)
 
 
+async def test_an_output_formatter_sees_the_prompts_length_and_what_ended_the_text(model_dir: Path) -> None:
+    served = await load(
+        model_dir,
+        """
+@output_formatter
+def write(request_output):
+    sequence = request_output.sequences[0]
+    token, first, last = sequence.get_next_token()
+    return f"{request_output.input.prompt_tokens_length()} {sequence.stop_reason}" if last else ""
+""",
+    )
+    assert (await served.answer("xyzz", stop_sequences=["?", "YZ"])).body == b"4 YZ"
+    assert (await served.answer("xy", max_new_tokens=2)).body == b"2 None"
+
+
 async def test_an_output_formatter_is_called_for_the_best_sequence(model_dir: Path) -> None:
     served = await load(
         model_dir,

@@ -157,6 +157,22 @@ async def test_sigterm_lets_requests_of_a_model_that_is_being_unloaded_finish_to
     assert all_gone(workers)
 
 
+async def test_sigterm_lets_requests_finish_while_another_model_loads(
+    model_dir: ModelDir, unused_tcp_port: int
+) -> None:
+    arguments = (model_dir(), model_dir("slow", load="hang"), "-p", unused_tcp_port)
+    async with spawned(*arguments, ready=False, SERVING_WAIT_MODEL_LOADING="false") as server:
+        server.url = f"http://127.0.0.1:{unused_tcp_port}"
+        await until(lambda: "model fake: ready" in server.output, timeout_s=30)
+        async with server.client() as client:
+            running = asyncio.create_task(client.post("/predictions/fake", json={"do": "stream", "n": 5, "gap_s": 0.1}))
+            await server.in_flight(1)
+            server.process.send_signal(signal.SIGTERM)
+            answer = await running
+        assert await server.process.wait() == 0
+        assert answer.status_code == 200 and len(answer.text.splitlines()) == 5
+
+
 async def test_what_does_not_finish_in_time_gets_an_error(model_dir: ModelDir) -> None:
     async with spawned(model_dir(), SERVING_DRAIN_TIMEOUT="0.3") as server:
         hanging = asyncio.create_task(server.post(do="hang"))

@@ -44,6 +44,7 @@ def test_the_usage_of_the_kv_cache_follows_from_its_blocks() -> None:
 def test_a_dead_workers_gauges_go_and_its_counts_stay() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
+    model.worker_came("0")
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"preemptions": 1}))
     model.worker_went("0")
     found = samples(metrics)

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -103,12 +104,17 @@ async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_pat
         assert (await site.client.get("/ping")).status_code == 500
 
 
-async def test_an_interpreter_that_is_not_there_is_named() -> None:
-    config = model_config(option={"python_executable": "/no/such/python"})
+@pytest.mark.parametrize("missing", ["interpreter", "directory"])
+async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
+    path = str(tmp_path / missing)
+    if missing == "interpreter":
+        config = msgspec.structs.replace(model_config(option={"python_executable": path}), path=str(tmp_path))
+    else:
+        config = msgspec.structs.replace(model_config(), path=path)
     model = ServedModel(config, Metrics().model("m", ""))
     model.start()
     await wait_ready(model)
-    assert model.failure == "/no/such/python: No such file or directory"
+    assert model.failure == f"{path}: No such file or directory"
     await model.stop()
 
 

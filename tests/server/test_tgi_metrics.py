@@ -77,6 +77,7 @@ def test_what_workers_report() -> None:
 def test_a_dead_workers_gauges_go() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
+    model.worker_came("0")
     model.apply("0", Report(gauges={"running_requests": 2}))
     model.worker_went("0")
     assert ("tgi_batch_current_size", "m", "") not in samples(metrics)

@@ -88,7 +88,7 @@ def test_stop_sequences(plain: Tokenizer, text: str, stops: list[str], expected:
             plain, encode(plain, text), stop_sequences=tuple(stops), include_stop_str_in_output=kept
         )
         if expected is None:
-            assert (finish.reason, finish.text) == ("length", text)
+            assert (finish.reason, finish.stop, finish.text) == ("length", None, text)
         else:
             assert (finish.reason, finish.text) == ("stop_sequence", with_stop if kept else expected)
         # What the client has seen was never taken back.
@@ -107,7 +107,7 @@ def test_random_stop_sequences_in_every_tokenizer(kind: str, tokenizer: Tokenize
     stop = whole[at : at + draw.randint(1, 4)] or "x"
     stops = (stop, "never here", whole[:1] + "zz")
     _, finish, _ = run(tokenizer, ids, stop_sequences=stops)
-    assert finish.reason == "stop_sequence"
+    assert (finish.reason, finish.stop) == ("stop_sequence", stop)
     assert finish.text == whole[: whole.index(stop)]
     assert stop not in finish.text
 

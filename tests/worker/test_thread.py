@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from djl_python import Output
 from djl_python.errors import HandlerError
 from djl_python.worker.thread import HandlerThread
 
@@ -67,6 +68,32 @@ async def test_a_clean_up_holds_whoever_waits_behind_it_and_nobody_else() -> Non
     go.set()
     assert await thread.released(owner, 10)
     assert await thread.run((), int) == 0
+
+
+async def test_an_output_that_comes_with_its_cancellation_is_finalized() -> None:
+    thread = HandlerThread()
+    begun, go = threading.Event(), threading.Event()
+    owner = object()
+    finished: list[int] = []
+
+    def answer() -> Output:
+        begun.set()
+        go.wait()
+        return Output().finalize(finished.append, 1)
+
+    async def cancel_at_its_end() -> None:
+        await thread.released(owner, None)
+        call.cancel()
+
+    call = asyncio.create_task(thread.run((owner,), answer))
+    await asyncio.to_thread(begun.wait)
+    cancelling = asyncio.create_task(cancel_at_its_end())
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.wait((call, cancelling))
+    assert call.cancelled()
+    await thread.run((), int)  # after what was posted
+    assert finished == [1]
 
 
 async def test_the_end_waits_for_a_clean_up() -> None:

@@ -175,6 +175,12 @@ IN_VALUE = "response_format.value"
         ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", IN_VALUE)),
         ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT, "guided_json")),
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
+        ({"guided_choice": ["é 1", "b"]}, Grammar("regex", r"é\x201|b", "guided_choice")),
+        ({"structured_outputs": {"json": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
+        ({"structured_outputs": {"json": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
+        ({"structured_outputs": {"regex": "a+"}}, Grammar("regex", "a+", "structured_outputs.regex")),
+        ({"structured_outputs": {"choice": ["a"]}}, Grammar("regex", "a", "structured_outputs.choice")),
+        ({"structured_outputs": {"json_object": True}}, Grammar("json_object")),
     ],
 )
 def test_formats(body: dict[str, Any], expected: Grammar | None) -> None:
@@ -377,6 +383,16 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         (
             {"guided_regex": "a", "response_format": {"type": "json_object"}},
             "guided_regex: not together with response_format",
+        ),
+        ({"guided_choice": []}, "guided_choice: expected a non-empty array, each item a non-empty string, got []"),
+        ({"guided_choice": ["a"] * 1025}, "guided_choice: expected at most 1024 texts, got 1025"),
+        (
+            {"structured_outputs": {"grammar": "a"}},
+            "structured_outputs: expected json, regex, choice or json_object",
+        ),
+        (
+            {"structured_outputs": {"choice": ["a"], "json": {}}},
+            "structured_outputs.choice: not together with structured_outputs.json",
         ),
         ({"tools": [{"type": "function"}]}, "tools[0].function: required, expected an object"),
         ({"tools": [{"type": "web"}]}, 'tools[0].type: expected "function", got "web"'),

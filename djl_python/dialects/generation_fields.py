@@ -73,9 +73,10 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_
 
 
 class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    """A JSON object; with TGI's `value`, one that is an instance of this schema."""
+    """A JSON object; with TGI's `value`, or with `schema`, which LangChain sends, one that is an instance of that."""
 
     value: dict[str, Any] | str | None = None
+    schema: dict[str, Any] | None = None
 
 
 class JsonFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json"):
@@ -316,6 +317,8 @@ def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
             return None
         case RegexFormat(value=regex):
             return _regex_grammar(regex, "response_format.value")
+        case JsonObjectFormat(value=None, schema=dict(schema)):
+            return _schema_grammar(schema, "response_format.schema")
         case JsonObjectFormat(value=None):
             return Grammar("json_object")
         case JsonSchemaFormat(json_schema=None, value=None):

@@ -170,6 +170,10 @@ IN_VALUE = "response_format.value"
         ),
         ({"response_format": {"type": "json_schema", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "json_object", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            Grammar("json_schema", SCHEMA_TEXT, "response_format.schema"),
+        ),
         ({"response_format": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "json", "value": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", IN_VALUE)),

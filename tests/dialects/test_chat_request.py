@@ -94,6 +94,10 @@ def test_max_completion_tokens() -> None:
     assert not read({"max_tokens": 5}, must_fit=False).must_fit
 
 
+def test_no_alternatives_need_no_logprobs() -> None:
+    assert read({"top_logprobs": 0, "logprobs": False}).sampling.top_logprobs == 0
+
+
 def test_seeds_are_drawn() -> None:
     assert read({}).sampling.seed != read({}).sampling.seed
 

@@ -213,6 +213,7 @@ def test_objects_have_the_properties_that_a_schema_lists() -> None:
         ({"tool_choice": "required", "parallel_tool_calls": False}, "required", "", False),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "named", "f", True),
         ({"tool_choice": {"function": {"name": "f"}}}, "named", "f", True),
+        ({"tool_choice": "f"}, "named", "f", True),
     ],
 )
 def test_tools(body: dict[str, Any], choice: Any, name: str, parallel: bool) -> None:
@@ -436,7 +437,11 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ),
         (
             {"tools": [TOOL], "tool_choice": "always"},
-            'tool_choice: expected "auto", "none", "required" or an object, got "always"',
+            'tool_choice: expected "auto", "none", "required" or one of the tools (f), got "always"',
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": 1},
+            'tool_choice: expected "auto", "none", "required", a tool\'s name (as TGI\'s clients send it) or an object',
         ),
         ({"continue_final_message": True}, "continue_final_message: expected a last message of role assistant"),
         (

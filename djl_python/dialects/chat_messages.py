@@ -110,10 +110,10 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assis
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered."""
+    """What a tool answered. TGI's messages have no `tool_call_id`."""
 
     content: str | list[TextPart]
-    tool_call_id: str
+    tool_call_id: str | None = None
     name: str | None = None
 
 
@@ -162,7 +162,9 @@ def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
         case AssistantMessage():
             shape = _assistant(message, path)
         case ToolMessage():
-            shape = {"role": "tool", "content": _text(message.content), "tool_call_id": message.tool_call_id}
+            shape = {"role": "tool", "content": _text(message.content)}
+            if message.tool_call_id is not None:
+                shape["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         shape["name"] = message.name
     return shape

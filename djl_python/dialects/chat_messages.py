@@ -6,7 +6,7 @@ schema 0.31, TGI 2.3.2's OpenAPI document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -110,10 +110,10 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assis
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered."""
+    """What a tool answered. TGI's messages have no `tool_call_id`."""
 
     content: str | list[TextPart]
-    tool_call_id: str
+    tool_call_id: str | None = None
     name: str | None = None
 
 
@@ -162,7 +162,9 @@ def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
         case AssistantMessage():
             shape = _assistant(message, path)
         case ToolMessage():
-            shape = {"role": "tool", "content": _text(message.content), "tool_call_id": message.tool_call_id}
+            shape = {"role": "tool", "content": _text(message.content)}
+            if message.tool_call_id is not None:
+                shape["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         shape["name"] = message.name
     return shape
@@ -246,7 +248,13 @@ class NamedTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
-ToolChoice = Literal["auto", "none", "required"] | NamedTool
+_MODES: Final[Mapping[str, Literal["auto", "none", "required"]]] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+}
+_MODE_OR_NAME: Final = '"auto", "none", "required", a tool\'s name (as TGI\'s clients send it)'
+ToolChoice = Annotated[str, Meta(description=_MODE_OR_NAME, extra={"expected": _MODE_OR_NAME})] | NamedTool
 
 
 def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None) -> ToolUse | None:
@@ -255,19 +263,25 @@ def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: 
     Raises:
         ParameterError: the choice is not among the tools, or a tool's parameters are not the schema of an object.
     """
+    choice = "auto" if choice is None else choice
+    mode = None if isinstance(choice, NamedTool) else _MODES.get(choice)
+    forced = mode not in ("auto", "none")
     if not tools:
-        if isinstance(choice, NamedTool) or choice == "required":
+        if forced:
             raise ParameterError("tool_choice: only where there are tools", "tool_choice")
         return None
-    forced = choice == "required" or isinstance(choice, NamedTool)
     shapes = tuple(_tool(tool.function, f"tools[{i}].function", forced) for i, tool in enumerate(tools))
     parallel = parallel is not False
-    if not isinstance(choice, NamedTool):
-        return ToolUse(tools=shapes, choice=choice or "auto", parallel=parallel)
-    name = choice.function.name
+    if mode is not None:
+        return ToolUse(tools=shapes, choice=mode, parallel=parallel)
+    if isinstance(choice, NamedTool):
+        field, expected, name = "tool_choice.function.name", "", choice.function.name
+    else:
+        field, expected, name = "tool_choice", '"auto", "none", "required" or ', choice
     if name not in (names := [tool.function.name for tool in tools]):
-        field = "tool_choice.function.name"
-        raise ParameterError(f'{field}: expected one of the tools ({", ".join(names)}), got "{name}"', field)
+        raise ParameterError(
+            f"{field}: expected {expected}one of the tools ({', '.join(names)}), got {shown(name)}", field
+        )
     return ToolUse(tools=shapes, choice="named", name=name, parallel=parallel)
 
 

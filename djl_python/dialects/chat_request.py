@@ -149,7 +149,7 @@ def _max_tokens(fields: ChatRequest) -> int | None:
 
 
 def _check(fields: ChatRequest) -> None:
-    if fields.top_logprobs is not None and not fields.logprobs:
+    if fields.top_logprobs and not fields.logprobs:  # 0, vLLM's default, asks for none
         raise ParameterError("top_logprobs: only with logprobs=true", "top_logprobs")
     if fields.modalities is not None and fields.modalities != ["text"]:
         raise ParameterError('modalities: expected ["text"]', "modalities")

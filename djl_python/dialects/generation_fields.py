@@ -46,6 +46,7 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 TokenId = Annotated[int, Meta(ge=0)]
 Text = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+Choices = Annotated[list[Text], Meta(min_length=1, description="The text is one of these.")]
 
 
 # ------------------------------------------------------------------------------------------------ structured output
@@ -72,9 +73,10 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_
 
 
 class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object"):
-    """A JSON object; with TGI's `value`, one that is an instance of this schema."""
+    """A JSON object; with TGI's `value`, or with `schema`, which LangChain sends, one that is an instance of that."""
 
     value: dict[str, Any] | str | None = None
+    schema: dict[str, Any] | None = None
 
 
 class JsonFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json"):
@@ -87,6 +89,15 @@ class RegexFormat(msgspec.Struct, frozen=True, tag_field="type", tag="regex"):
     """TGI's: text that matches a regular expression."""
 
     value: Text
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """vLLM's: what the text has to be; one of these."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Text | None = None
+    choice: Choices | None = None
+    json_object: Flag = None
 
 
 ResponseFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat | JsonFormat | RegexFormat
@@ -154,6 +165,8 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: OneOrMore | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: Text | None = None
+    guided_choice: Choices | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -280,14 +293,22 @@ def grammars_of(fields: GenerationFields) -> dict[str, Grammar]:
     Raises:
         ParameterError: a schema is invalid.
     """
+    outputs = fields.structured_outputs or StructuredOutputs()
     asked = {
         "response_format": _format_grammar(fields.response_format),
-        "guided_json": None if fields.guided_json is None else _schema_grammar(fields.guided_json, "guided_json"),
-        "guided_regex": None
-        if fields.guided_regex is None
-        else Grammar("regex", fields.guided_regex, field="guided_regex"),
+        "guided_json": _schema_grammar(fields.guided_json, "guided_json"),
+        "guided_regex": _regex_grammar(fields.guided_regex, "guided_regex"),
+        "guided_choice": _choice_grammar(fields.guided_choice, "guided_choice"),
+        "structured_outputs.json": _schema_grammar(outputs.json, "structured_outputs.json"),
+        "structured_outputs.regex": _regex_grammar(outputs.regex, "structured_outputs.regex"),
+        "structured_outputs.choice": _choice_grammar(outputs.choice, "structured_outputs.choice"),
+        "structured_outputs.json_object": Grammar("json_object") if outputs.json_object else None,
     }
-    return {name: grammar for name, grammar in asked.items() if grammar is not None}
+    found = {name: grammar for name, grammar in asked.items() if grammar is not None}
+    if fields.structured_outputs is not None and not any(name.startswith("structured_outputs") for name in found):
+        # vLLM has other forms, which would be ignored like any unknown field, and the text would be just any.
+        raise ParameterError("structured_outputs: expected json, regex, choice or json_object", "structured_outputs")
+    return found
 
 
 def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
@@ -295,7 +316,9 @@ def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
         case None | TextFormat():
             return None
         case RegexFormat(value=regex):
-            return Grammar("regex", regex, field="response_format.value")
+            return _regex_grammar(regex, "response_format.value")
+        case JsonObjectFormat(value=None, schema=dict(schema)):
+            return _schema_grammar(schema, "response_format.schema")
         case JsonObjectFormat(value=None):
             return Grammar("json_object")
         case JsonSchemaFormat(json_schema=None, value=None):
@@ -312,7 +335,26 @@ def _format_grammar(format_: ResponseFormat | None) -> Grammar | None:
     raise AssertionError(f"{format_} is not a response format")
 
 
-def _schema_grammar(schema: dict[str, Any] | str, field: str) -> Grammar:
+def _regex_grammar(regex: str | None, field: str) -> Grammar | None:
+    return None if regex is None else Grammar("regex", regex, field)
+
+
+def _choice_grammar(choices: list[str] | None, field: str) -> Grammar | None:
+    if choices is None:
+        return None
+    if wrong := excess(choices):
+        raise ParameterError(f"{field}: {wrong}", field)
+    return Grammar("regex", "|".join("".join(map(_literal, choice)) for choice in choices), field)
+
+
+def _literal(character: str) -> str:
+    """A character in a regular expression."""
+    return character if character.isalnum() or not character.isascii() else f"\\x{ord(character):02x}"
+
+
+def _schema_grammar(schema: dict[str, Any] | str | None, field: str) -> Grammar | None:
+    if schema is None:
+        return None
     if isinstance(schema, str):
         try:
             parsed = msgspec.json.decode(schema)

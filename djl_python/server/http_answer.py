@@ -132,8 +132,7 @@ class HttpAnswer:
         elif not last:
             self._chunked = self._head.version == "HTTP/1.1" and not self._bodiless
             headers.setdefault("Cache-Control", "no-cache")
-            if headers.get("Content-Type", "").startswith("text/event-stream"):
-                headers["X-Accel-Buffering"] = "no"
+            headers.setdefault("X-Accel-Buffering", "no")  # else nginx passes nothing on before it has some KiB
             if self._head.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
                 self.close_after = True
         if self._front_end.draining:

@@ -64,6 +64,10 @@ def ignored(detail: str | None) -> tuple[str, ...]:
             {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "T"}]},
             {"role": "tool", "content": "T", "tool_call_id": "c"},
         ),
+        (
+            {"role": "tool", "name": "f", "content": "T"},  # as in TGI's document
+            {"role": "tool", "content": "T", "name": "f"},
+        ),
     ],
 )
 def test_messages(given: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -134,7 +138,7 @@ def test_images() -> None:
             [{"role": "system", "content": [IMAGE]}],
             'messages[0].content[0].type: expected "text", got "image_url"',
         ),
-        ([{"role": "tool", "content": "T"}], "messages[0].tool_call_id: required, expected a string"),
+        ([{"role": "tool", "tool_call_id": "c"}], "messages[0].content: required, expected a string or an array"),
         ([{"role": "assistant", "content": None}], "messages[0].content: required where there are no tool_calls"),
         ([{"role": "assistant", "tool_calls": []}], "messages[0].content: required where there are no tool_calls"),
         (

@@ -94,6 +94,10 @@ def test_max_completion_tokens() -> None:
     assert not read({"max_tokens": 5}, must_fit=False).must_fit
 
 
+def test_no_alternatives_need_no_logprobs() -> None:
+    assert read({"top_logprobs": 0, "logprobs": False}).sampling.top_logprobs == 0
+
+
 def test_seeds_are_drawn() -> None:
     assert read({}).sampling.seed != read({}).sampling.seed
 
@@ -170,11 +174,21 @@ IN_VALUE = "response_format.value"
         ),
         ({"response_format": {"type": "json_schema", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "json_object", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            Grammar("json_schema", SCHEMA_TEXT, "response_format.schema"),
+        ),
         ({"response_format": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "json", "value": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, IN_VALUE)),
         ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", IN_VALUE)),
         ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT, "guided_json")),
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
+        ({"guided_choice": ["é 1", "b"]}, Grammar("regex", r"é\x201|b", "guided_choice")),
+        ({"structured_outputs": {"json": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
+        ({"structured_outputs": {"json": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
+        ({"structured_outputs": {"regex": "a+"}}, Grammar("regex", "a+", "structured_outputs.regex")),
+        ({"structured_outputs": {"choice": ["a"]}}, Grammar("regex", "a", "structured_outputs.choice")),
+        ({"structured_outputs": {"json_object": True}}, Grammar("json_object")),
     ],
 )
 def test_formats(body: dict[str, Any], expected: Grammar | None) -> None:
@@ -199,6 +213,7 @@ def test_objects_have_the_properties_that_a_schema_lists() -> None:
         ({"tool_choice": "required", "parallel_tool_calls": False}, "required", "", False),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "named", "f", True),
         ({"tool_choice": {"function": {"name": "f"}}}, "named", "f", True),
+        ({"tool_choice": "f"}, "named", "f", True),
     ],
 )
 def test_tools(body: dict[str, Any], choice: Any, name: str, parallel: bool) -> None:
@@ -378,6 +393,16 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
             {"guided_regex": "a", "response_format": {"type": "json_object"}},
             "guided_regex: not together with response_format",
         ),
+        ({"guided_choice": []}, "guided_choice: expected a non-empty array, each item a non-empty string, got []"),
+        ({"guided_choice": ["a"] * 1025}, "guided_choice: expected at most 1024 texts, got 1025"),
+        (
+            {"structured_outputs": {"grammar": "a"}},
+            "structured_outputs: expected json, regex, choice or json_object",
+        ),
+        (
+            {"structured_outputs": {"choice": ["a"], "json": {}}},
+            "structured_outputs.choice: not together with structured_outputs.json",
+        ),
         ({"tools": [{"type": "function"}]}, "tools[0].function: required, expected an object"),
         ({"tools": [{"type": "web"}]}, 'tools[0].type: expected "function", got "web"'),
         (
@@ -412,7 +437,11 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ),
         (
             {"tools": [TOOL], "tool_choice": "always"},
-            'tool_choice: expected "auto", "none", "required" or an object, got "always"',
+            'tool_choice: expected "auto", "none", "required" or one of the tools (f), got "always"',
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": 1},
+            'tool_choice: expected "auto", "none", "required", a tool\'s name (as TGI\'s clients send it) or an object',
         ),
         ({"continue_final_message": True}, "continue_final_message: expected a last message of role assistant"),
         (

@@ -51,12 +51,12 @@ async def test_a_request_without_an_id_gets_one() -> None:
         assert answer.headers["x-request-id"] == answer.json()["headers"]["x-request-id"] != ""
 
 
-async def test_every_chunk_arrives_when_it_is_made() -> None:
+@pytest.mark.parametrize("kind", ["jsonlines", "sse"])
+async def test_every_chunk_arrives_when_it_is_made(kind: str) -> None:
+    """Also behind nginx, which a header asks not to gather them."""
     async with (
         running() as site,
-        site.client.stream(
-            "POST", "/invocations", json={"do": "stream", "n": 3, "gap_s": 0.1, "kind": "sse"}
-        ) as answer,
+        site.client.stream("POST", "/invocations", json={"do": "stream", "n": 3, "gap_s": 0.1, "kind": kind}) as answer,
     ):
         assert answer.headers["transfer-encoding"] == "chunked"
         assert answer.headers["x-accel-buffering"] == "no" and answer.headers["cache-control"] == "no-cache"

@@ -135,6 +135,24 @@ def test_one_schema_in_every_dialect_that_has_a_field_for_it(server: RunningServ
         Draft202012Validator({**schema, "additionalProperties": False}).validate(value)
 
 
+@pytest.mark.parametrize("form", ["guided_choice", "structured_outputs"])
+async def test_one_of_several_texts(client: openai.AsyncOpenAI, form: str) -> None:
+    texts = ["a/b", "(a|b)*", "a\\n", '"\n\t"', "深い 🚀", "#x [y] {z} ^.$ -~"]
+    said = set()
+    for seed in range(12):
+        answer = await client.chat.completions.create(
+            model="random",
+            messages=asked("Hi"),
+            max_tokens=100,
+            seed=seed,
+            logit_bias={str(text.encode()[0]): seed % 5 for text in texts},
+            extra_body={form: texts if form == "guided_choice" else {"choice": texts}},
+        )
+        assert answer.choices[0].message.content in texts
+        said.add(answer.choices[0].message.content)
+    assert len(said) > 2
+
+
 def _said(choice: Any) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 

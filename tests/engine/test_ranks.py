@@ -11,6 +11,7 @@ import msgspec
 import psutil
 import pytest
 import pytest_asyncio
+import torch
 
 from djl_python.engine.client import EngineClient
 from djl_python.engine.model_runner import rows_of
@@ -22,9 +23,12 @@ from djl_python.types import SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink, open_batch, run_to_end
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two GPUs share a model, or processors without any"),
+]
 
-_SHARED: Final = {"tensor_parallel_degree": 2, "dtype": "fp32", "device": "cpu"}
+_SHARED: Final = {"tensor_parallel_degree": 2, "dtype": "fp32"}
 _REPEATING: Final = [5, 6, 7, 8, 9] * 8
 
 

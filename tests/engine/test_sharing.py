@@ -27,6 +27,7 @@ from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 def has_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: count > 0)
 
 
 def settings(path: Path, degree: int, **more: Any) -> EngineSettings:
@@ -95,12 +96,13 @@ def test_what_runs_on_one_device(
 
 def test_processors_do_not_share_a_model_beside_gpus(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would take the GPUs."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    has_gpus(monkeypatch, 2)
     with pytest.raises(ModelLoadError, match=r"a model with option\.device=cpu beside GPUs"):
         degree_of(settings(llama, 2, device="cpu"))
 
 
 def test_each_rank_has_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    has_gpus(monkeypatch, 0)
     assert [settings_of(rank, 2, settings(tmp_path, 2)).device for rank in range(2)] == ["cpu", "cpu"]
     has_gpus(monkeypatch, 2)
     each = [settings_of(rank, 2, settings(tmp_path, 0)) for rank in range(2)]
@@ -142,6 +144,7 @@ def compute(rank: int, folder: Path, checkpoints: list[Path]) -> None:
             (folder / path.name).write_text(str(float((logits - expected).abs().max() / expected.abs().max())))
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="processors don't share a model beside GPUs")
 def test_models_of_all_kinds_compute_what_they_compute_alone(tmp_path: Path) -> None:
     checkpoints = shareable(tmp_path)
     names = {path.name for path in checkpoints}

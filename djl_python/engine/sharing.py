@@ -112,13 +112,24 @@ def join(rank: int, settings: EngineSettings, meeting: Path) -> None:
 
 
 def placement(settings: EngineSettings, device: torch.device) -> dict[str, Any]:
-    """What transformers' `from_pretrained` is told: the device, or how many ranks this process is one of."""
+    """What transformers' `from_pretrained` is told: the device, or how many ranks this process is one of.
+
+    Raises:
+        ModelLoadError: transformers is too old to divide a model.
+    """
     degree = settings.tensor_parallel_degree
     if degree == 1:
         return {"device_map": {"": device} if device.type != "cpu" else None}
-    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers import __version__
+    from transformers.distributed import configuration_utils
 
-    return {"distributed_config": DistributedConfig(tp_size=degree)}
+    try:
+        shared = configuration_utils.DistributedConfig(tp_size=degree)
+    except TypeError as exc:
+        raise ModelLoadError(
+            f"option.tensor_parallel_degree={degree} needs transformers 5.13 or newer; this is {__version__}"
+        ) from exc
+    return {"distributed_config": shared}
 
 
 def least(number: int, device: torch.device) -> int:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import spawn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3NextConfig
+from transformers.distributed import configuration_utils
 
 from djl_python.engine.agreement import step
 from djl_python.engine.model_runner import PagedModelRunner
@@ -18,7 +19,7 @@ from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
-from djl_python.engine.sharing import degree_of, join, least, settings_of
+from djl_python.engine.sharing import degree_of, join, least, placement, settings_of
 from djl_python.errors import ModelLoadError
 from djl_python.types import ImagePrompt, Images, SamplingParams
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
@@ -108,6 +109,13 @@ def test_each_rank_has_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     each = [settings_of(rank, 2, settings(tmp_path, 0)) for rank in range(2)]
     assert [one.device for one in each] == ["cuda:0", "cuda:1"]
     assert {(one.tensor_parallel_degree, one.kernels) for one in each} == {(2, "torch")}
+
+
+def test_an_old_transformers_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(configuration_utils, "DistributedConfig", lambda enable_expert_parallel=False: None)
+    assert placement(settings(tmp_path, 1), torch.device("cuda:0")) == {"device_map": {"": torch.device("cuda:0")}}
+    with pytest.raises(ModelLoadError, match="=2 needs transformers 5.13 or newer"):
+        placement(settings(tmp_path, 2), torch.device("cuda:0"))
 
 
 def shareable(tmp_path: Path) -> list[Path]:

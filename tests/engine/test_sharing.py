@@ -114,7 +114,7 @@ def test_each_rank_has_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_an_old_transformers_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(configuration_utils, "DistributedConfig", lambda enable_expert_parallel=False: None)
     assert placement(settings(tmp_path, 1), torch.device("cuda:0")) == {"device_map": {"": torch.device("cuda:0")}}
-    with pytest.raises(ModelLoadError, match="=2 needs transformers 5.13 or newer"):
+    with pytest.raises(ModelLoadError, match=r"=2 needs transformers 5\.13 or newer"):
         placement(settings(tmp_path, 2), torch.device("cuda:0"))
 
 

@@ -193,7 +193,9 @@ def test_a_prompt_alone_is_read_at_once_and_several_are_not() -> None:
     assert sum(lengths[1]) < 1000
 
 
-@pytest.mark.parametrize(("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (20, 3, 5), (99, 3, 5)])
+@pytest.mark.parametrize(
+    ("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (99, 3, 5), (20, 3, 5)]
+)
 def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
     near: int, blocks: int, room: int
 ) -> None:

@@ -44,6 +44,12 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("draft"), "qwen2")
 
 
+@pytest.fixture
+def timeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft model takes no time: its drafts pay, whatever else the machine does."""
+    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: 1.0))
+
+
 def speculation(batch: PagedRollingBatch) -> tuple[int, int]:
     return batch.stats.draft_tokens, batch.stats.accepted_draft_tokens
 
@@ -125,9 +131,10 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(path: Path, how: str) -> N
     assert steps < 30
 
 
+@pytest.mark.usefixtures("timeless")
 def test_out_of_blocks_drafts_give_way(path: Path) -> None:
     """Few blocks, so that sequences are preempted and begin again."""
-    settings = {"max_batch_size": 6, "kv_blocks": 12, "max_model_len": 96}
+    settings = {"max_batch_size": 6, "kv_blocks": 8, "max_model_len": 96}
     plain = answers(open_batch(path, **settings), REQUESTS[:6])
     for how in ("ngram", "draft"):
         batch = open_batch(path, speculative=how, draft_model_path=str(path), **settings)
@@ -172,12 +179,10 @@ def test_a_full_batch_has_no_drafts(path: Path) -> None:
     assert speculation(batch) == (0, 0)
 
 
+@pytest.mark.usefixtures("timeless")
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
-def test_a_draft_model_reads_what_was_generated_without_it(
-    path: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_model_reads_what_was_generated_without_it(path: Path, kernels: str) -> None:
     """A full batch has no drafts; a chat that goes on has its blocks as a prefix."""
-    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: 1.0))  # so that drafts always pay
     batch = open_batch(
         path, kernels=kernels, speculative="draft", draft_model_path=str(path), max_batch_size=MAX_ROWS + 1
     )
@@ -290,6 +295,7 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
         torch.set_num_threads(1)
 
 
+@pytest.mark.usefixtures("timeless")
 def test_a_draft_model_follows_where_positions_turn_otherwise(tmp_path: Path) -> None:
     """LongRoPE, beyond its first length: the same model drafts what it will say itself."""
     model = save(tmp_path, longrope())

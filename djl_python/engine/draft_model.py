@@ -52,7 +52,7 @@ class ModelDrafter:
         self._runner = draft.runner
         self._max_model_len = max_model_len
         self._block_size = block_size
-        self._unread: set[int] = set()  # blocks with positions that only the model has read
+        self._unread: set[int] = set()  # whole blocks with positions that only the model has read
         self._max_prefill_tokens = draft.max_prefill_tokens
         self._close_draft = draft.close
         self._sampler = sampler
@@ -96,7 +96,7 @@ class ModelDrafter:
         self._proposed_at = 0.0
         for chunk in chunks:
             first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
-            self._unread.update(chunk.sequence.blocks[first // self._block_size : -(-end // self._block_size)])
+            self._unread.update(chunk.sequence.blocks[first // self._block_size : end // self._block_size])
         pieces = [
             Chunk(twin, min(twin.remaining, chunk.length))
             for chunk in chunks

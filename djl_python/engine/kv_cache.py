@@ -100,7 +100,7 @@ class BlockManager:
         self._asked += resting + self._count_evicted(sequence, shared)
         for block in shared:
             self._use(block)
-        sequence.blocks = list(shared)
+        sequence.blocks = shared
         sequence.sealed = len(shared)
         sequence.computed = len(shared) * self.block_size
         if self._states is not None:
@@ -121,8 +121,7 @@ class BlockManager:
         if not self._share:
             return
         size = self.block_size
-        full = min(sequence.computed, len(sequence.tokens)) // size
-        while sequence.sealed < full:
+        while sequence.sealed < sequence.computed // size:
             index = sequence.sealed
             key = (self._serial_before(sequence, index), sequence.content(index * size, (index + 1) * size))
             block = sequence.blocks[index]
@@ -139,7 +138,7 @@ class BlockManager:
     def retire(self, sequence: Sequence) -> None:
         """Take an ended sequence's blocks back, keeping its last state for sequences that continue its text."""
         whole, rest = divmod(sequence.computed, self.block_size)
-        if self._states is not None and self._share and sequence.computed and whole == sequence.sealed:
+        if self._states is not None and self._share:
             name = self._serial_before(sequence, whole)
             if rest:
                 key = (name, sequence.content(whole * self.block_size, sequence.computed))
@@ -192,7 +191,7 @@ class BlockManager:
         self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
     ) -> list[int]:
         """The sequence's blocks after `before`, as far as `names` has their content."""
-        if not self._findable(sequence):
+        if sequence.wants_prompt_logprobs:  # every position has to be computed
             return []
         size, blocks = self.block_size, []
         parent = self._serial_of[before[-1]] if before else _root(sequence)
@@ -210,7 +209,7 @@ class BlockManager:
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
             found = self._known.get((parent, sequence.content(first, end)))
-            if found is not None and states.has(found[0]) and self._findable(sequence):
+            if found is not None and states.has(found[0]) and not sequence.wants_prompt_logprobs:
                 return [*known, found[1]]
         return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
 
@@ -243,10 +242,6 @@ class BlockManager:
     def _serial_before(self, sequence: Sequence, index: int) -> int:
         """The serial that names a sequence's content before its block `index`."""
         return self._serial_of[sequence.blocks[index - 1]] if index else _root(sequence)
-
-    def _findable(self, sequence: Sequence) -> bool:
-        """Whether the sequence may reuse a cached prefix; not while it wants log-probabilities of its prompt."""
-        return self._share and not sequence.wants_prompt_logprobs
 
     def _use(self, block: int) -> None:
         if self._users[block] == 0:

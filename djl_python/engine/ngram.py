@@ -33,7 +33,7 @@ class _Seen:
             for n in _LENGTHS:
                 if stop >= n:
                     self.end_of[tuple(tokens[stop - n : stop])] = stop
-        self.read = max(self.read, end)
+        self.read = end
 
 
 class NgramDrafter:

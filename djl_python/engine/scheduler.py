@@ -113,18 +113,13 @@ class Scheduler:
     def _fill(self, budget: int) -> list[Chunk]:
         """The chunks of a step with at most `budget` prefill tokens."""
         chunks: list[Chunk] = []
-        index = 0
-        while index < len(self.running):
-            sequence = self.running[index]
+        for sequence in self.running:  # who is preempted meanwhile is at its end
             length = 1 if sequence.remaining == 1 else self._piece(sequence, budget)
             if length == 0 or not self._make_room(sequence, length):
-                if sequence in self.running:
-                    index += 1  # no budget left for this one: it keeps its place
-                continue
+                continue  # no budget left for this one: it keeps its place
             if sequence.remaining > 1:
                 budget -= length
             chunks.append(Chunk(sequence, length))
-            index += 1
         while self.waiting and budget > 0 and len(self.running) < self.fitting:
             sequence = self.waiting[0]
             if not self.blocks.admit(sequence):
@@ -139,9 +134,7 @@ class Scheduler:
 
     def _piece(self, sequence: Sequence, budget: int) -> int:
         """How many tokens of a prompt to compute in a step that has `budget` prefill tokens left."""
-        if self._whole_prompts:
-            return sequence.remaining if budget > 0 else 0
-        return min(sequence.remaining, budget)
+        return sequence.remaining if self._whole_prompts else min(sequence.remaining, budget)
 
     def reserve(self, chunk: Chunk, drafts: int) -> int:
         """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is.
@@ -238,9 +231,5 @@ class Scheduler:
             self.waiting.remove(sequence)
             self.running.append(sequence)
         length = self._piece(sequence, self.max_prefill_tokens)
-        while True:
-            try:
-                self.blocks.extend(sequence, sequence.computed + length)
-                return [Chunk(sequence, length)]
-            except OutOfBlocksError:
-                self._preempt(next(s for s in reversed(self.running) if s is not sequence))
+        self.blocks.extend(sequence, sequence.computed + length)  # there is room: nobody else took any since `admit`
+        return [Chunk(sequence, length)]

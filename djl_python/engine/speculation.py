@@ -141,7 +141,7 @@ class Speculation:
             sequence.sampling.max_new_tokens - sequence.generated,
             self._max_model_len - len(sequence.tokens),
         )
-        return max(0, min(self._length, left - 1))
+        return min(self._length, left - 1)
 
 
 def _predictable(sequence: Sequence) -> bool:

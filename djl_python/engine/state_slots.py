@@ -68,7 +68,7 @@ class StateSlots:
 
     def begin_with(self, sequence: Sequence, name: int) -> None:
         """Start a sequence from a saved state, which others may start from, too."""
-        self._places[sequence.id] = _Place(source=self._saved[name], tokens=sequence.computed)
+        self._places[sequence.id] = _Place(source=self._saved[name])
         self._saved.move_to_end(name)
 
     def take_over(self, sequence: Sequence, name: int) -> None:
@@ -77,8 +77,7 @@ class StateSlots:
 
     def saved(self, sequence: Sequence) -> list[int]:
         """Numbers of tokens after which the last step saved the sequence's state; `name` gives these states names."""
-        place = self._places.get(sequence.id)
-        return [] if place is None else [tokens for tokens, _ in place.saving]
+        return [tokens for tokens, _ in self._places[sequence.id].saving]
 
     def name(self, sequence: Sequence, names: list[int]) -> None:
         """Make the states that were just saved findable by these names, until others need their slots."""
@@ -120,8 +119,7 @@ class StateSlots:
         for chunk, place in zip(chunks, places, strict=True):
             before = place.slot if place.source is None else place.source
             sources.append(before if chunk.sequence.computed else None)
-            self._free += [slot for _, slot in place.saving]  # of a step whose states were never named
-            place.source, place.saving = None, []
+            place.source = None
             place.tokens = chunk.sequence.computed + chunk.length
             if place.slot is None:
                 place.slot = self._free.pop()
@@ -137,8 +135,8 @@ class StateSlots:
 
     @property
     def _sources(self) -> set[int | None]:
-        """Slots of the saved states that sequences will start from."""
-        return {place.source for place in self._places.values()} - {None}
+        """Slots of the saved states that sequences will start from; None for those that start from their own."""
+        return {place.source for place in self._places.values()}
 
     def _make_room(self, read: set[int | None] | None = None) -> bool:
         """Make room for one more saved state, without evicting those in `read`; returns whether there is room."""

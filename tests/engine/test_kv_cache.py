@@ -168,14 +168,29 @@ def test_memory_that_is_there_is_used_first() -> None:
     assert 1000 <= touched(blocks) < 1020
 
 
-def test_chats_that_come_back_get_the_memory_they_are_worth() -> None:
-    """More of them than are kept at first: what had to go is missed, and from then on it stays."""
+@pytest.mark.parametrize("head", [0, 2 * SIZE])
+def test_chats_that_come_back_get_the_memory_they_are_worth(head: int) -> None:
+    """More of them than are kept at first: what had to go is missed, and from then on it stays.
+
+    Also where all have a beginning in common, which never had to go.
+    """
     blocks = BlockManager(8000, SIZE, resident_blocks=lambda: 0)
     history = 20 * SIZE
-    known = [[serve(blocks, [number] * (history + turn)) for number in range(100)] for turn in (1, 2, 3)]
-    assert sum(known[0]) == 0
-    assert sum(known[2]) == 100 * history
+    known = [
+        [serve(blocks, [1000] * head + [number] * (history + turn)) for number in range(100)] for turn in (1, 2, 3)
+    ]
+    assert sum(known[0]) == 99 * head
+    assert sum(known[2]) == 100 * (head + history)
     assert touched(blocks) >= 2000
+
+
+def test_what_was_asked_for_long_ago_earns_no_memory_any_more() -> None:
+    blocks = BlockManager(20_000, SIZE, resident_blocks=lambda: 0)
+    for _ in range(500):
+        serve(blocks, [0] * (4 * SIZE + 1))
+    for number in range(1, 4001):
+        serve(blocks, [number] * (4 * SIZE))
+    assert 4000 < touched(blocks) < 8000
 
 
 def test_content_that_had_to_go_is_found_again_once_it_is_computed_again() -> None:
@@ -231,6 +246,7 @@ def test_any_history_keeps_the_books_straight(
             for index, block in enumerate(mine.blocks):
                 contents.setdefault(block, set()).add(tuple(mine.tokens[: (index + 1) * SIZE]))
         assert all(len(c) == 1 for c in contents.values()), "two contents in one block"
+        assert len(blocks._evicted) <= blocks.total, "names are not kept forever"
     for mine in live:
         blocks.release(mine)
     assert blocks.used == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.engine.pacing import MIN_TOKENS, PrefillPacer
+from djl_python.engine.pacing import DECODE_ONLY_EVERY, MIN_TOKENS, PrefillPacer
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, step_tokens
@@ -21,8 +21,10 @@ def test_with_nobody_to_wait_as_much_as_fits() -> None:
 def test_of_several_prompts_no_more_than_is_read_well_at_once() -> None:
     pacer = PrefillPacer(2048)
     assert pacer.budget(0, 1) == 2048
-    assert 128 <= pacer.budget(0, 2) < 2048, "nothing was measured"
+    first = pacer.budget(0, 2)
+    assert 128 <= first < 2048, "nothing was measured"
     pacer.learn(0, 200, 0.2)
+    assert pacer.budget(0, 2) == first, "what decoding takes is not known yet"
     pacer.learn(1, 0, 0.04)
     assert pacer.budget(0, 2) == pacer.budget(0, 32) == 8 * 40
     assert pacer.budget(0, 1) == 2048
@@ -44,6 +46,7 @@ def test_before_anything_is_read_beside_others_a_step_shows_what_they_take() -> 
     assert pacer.budget(3) == 0
     pacer.learn(3, 0, 0.04)
     assert MIN_TOKENS <= pacer.budget(3) < 512, "what a prompt's token takes is not known yet"
+    assert pacer.budget(0, 2) == 512
 
 
 def measured() -> PrefillPacer:
@@ -63,6 +66,22 @@ def test_a_step_is_stretched_by_what_was_measured() -> None:
     for _ in range(40):
         pacer.learn(1, 50, 0.04 + 50 * 0.002)  # tokens have become dearer: a longer context
     assert pacer.budget(1) == pytest.approx(1.8 * 20, abs=1)
+
+
+def test_what_a_step_does_not_tell_is_not_learnt_from_it() -> None:
+    pacer = PrefillPacer(512)
+    pacer.learn(1, 100, 1.0)  # beside a step of unknown length
+    pacer.learn(8, 0, 0.1)
+    assert pacer.budget(1) == 64, "what a prompt's token takes is not known"
+    pacer.learn(0, 200, 0.2)
+    expected = pacer.budget(1)
+    assert expected == pytest.approx(1.8 * 100, abs=1)
+    for _ in range(300):
+        pacer.learn(0, 200, 0.2)  # nobody waited for these
+    for _ in range(20):
+        pacer.learn(8, 3, 0.2)  # so few tokens do not make a difference
+        pacer.learn(8, 50, 0.09)  # no step is shorter for having prompts
+    assert pacer.budget(1) == expected
 
 
 def test_a_queue_is_read_a_little_faster() -> None:
@@ -85,6 +104,17 @@ def test_a_slower_machine_is_noticed_though_every_step_has_prompts() -> None:
         tokens = pacer.budget(8)
         pacer.learn(8, tokens, 3 * (0.1 + 0.001 * tokens))
     assert max(pacer.budget(8) for _ in range(2)) >= 150
+
+
+def test_now_and_then_a_step_has_no_prompts_to_show_what_it_takes() -> None:
+    pacer = measured()
+    for _ in range(2):
+        steps = 0
+        while tokens := pacer.budget(8):
+            pacer.learn(8, tokens, 0.1 + 0.001 * tokens)
+            steps += 1
+        assert steps == DECODE_ONLY_EVERY
+        pacer.learn(8, 0, 0.1)
 
 
 def test_where_nearly_every_step_has_prompts_they_are_read_faster() -> None:
@@ -110,9 +140,15 @@ def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() 
     pacer = PrefillPacer(512)
     pacer.learn(0, 100, 1.0)
     pacer.learn(1, 0, 1e-4)
-    assert pacer.budget(1) == MIN_TOKENS
+    assert pacer.budget(1) == pacer.budget(0, 2) == MIN_TOKENS
     pacer.learn(4, 0, 1e3)
     assert pacer.budget(4) == 512
+    pacer = PrefillPacer(40)
+    assert pacer.budget(0, 2) == 40
+    pacer.learn(1, 0, 0.04)
+    assert pacer.budget(1) == 40
+    pacer.learn(0, 200, 0.02)
+    assert pacer.budget(1) == pacer.budget(0, 2) == 40
 
 
 def test_a_long_prompt_is_read_beside_a_sequence_that_goes_on(tmp_path: Path) -> None:

@@ -102,6 +102,18 @@ def test_a_prompt_that_must_not_be_split_is_not_split_when_a_step_is_repeated_on
     assert [run(made) for _ in two] == [[Chunk(each, length)] for each, length in zip(two, lengths, strict=True)]
 
 
+def test_who_takes_no_part_in_a_step_gives_way_when_it_is_repeated_one_by_one() -> None:
+    """Its sequences need room for all their tokens then, and not only for those that the step would have read."""
+    made = scheduler(blocks=7)
+    other, *two = [sequence(number, blocks * BLOCK - 1) for number, blocks in enumerate((4, 4, 3))]
+    for each, held in ((other, 4), (two[0], 1), (two[1], 1)):
+        made.blocks.extend(each, held * BLOCK)
+        made.running.append(each)
+    assert made.isolate([Chunk(each, BLOCK) for each in two]) is None
+    assert [run(made) for _ in two] == [[Chunk(each, each.prompt_length)] for each in two]
+    assert list(made.waiting) == [other]
+
+
 def test_after_memory_ran_out_more_sequences_are_tried_again_by_and_by() -> None:
     made = scheduler(blocks=4 * (STEPS_TO_TRUST + 20) // BLOCK)
     for number in range(4):
@@ -123,6 +135,17 @@ def test_where_a_step_without_memory_cannot_be_repeated_all_of_it_begins_again_i
     assert made.relieve(chunks, repeatable=False) is None
     assert ([*made.running], [each.id for each in made.waiting]) == ([], [0, 1, 2, 3])
     assert [chunk.sequence.id for chunk in run(made)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_who_is_left_of_a_step_without_memory_goes_on(repeatable: bool) -> None:
+    made = scheduler()
+    for number in range(2):
+        made.add(sequence(number, 10))
+    chunks = made.schedule()
+    made.remove(chunks[0].sequence)
+    assert made.relieve(chunks, repeatable) is None
+    assert [chunk.sequence for chunk in run(made)] == [chunks[1].sequence]
 
 
 def test_those_that_become_far_together_begin_again_once_and_in_their_order() -> None:
@@ -170,7 +193,9 @@ def test_a_prompt_alone_is_read_at_once_and_several_are_not() -> None:
     assert sum(lengths[1]) < 1000
 
 
-@pytest.mark.parametrize(("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (20, 3, 5)])
+@pytest.mark.parametrize(
+    ("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (99, 3, 5), (20, 3, 5)]
+)
 def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
     near: int, blocks: int, room: int
 ) -> None:
@@ -243,7 +268,7 @@ class Cache:
         chunks = self.schedule()
         for chunk in chunks:
             self.compute(chunk)
-        if self.cursed.intersection(chunk.sequence.id for chunk in chunks):
+        if self.cursed.intersection(chunk.sequence.id for chunk in chunks if chunk.completes):
             culprit = self.made.isolate(chunks)
             assert culprit is (chunks[0].sequence if len(chunks) == 1 else None)
             if culprit is not None:

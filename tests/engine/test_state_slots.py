@@ -100,6 +100,15 @@ def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far
     cache.step((other, other.remaining))
 
 
+def test_who_leaves_before_going_on_leaves_the_state_to_others() -> None:
+    cache = Cache()
+    say(cache, 1, [1, 2, 3])
+    for number in (2, 3):
+        asking = cache.admit(number, [1, 2, 3, 99, 7])
+        assert asking.computed == 3
+        cache.blocks.retire(asking)
+
+
 def say(cache: Cache, number: int, text: list[int]) -> int:
     """A prompt whose answer is one token, which ends it; how many of its tokens were known."""
     sequence = cache.admit(number, text)
@@ -176,7 +185,7 @@ def test_the_least_recently_used_state_goes_first() -> None:
         cache.blocks.release(sequence)
         return found
 
-    assert [ask(start) for start in (0, 100, 0, 200, 0, 100)] == [0, 0, 4, 0, 4, 0]
+    assert [ask(start) for start in (0, 100, 0, 200, 0, 200, 100)] == [0, 0, 4, 0, 4, 4, 0]
 
 
 def test_a_state_that_is_saved_again_is_as_good_as_new() -> None:

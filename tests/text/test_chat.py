@@ -153,6 +153,9 @@ def test_a_template_may_refuse() -> None:
         ChatTemplate(LLAMA2, SPECIAL).render([TALK[0], TALK[0]])
     with pytest.raises(PayloadError, match="fails on these messages"):
         ChatTemplate(CHATML).render([{"role": "user", "content": 5}])
+    parameters = ChatTemplate("{{ tools[0].function.parameters.properties | dictsort }}")
+    with pytest.raises(PayloadError, match="fails on these messages"):
+        parameters.render(TALK, tools=[{"function": {"name": "f", "parameters": {"properties": []}}}])
 
 
 def test_a_template_sees_no_python() -> None:

@@ -436,6 +436,19 @@ def test_infer_in_binary() -> None:
     assert data[length:] == struct.pack("<I", 13) + b"Deep Learning"
 
 
+def test_several_texts_in_binary() -> None:
+    texts, words = ("hé", "b", "c"), ("stop", "halt", "")
+    data = [b"".join(struct.pack("<I", len(one.encode())) + one.encode() for one in part) for part in (texts, words)]
+    described = [
+        {"name": name, "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(part)}}
+        for name, part in zip(("text_input", "stop"), data, strict=True)
+    ]
+    head = msgspec.json.encode({"inputs": described})
+    parsed = infer(head + b"".join(data), headers={"inference_header_content_length": str(len(head))})
+    assert tuple(request.prompt for request in parsed.requests) == texts
+    assert [request.text.stop_sequences for request in parsed.requests] == [("stop",), ("halt",), ()]
+
+
 def test_an_output_says_for_itself_whether_it_is_binary() -> None:
     for parameters in (None, {}):
         asked = {"outputs": [{"name": "text_output", "parameters": parameters}]}
@@ -683,6 +696,9 @@ async def test_loading_and_unloading() -> None:
     assert view.done == [("unload", "a"), ("load", "a")]
     with pytest.raises(PayloadError, match=r"parameters.config: a model is loaded with the files and settings"):
         await page("load", view, {"parameters": {"config": "{}"}}, model="a")
+    for operation in ("load", "unload"):
+        with pytest.raises(ParameterError, match="parameters: expected an object, got 5"):
+            await page(operation, view, {"parameters": 5}, model="a")
     assert len(view.done) == 2
 
 

@@ -656,7 +656,16 @@ async def test_the_configuration_lists_every_parameter_as_a_tensor() -> None:
     assert {tensors[name]["data_type"] for name in ("temperature", "top_p")} == {"TYPE_FP32"}
     assert {tensors[name]["data_type"] for name in ("stop", "bad_words")} == {"TYPE_STRING"}
     assert tensors["ignore_eos"]["data_type"] == "TYPE_BOOL"
-    assert config["instance_group"] == [{"name": "a", "kind": "KIND_AUTO", "count": 2}]
+    del config["input"]
+    assert config == {
+        "name": "a",
+        "platform": "djl_python",
+        "backend": "djl_python",
+        "max_batch_size": 0,
+        "output": [{"name": "text_output", "data_type": "TYPE_STRING", "dims": [-1], "optional": False}],
+        "instance_group": [{"name": "a", "kind": "KIND_AUTO", "count": 2}],
+        "model_transaction_policy": {"decoupled": False},
+    }
 
 
 async def test_statistics() -> None:

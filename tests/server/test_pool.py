@@ -17,8 +17,10 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[object] = []
         self.error: ServingError | None = None
+        self.holds_body = True
 
-    def sent(self) -> None: ...
+    def sent(self) -> None:
+        self.holds_body = False
 
     def start(self, status: int, headers: dict[str, str]) -> None:
         self.got.append(status)
@@ -83,6 +85,28 @@ async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
     loading.submit(call(), Recorder())
 
 
+async def test_one_without_calls_is_idle() -> None:
+    async with asyncio.timeout(5):
+        await pool().wait_idle()
+    served = pool(worker := Worker())
+    flight = served.submit(call(), Recorder())
+    idle = asyncio.create_task(served.wait_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    await idle
+
+
+async def test_a_body_is_held_until_it_is_sent() -> None:
+    served = pool(worker := Worker())
+    first, waiting = Recorder(), Recorder()
+    flight = served.submit(call(), first)
+    served.submit(call(), waiting)
+    assert not first.holds_body and waiting.holds_body
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    assert not waiting.holds_body
+
+
 async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> None:
     worker = Worker()
     served = pool(worker)
@@ -133,8 +157,9 @@ async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
+    metrics = Metrics()
     worker = Worker(queries=1)
-    full = pool(worker, queue_size=1)
+    full = pool(worker, queue_size=1, metrics=metrics.model("m", ""))
     running, waiting = full.submit(call(), Recorder()), full.submit(call(), Recorder())
     with pytest.raises(OverloadedError):
         full.submit(call(), Recorder())
@@ -150,6 +175,7 @@ async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
     full.cancel(second, "disconnect")
     full.receive(worker, [Chunk(waiting.id, b"", True)])
     await full.wait_idle()
+    assert b'djl_queue_seconds_count{model="m",stage="server",version=""} 2.0' in metrics.render()
 
 
 async def test_queries_wait_while_there_is_no_worker() -> None:
@@ -292,6 +318,8 @@ async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
     assert [client.error.kind if client.error else "" for client in clients] == ["worker_died", "", ""]
     shared.remove(b, "has ended")
     assert clients[1].error is not None and clients[2].error is None  # that one was waiting, and waits on
+    shared.remove(b, "has ended")  # its socket closes after it was killed
+    shared.receive(b, [Report()])
     successor = Worker("a")
     shared.add(successor)
     assert len(successor.calls) == 1
@@ -352,6 +380,18 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -
     assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
 
 
+async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.0)
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.05)
+    first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    async with asyncio.timeout(5):
+        await worker.hung_up.wait()
+    assert len(worker.calls) == 3
+
+
 async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = asyncio.get_running_loop().time()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
@@ -385,6 +425,19 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     for _ in range(3):
         await asyncio.sleep(0)
     assert client.error is not None and client.error.kind == "timeout", "an answer that has begun may stop, too"
+    assert not worker.hung_up.is_set()
+
+
+async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    worker, client = Worker(), Recorder()
+    shared = pool(worker, predict_timeout_s=60)
+    shared.receive(worker, [Chunk(shared.submit(call(), client).id, b"", True)])
+    now_s += 61
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert worker.cancels == [] and client.error is None
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:
@@ -410,9 +463,11 @@ async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() 
         return tuple(line.rpartition(" ")[2] for name in names for line in lines if line.startswith(name))
 
     flight = old.submit(call(), Recorder())
-    for _ in range(3):
-        new.submit(call(), Recorder())
+    *_, gone = [new.submit(call(), Recorder()) for _ in range(4)]
+    assert counted() == ("2.0", "3.0")
+    new.cancel(gone, "disconnect")
     assert counted() == ("2.0", "2.0")
+    assert b'djl_aborted_requests_total{model="m",reason="disconnect",version=""} 1.0' in metrics.render()
     old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
     assert counted() == ("1.0", "2.0")
     busy = Report(gauges={"running_requests": 1})

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken
 from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.pool import Pool
@@ -125,9 +125,11 @@ async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> No
 async def test_the_least_busy_worker_gets_the_call() -> None:
     a, b = Worker("a", 2), Worker("b", 2)
     shared = pool(a, b)
-    for _ in range(3):
+    taken = []
+    for _ in range(4):
         shared.submit(call(), Recorder())
-    assert (len(a.calls), len(b.calls)) == (2, 1)
+        taken.append((len(a.calls), len(b.calls)))
+    assert taken == [(1, 0), (1, 1), (2, 1), (2, 2)]
 
 
 async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None:
@@ -306,6 +308,21 @@ async def test_a_broken_answer_has_what_came_before() -> None:
     shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Break(id)])
     assert client.got == [200, (b"a", False), "broken off"]
     assert shared.busy == 0
+    id = shared.submit(call(), client := Recorder()).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Break(id)])
+    assert client.got == [200, (b"a", False), "broken off"]
+
+
+async def test_what_is_about_no_call_is_for_the_worker_itself() -> None:
+    class Listening(Worker):
+        def said(self, message: AnyMessage) -> None:
+            heard.append(message)
+
+    heard: list[AnyMessage] = []
+    shared = pool(worker := Listening())
+    shared.receive(worker, [Report(), Status("failed")])
+    assert heard == [Status("failed")]
 
 
 async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
@@ -395,7 +412,7 @@ async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pyt
 async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = asyncio.get_running_loop().time()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-    worker, client, other = Worker(capacity=2), Recorder(), Recorder()
+    worker, client, other = Worker(capacity=3), Recorder(), Recorder()
     shared = pool(worker, predict_timeout_s=60)
     flight = shared.submit(call(), client)
     shared.receive(worker, [Start(flight.id, 200, {})])
@@ -410,17 +427,22 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     for _ in range(5):
         await chunk_after_50_s()
     assert client.error is None
-    stuck = shared.submit(call(), other)
+    stuck = [shared.submit(call(), other).id, shared.submit(call(), Recorder()).id]
     await chunk_after_50_s()
     assert other.error is None
     await chunk_after_50_s()
     assert other.error is not None and client.error is None
-    assert worker.cancels == [(stuck.id, "timeout")] and not worker.hung_up.is_set()  # it works on others
+    assert worker.cancels == [(id, "timeout") for id in stuck] and not worker.hung_up.is_set()  # it works on others
     quiet = shared.submit(call(), other := Recorder())
     await chunk_after_50_s(Start(quiet.id, 200, {}), Chunk(quiet.id, b":", False, keep_alive=True))
     assert other.got == [200, (b":", False)]
     await chunk_after_50_s()
-    assert worker.cancels[1:] == [(quiet.id, "timeout")] and client.error is None
+    assert worker.cancels[2:] == [(quiet.id, "timeout")] and client.error is None
+    for _ in range(3):  # a client that takes what it has been sent
+        now_s += 50
+        await asyncio.sleep(0)
+        shared.taken(flight, 1)
+    assert client.error is None
     now_s += 61
     for _ in range(3):
         await asyncio.sleep(0)
@@ -431,13 +453,18 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
 async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = asyncio.get_running_loop().time()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-    worker, client = Worker(), Recorder()
+    worker, client = Worker(capacity=2), Recorder()
     shared = pool(worker, predict_timeout_s=60)
     shared.receive(worker, [Chunk(shared.submit(call(), client).id, b"", True)])
+    shared.submit(call(), lost := Recorder())
+    gone = shared.submit(call(), Recorder())
+    shared.cancel(gone, "disconnect")
+    shared.remove(worker, "has ended")
     now_s += 61
     for _ in range(3):
         await asyncio.sleep(0)
-    assert worker.cancels == [] and client.error is None
+    assert worker.cancels == [(gone.id, "disconnect")] and client.error is None
+    assert lost.error is not None and lost.error.kind == "worker_died"
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:

@@ -210,7 +210,7 @@ async def test_the_pieces_of_one_read_are_written_at_once() -> None:
     shared = pool(worker)
     id = shared.submit(call(), client).id
     shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Chunk(id, b"b", False)])
-    shared.receive(worker, [Chunk(id, b"c", False)])
+    shared.receive(worker, [Chunk(next_id(), b"of a call that has left", False), Chunk(id, b"c", False)])
     shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
 

@@ -471,11 +471,10 @@ async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     worker = Worker()
     shared = pool(worker)
     clients = [Recorder(), Recorder()]
-    for client in clients:
-        shared.submit(call(), client)
+    first, _ = [shared.submit(call(), client) for client in clients]
     shared.fail_all(UnavailableError("the server is shutting down"), "shutdown")
     assert [client.error.kind for client in clients if client.error] == ["unavailable"] * 2
-    assert len(worker.cancels) == 1 and shared.busy == 0
+    assert worker.cancels == [(first.id, "disconnect")] and shared.busy == 0
 
 
 async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() -> None:

@@ -450,8 +450,8 @@ def test_several_texts_in_binary() -> None:
 
 
 def test_an_output_says_for_itself_whether_it_is_binary() -> None:
-    for parameters in (None, {}):
-        asked = {"outputs": [{"name": "text_output", "parameters": parameters}]}
+    for output in ({"name": "text_output"}, {"name": "text_output", "parameters": {}}):
+        asked = {"outputs": [output]}
         assert "data" in json.loads(b"".join(run(infer({"inputs": [TEXT], **asked}))))["outputs"][0]
         parsed = infer({"inputs": [TEXT], "parameters": {"binary_data_output": True}, **asked})
         assert parsed.formatter.headers["content-type"] == "application/octet-stream"

@@ -94,14 +94,10 @@ class TextStream:
             start, end = found
             # How many characters to cut off; `start` and `end` count from the beginning of this token's text.
             drop = len(token.text) - (end if self._options.include_stop_str_in_output else start)
-            return self._release(_cut(self._held, drop)), True
+            return _cut(self._held, drop), True
         if last:
-            return self._release(self._held), False
+            return self._held, False
         return self._release_before(matcher.held), False
-
-    def _release(self, tokens: list[Token]) -> list[Token]:
-        self._held = []
-        return tokens
 
     def _release_before(self, held_chars: int) -> list[Token]:
         """Release the held tokens, except those that have any of the last `held_chars` characters."""

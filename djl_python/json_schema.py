@@ -82,7 +82,7 @@ def _is_kept(bound: Any, *, lower: bool) -> bool:
         return True
     if not _INTEGERS[0] <= bound <= _INTEGERS[1]:
         return (bound < 0) == lower
-    nearest = min(float(bound), _INTEGERS[1]) if isinstance(bound, int) else bound
+    nearest = min(float(bound), _INTEGERS[1])
     return nearest >= bound if lower else nearest <= bound
 
 

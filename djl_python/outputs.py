@@ -97,7 +97,7 @@ class Output:
 
     def add_property(self, key: str, val: Any) -> Self:
         """Set a response header."""
-        self.properties[key] = val if isinstance(val, str) else str(val)
+        self.properties[key] = str(val)
         return self
 
     # ------------------------------------------------------------------------------------ content

@@ -132,11 +132,16 @@ async def test_a_batch_without_callers_is_cancelled_and_holds_up_no_other(caplog
 async def test_one_bad_item_fails_alone() -> None:
     run = Recorder()
     batcher = DynamicBatcher(run, 3, LONG_MS)
-    good, bad, own = await asyncio.gather(*map(batcher.submit, ("a", "bad", "own")), return_exceptions=True)
-    assert good == "A"
-    assert isinstance(bad, ValueError) and str(bad) == "bad item"
-    assert isinstance(own, ValueError) and str(own) == "own"
+    good, bad, own = (asyncio.create_task(batcher.submit(item)) for item in ("a", "bad", "own"))
+    assert await good == "A"
+    for failed, why in ((bad, "bad item"), (own, "own")):
+        with pytest.raises(ValueError, match=why):
+            await failed
     assert run.batches == [["a", "bad", "own"], ["a"], ["bad"], ["own"]]
+
+
+async def test_one_without_calls_can_be_closed() -> None:
+    await DynamicBatcher(Recorder(), 1, 0).close()
 
 
 async def test_close_leaves_nobody_waiting() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from djl_python import Input, Output
 from djl_python.encode_decode import decode, decode_csv, encode, encode_csv
 from djl_python.errors import PayloadError
-from djl_python.np_util import from_nd_list, from_npz, to_nd_list
+from djl_python.np_util import from_nd_list, from_npz, to_nd_list, to_npz
 
 
 def inputs(data: bytes) -> Input:
@@ -35,6 +36,8 @@ def inputs(data: bytes) -> Input:
             b"Question,Context\nq,c\n",
             {"inputs": [{"question": "q", "context": "c"}]},
         ),
+        ("text/csv", b"question\nq\n", {"inputs": [{"question": "q"}]}),
+        ("text/csv", b"context\nc\n", {"inputs": [{"context": "c"}]}),
         ("application/jsonlines", b'{"a":1}\n\n[2]\n', {"inputs": [{"a": 1}, [2]]}),
     ],
 )
@@ -42,10 +45,33 @@ def test_decode(content_type: str | None, data: bytes, expected: Any) -> None:
     assert decode(inputs(data), content_type) == expected
 
 
-def test_decode_arrays_and_another_key() -> None:
+def npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.ones(2))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data"),
+    [("tensor/ndlist", to_nd_list(np.ones(2))), ("tensor/npz", to_npz(np.ones(2))), ("application/x-npy", npy())],
+)
+def test_decode_arrays_and_another_key(content_type: str, data: bytes) -> None:
     made = inputs(b"")
-    made.content.add("k", to_nd_list(np.ones(2)))
-    np.testing.assert_array_equal(decode(made, "tensor/ndlist", key="k")["inputs"][0], np.ones(2))
+    made.content.add("k", data)
+    np.testing.assert_array_equal(decode(made, content_type, key="k")["inputs"], [np.ones(2)])
+
+
+def test_decode_an_image() -> None:
+    image = pytest.importorskip("PIL.Image").new("RGB", (2, 3))
+    file = io.BytesIO()
+    image.save(file, "png")
+    assert decode(inputs(file.getvalue()), "image/png")["inputs"].size == (2, 3)
+
+
+def test_decode_csv_of_another_key_without_a_header() -> None:
+    made = inputs(b"")
+    made.content.add("k", b"1,2\n")
+    np.testing.assert_array_equal(decode(made, "text/csv", "k", require_csv_headers=False), [[1, 2]])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +101,8 @@ def test_encode() -> None:
     shapes = {}
     for accept in ("", "application/json", "text/csv", "tensor/npz", "tensor/ndlist"):
         out = Output()
-        encode(out, [{"a": 1}] if accept in ("", "application/json", "text/csv") else np.ones(2), accept)
+        encode(out, [{"a": 1}] if accept in ("", "application/json", "text/csv") else np.ones(2), accept, "k")
+        assert out.content.get_keys() == ["k"]
         shapes[accept] = (out.properties["Content-Type"], out.content.value_at(0))
     assert shapes[""] == shapes["application/json"]
     assert json.loads(shapes[""][1]) == [{"a": 1}]
@@ -89,6 +116,13 @@ def test_encode_gives_json_to_who_takes_it(accept: str | None) -> None:
     out = Output()
     encode(out, [1, 2], accept)
     assert (out.properties["Content-Type"], out.content.value_at(0)) == ("application/json", b"[1,2]")
+
+
+@pytest.mark.parametrize("accept", ["text/html", "tensor/ndlist, application/json;q=0.5"])
+def test_encode_gives_arrays_to_who_takes_nothing_else(accept: str) -> None:
+    out = Output()
+    encode(out, np.ones(2), accept)
+    assert out.properties["Content-Type"] == "tensor/ndlist"
 
 
 def test_encode_csv() -> None:

@@ -6,6 +6,7 @@ import struct
 import sys
 import zlib
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -59,6 +60,8 @@ def test_model_properties_win_over_headers_and_names_have_no_case() -> None:
     assert (made.model_name, made.model_version, made.get_function_name()) == ("m", "v", "handle")
     assert (made.request_id, made.get_property("x-request-id")) == ("r", "r")
     assert (made.operation, made.dialect, made.path) == ("predict", "lmi", "/predictions/m")
+    sent = msgspec.structs.replace(call(headers={"x-request-id": "theirs"}), waited_s=0.5)
+    assert (Input.from_call(sent).request_id, Input.from_call(sent).waited_s) == ("theirs", 0.5)
 
 
 def test_form_fields_are_content_entries() -> None:
@@ -78,7 +81,13 @@ def test_multipart_fields_keep_their_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("body", "where"),
-    [(b"", "is empty"), (b"{", "not valid JSON"), (b'{"a": nope}', "byte 10"), (b"\xff", "not valid JSON")],
+    [
+        (b"", "is empty"),
+        (b"{", "not valid JSON"),
+        (b'{"a": nope}', "byte 10"),
+        (b"\xff", "not valid JSON"),
+        (b'"\xff"', "not valid JSON"),
+    ],
 )
 def test_json_errors_say_what_and_where(body: bytes, where: str) -> None:
     with pytest.raises(PayloadError, match="the request body") as caught:
@@ -107,6 +116,8 @@ def test_without_data_the_first_entry_is_meant() -> None:
 def test_text_that_is_not_utf8() -> None:
     with pytest.raises(PayloadError, match="not UTF-8 text"):
         inputs(b"ab\xff").get_as_string()
+    with pytest.raises(PayloadError, match=r"^the content 'a' is not UTF-8 text"):
+        inputs(b"a=%ff", "application/x-www-form-urlencoded").get_as_string("a")
 
 
 @pytest.mark.parametrize(

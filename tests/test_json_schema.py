@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from djl_python.errors import ParameterError
-from djl_python.json_schema import check, closed
+from djl_python.json_schema import MAX_DEPTH, check, closed
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
@@ -22,6 +22,10 @@ CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
         (
             {"properties": {"properties": OPEN}},
             {"type": "object", "properties": {"properties": CLOSED}, "additionalProperties": False},
+        ),
+        (
+            {"properties": {"not": OPEN, "default": OPEN}},
+            {"type": "object", "properties": {"not": CLOSED, "default": CLOSED}, "additionalProperties": False},
         ),
         ({"items": {"properties": OPEN["properties"]}}, {"items": CLOSED}),
         ({"$schema": "http://json-schema.org/schema#", **OPEN}, CLOSED),
@@ -52,6 +56,7 @@ def test_objects_have_what_they_list(schema: dict[str, Any], expected: dict[str,
         {"allOf": [OPEN, {"$ref": "#/$defs/x"}], "$defs": {"x": OPEN}},
         {"type": "array", "items": {**OPEN, "anyOf": [{"required": ["a"]}, OPEN]}},
         {**OPEN, "$ref": "#/$defs/x", "$defs": {"x": OPEN}},
+        {**OPEN, "allOf": [OPEN]},
         {"$schema": "http://json-schema.org/draft-07/schema#", **CLOSED},
         {**OPEN, "not": {"properties": {"a": {"const": 1}}}},
         {**OPEN, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["a"]}},
@@ -101,7 +106,7 @@ def test_properties_are_an_objects_where_it_is_put_together_of_several() -> None
 )
 def test_bounds_that_would_not_be_kept(bounds: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=r"^x: expected a \w+ that a 64-bit number holds, got ") as caught:
-        check({"properties": {"a": {"anyOf": [{"type": "integer", **bounds}]}}}, "x")
+        check({"properties": {"default": {"anyOf": [{"type": "integer", **bounds}]}}}, "x")
     assert caught.value.field == "x"
 
 
@@ -109,12 +114,34 @@ def test_bounds_that_would_not_be_kept(bounds: dict[str, Any]) -> None:
     "schema",
     [
         {"minimum": -(2**63), "maximum": 2**63 - 1},
+        {"minimum": 2**63 - 1, "maximum": -(2**63)},
         # What is left out is beyond 64 bits.
         {"minimum": -(2**64), "maximum": 2**64},
         {"minimum": 0.1, "exclusiveMaximum": 10, "exclusiveMinimum": True},
         {"const": {"minimum": 2**64}},
         {"properties": {"minimum": {"type": "string"}}},
+        {"properties": [], "$defs": 5},
     ],
 )
 def test_bounds_that_are_kept(schema: dict[str, Any]) -> None:
     check(schema, "x")
+
+
+def test_a_schema_has_so_many_levels() -> None:
+    def nested(levels: int) -> dict[str, Any]:
+        schema: dict[str, Any] = {}
+        for _ in range((levels - 1) // 2):
+            schema = {"anyOf": [schema]}
+        return schema
+
+    check(deepest := nested(MAX_DEPTH), "x")
+    assert closed(deepest) == deepest
+    for schema in (nested(MAX_DEPTH + 2), nested(10_000)):
+        with pytest.raises(ParameterError, match=r"^x: expected a JSON schema of at most 100 levels") as caught:
+            check(schema, "x")
+        assert caught.value.field == "x"
+
+
+def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
+    schema = {"type": "object", "properties": [], "additionalProperties": False, "allOf": 5, "$defs": "x"}
+    assert closed(schema) == schema

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from djl_python.request_io import Sequence, TextGenerationOutput, TextInput, Token
+from djl_python.request_io import RequestInput, Sequence, TextGenerationOutput, TextInput, Token
 
 
 def test_token_shapes() -> None:
@@ -41,3 +41,12 @@ def test_output_shapes_follow_the_requests_api() -> None:
     out.set_finish_reason("eos_token", 3)
     assert (out.text, out.prompt_text, out.sequences[3].finish_reason) == ("z", "p", "eos_token")
     assert isinstance(out.input, TextInput) and out.input.prompt_tokens_length() == 2
+
+
+def test_an_output_has_its_best_sequence_from_the_beginning() -> None:
+    out = TextGenerationOutput(1, TextInput(1, parameters={"return_full_text": True}))
+    assert (out.text, out.prompt_text, out.get_tokens_as_dict()) == ("", "", [])
+    assert TextGenerationOutput(1, RequestInput(1)).prompt_text == ""
+    out.set_finish_reason("length")
+    out.set_next_token(Token(1, "a"))
+    assert out.sequences[0].finish_reason == "length"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from djl_python.errors import HandlerError, PayloadError
-from djl_python.user_errors import contained, one_line
+from djl_python.user_errors import contained, is_cancellation, one_line
 
 
 class Mute(ValueError):
@@ -17,7 +17,7 @@ class Mute(ValueError):
     ("exc", "line"),
     [
         (ValueError("a\nb"), "ValueError: a"),
-        (ValueError("\n  a"), "ValueError: a"),
+        (ValueError("\n  \n  a  \n"), "ValueError: a"),
         (ValueError(), "ValueError"),
         (KeyError("k"), "KeyError: 'k'"),
         (ValueError("caf\udce9"), "ValueError: caf\\udce9"),
@@ -50,3 +50,21 @@ def test_an_exception_stays_unless_no_coroutine_can_raise_it() -> None:
     error = ValueError()
     assert contained(error) is error
     assert isinstance(contained(StopIteration()), RuntimeError)
+
+
+async def test_a_cancellation_is_one_that_somebody_asked_for() -> None:
+    async def wait() -> tuple[bool, bool]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as exc:
+            return is_cancellation(exc), is_cancellation(ValueError())
+        raise AssertionError
+
+    cancelled = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    assert await cancelled == (True, False)
+    assert not is_cancellation(asyncio.CancelledError())
+    in_no_task = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(lambda: in_no_task.set_result(is_cancellation(asyncio.CancelledError())))
+    assert not await in_no_task

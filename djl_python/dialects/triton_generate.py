@@ -60,12 +60,7 @@ def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed
     body = json_object(inputs.body)
     given = scalars(body.get("parameters"))
     beside = {name: value for name, value in body.items() if name not in _FIELDS}
-    known = {name: value for name, value in given.items() if name in _KNOWN}
-    request = read_body(
-        {**{name: body[name] for name in _FIELDS & body.keys()}, "parameters": known},
-        TritonRequest,
-        payload=("text_input", "id"),
-    )
+    request = read_body(body, TritonRequest, payload=("text_input", "id"))
     parameters, ignored = read_parameters(given, beside, model)
     if not stream and parameters.stream:
         ignored.append("stream")

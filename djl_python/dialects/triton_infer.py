@@ -39,11 +39,7 @@ def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
     head, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
     body = json_object(head)
     shared = scalars(body.get("parameters"))
-    request = read_body(
-        {name: value for name, value in body.items() if value is not None},
-        InferRequest,
-        payload=("inputs", "outputs", "id", "parameters"),
-    )
+    request = read_body(body, InferRequest, payload=("inputs", "outputs", "id", "parameters"))
     tensors = read_tensors(request.inputs, binary)
     texts = _texts(tensors.pop(TEXT_INPUT, None))
     as_binary = _wants_binary(request, shared.pop(_BINARY_OUTPUT, False))

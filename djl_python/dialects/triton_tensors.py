@@ -7,6 +7,7 @@ followed by its content.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _FORMATS: Final = {
     "FP64": "d",
 }
 _LENGTH: Final = struct.Struct("<I")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")  # longer numbers are too many bytes, and thousands of digits no int
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ def split_body(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
     """
     if json_length is None:
         return body, b""
-    if not (json_length.isascii() and json_length.isdigit() and int(json_length) <= len(body)):
-        raise PayloadError(f"{JSON_LENGTH}: expected a length of at most {len(body)} bytes, got {json_length!r}")
+    if not _DIGITS.fullmatch(json_length) or int(json_length) > len(body):
+        raise PayloadError(f"{JSON_LENGTH}: expected a length of at most {len(body)} bytes, got {shown(json_length)}")
     return body[: int(json_length)], body[int(json_length) :]
 
 

@@ -304,7 +304,11 @@ def _how_it_ended(returncode: int | None) -> str:
     if returncode >= 0:
         return f"exited with status {returncode}"
     hint = " (out of memory?)" if returncode == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-returncode).name}{hint}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:  # most real-time signals have none
+        name = f"signal {-returncode}"
+    return f"was killed by {name}{hint}"
 
 
 async def _reap_orphans(group: int) -> None:

@@ -168,7 +168,7 @@ class ChatTemplate:
             )
         except jinja2.TemplateError as exc:
             raise PayloadError(f"the chat template refuses these messages: {exc.message}", "messages") from exc
-        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as exc:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as exc:
             # The template's code met values that it was not written for.
             raise PayloadError(f"the chat template fails on these messages: {exc}", "messages") from exc
         text = well_formed(text)

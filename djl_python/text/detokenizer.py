@@ -98,7 +98,7 @@ class WindowDetokenizer(Detokenizer):
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> None:
         self._tokenizer = tokenizer
-        self._options = options
+        self._spaces = options.spaces_between_special_tokens
         self._skipped = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
         self._context = _visible_tail(prompt_ids, self._skipped)
         self._context_text = self._decode(self._context)
@@ -133,8 +133,8 @@ class WindowDetokenizer(Detokenizer):
         return self._decode(self._context + self._pending)[len(self._context_text) :]
 
     def _decode(self, ids: list[int]) -> str:
-        options = self._options
-        return self._tokenizer.decode(ids, options.skip_special_tokens, options.spaces_between_special_tokens)
+        # Those to be skipped are not among them; others may be special too, see `Tokenizer.showing`.
+        return self._tokenizer.decode(ids, False, self._spaces)
 
 
 def _visible_tail(prompt_ids: Sequence[int], skipped: Set[int]) -> list[int]:

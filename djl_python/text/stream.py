@@ -97,14 +97,10 @@ class TextStream:
             drop = len(token.text) - (end if self._options.include_stop_str_in_output else start)
             held = "".join(one.text for one in self._held)
             begin = len(held) - len(token.text)
-            return self._release(_cut(self._held, drop)), held[begin + start : begin + end]
+            return _cut(self._held, drop), held[begin + start : begin + end]
         if last:
-            return self._release(self._held), None
+            return self._held, None
         return self._release_before(matcher.held), None
-
-    def _release(self, tokens: list[Token]) -> list[Token]:
-        self._held = []
-        return tokens
 
     def _release_before(self, held_chars: int) -> list[Token]:
         """Release the held tokens, except those that have any of the last `held_chars` characters."""

@@ -76,7 +76,7 @@ class JsonParser(SyntaxParser):
                 self._release()
             self._state = self._after_array
             return True
-        return self._read(CallReader(), self._item) if self._text[0] == "{" else self._not_a_call()
+        return self._read(CallReader(), self._item)
 
     def _after_array(self) -> bool:
         return self._plain()
@@ -155,14 +155,12 @@ class Llama3JsonParser(JsonParser):
     def _begin(self) -> bool:
         if not self._skip_space():
             return False
-        if self._text[0] == "{":
-            return self._read(CallReader(), self._between)
         if self._text.startswith(self._TAG):
             self._hold(len(self._TAG))
             return True
         if self._TAG.startswith(self._text) and not self._last:
             return False
-        return self._not_a_call()
+        return self._read(CallReader(), self._between)
 
     def _between(self) -> bool:
         if not self._skip_space():
@@ -170,9 +168,7 @@ class Llama3JsonParser(JsonParser):
         if self._text[0] in ";,":
             self._hold(1)
             return True
-        if self._text[0] == "{":
-            return self._read(CallReader(), self._between)
-        return self._not_a_call()
+        return self._read(CallReader(), self._between)
 
     def _not_a_call(self) -> bool:
         self._release()

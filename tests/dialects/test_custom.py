@@ -85,6 +85,33 @@ def test_without_streaming_the_pieces_come_together() -> None:
     assert json.loads(formatter.end()) == {"text": "Hello", "why": "eos_token"}
 
 
+def test_what_the_function_sees() -> None:
+    seen: list[TextGenerationOutput] = []
+
+    @output_formatter
+    def look(request_output: TextGenerationOutput) -> str:
+        seen.append(request_output)
+        return ""
+
+    formatter = make(look, "json", {"mine": 5}, prompts=("Hi", "Ho"))
+    formatter.push(Delta(choice=1, tokens=TOKENS, finish=FINISH))
+    output = seen[-1]
+    assert output.get_tokens_as_dict() == [
+        {"id": 1, "text": "He", "log_prob": -0.5},
+        {"id": 2, "text": "llo", "log_prob": -0.25},
+        {"id": 3, "text": "", "log_prob": -0.1, "special_token": True},
+    ]
+    assert output.get_top_tokens_as_dict() == [[{"id": 7, "text": "Yo", "log_prob": -1.0}]]
+    assert output.get_prompt_tokens_as_dict() == [{"id": 9, "text": "Hi", "log_prob": None}]
+    assert (output.request_id, output.prompt_text, output.input.parameters) == (1, "Ho", {"mine": 5})
+
+
+def test_headers_are_the_dialects_except_for_the_type() -> None:
+    inner = LmiFormatter("sse", headers={"x-ignored-parameters": "mood"})
+    formatter = CustomFormatter(adapt_output_formatter(custom), inner, (), {}, tgi_compat=False)
+    assert formatter.headers == {"x-ignored-parameters": "mood", "content-type": "application/jsonlines"}
+
+
 def test_errors_are_the_dialects() -> None:
     assert json.loads(make(custom, "jsonlines").error(GenerationError("no")))["error"] == "no"
 

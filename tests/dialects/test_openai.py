@@ -325,7 +325,12 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
         "5 in the completion). Please reduce the length of the messages or completion."
     )
     alone = json.loads(OPENAI.error(errors.ContextLengthError(8, None, 8), operation="completion").body)["error"]
-    assert "you requested 9 tokens (8 tokens in the prompt, at least 1 in the completion)" in alone["message"]
+    assert alone["message"].endswith(
+        "you requested 9 tokens (8 tokens in the prompt, at least 1 in the completion). "
+        "Please reduce the length of the prompt."
+    )
+    tgi = json.loads(OPENAI.error(error, model(tgi_compat=True), operation="completion").body)
+    assert tgi["error"].startswith("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8. Given: 9")
     least = errors.ContextLengthError(70, None, 8, at_least=True)
     counted = json.loads(OPENAI.error(least, operation="chat").body)["error"]
     assert "requested at least 71 tokens (at least 70 tokens in the messages, at least 1 in" in counted["message"]

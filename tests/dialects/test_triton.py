@@ -19,7 +19,7 @@ from djl_python.dialects.triton import TritonDialect
 from djl_python.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Delta, Finish, FinishReason, Token
+from djl_python.types import Delta, Finish, FinishReason, SamplingParams, Token
 
 TRITON = TritonDialect()
 MODEL = ModelConfig(name="mymodel")
@@ -67,8 +67,7 @@ def test_generate_as_the_document_shows_it() -> None:
     body = b'{"id": "42", "text_input": "client input", "parameters": {"stream": false, "temperature": 0}}'
     parsed = parse(body)
     (request,) = parsed.requests
-    assert request.prompt == "client input" and not request.sampling.do_sample
-    assert request.sampling.max_new_tokens == 30
+    assert request.prompt == "client input" and request.sampling == SamplingParams(max_new_tokens=30)
     assert parsed.formatter.headers == {"content-type": "application/json"}
     *steps, last = run(parsed)
     assert steps == [b"", b"", b"", b""]
@@ -139,8 +138,9 @@ def test_an_error_after_the_first_response() -> None:
 
 
 def test_parameters_stand_inside_or_beside_and_inside_wins() -> None:
-    (request,) = parse({"text_input": "a", "max_tokens": 5, "parameters": {"max_tokens": 7}}).requests
-    assert request.sampling.max_new_tokens == 7
+    parsed = parse({"text_input": "a", "max_tokens": 5, "parameters": {"max_tokens": 7}})
+    assert parsed.requests[0].sampling.max_new_tokens == 7
+    assert "x-ignored-parameters" not in parsed.formatter.headers
     (request,) = parse({"text_input": "a", "max_tokens": "wrong", "parameters": {"max_tokens": 7}}).requests
     assert request.sampling.max_new_tokens == 7
     (request,) = parse({"text_input": "a", "max_new_tokens": 5, "seed": None}).requests
@@ -158,6 +158,24 @@ def test_inside_wins_under_either_name() -> None:
     assert parsed.formatter.headers["x-ignored-parameters"] == "max_new_tokens"
 
 
+def test_null_is_as_good_as_nothing() -> None:
+    body = {
+        "text_input": "a",
+        "id": None,
+        "mood": None,
+        "max_new_tokens": None,
+        "parameters": {"max_tokens": 7, "x": None},
+    }
+    parsed = parse(body, unknown_parameters="error")
+    assert parsed.requests == parse({"text_input": "a", "max_tokens": 7}).requests
+    assert "x-ignored-parameters" not in parsed.formatter.headers
+
+
+def test_the_same_may_be_said_twice() -> None:
+    (request,) = parse({"text_input": "a", "max_tokens": 5, "max_new_tokens": 5, "min_length": 5}).requests
+    assert (request.sampling.max_new_tokens, request.sampling.min_new_tokens) == (5, 5)
+
+
 def test_every_parameter() -> None:
     body = {
         "text_input": "a",
@@ -173,7 +191,7 @@ def test_every_parameter() -> None:
         "frequency_penalty": -2,
         "ignore_eos": True,
         "stop_words": ["x", "", "y"],
-        "bad_words": "z",
+        "bad_words": "not this",
         "truncate": 3,
         "skip_special_tokens": False,
         "include_stop_str_in_output": True,
@@ -195,7 +213,7 @@ def test_every_parameter() -> None:
         "frequency_penalty": -2.0,
         "ignore_eos": True,
     }
-    assert request.text.stop_sequences == ("x", "y") and request.bad_sequences == ("z",)
+    assert request.text.stop_sequences == ("x", "y") and request.bad_sequences == ("not this",)
     assert request.text.include_stop_str_in_output and not request.text.skip_special_tokens
     assert request.truncate == 3
     assert "x-ignored-parameters" not in parsed.formatter.headers
@@ -233,6 +251,7 @@ def test_what_has_no_effect_is_named() -> None:
     parsed = parse({"text_input": "a", "top_p": 0.5, "temperature": 0, "seed": 1, "mood": "good", "beam": {"w": 1}})
     assert parsed.formatter.headers["x-ignored-parameters"] == "beam,mood,seed,top_p"
     assert parsed.requests[0].ignored == ("beam", "mood", "seed", "top_p")
+    assert parse({"text_input": "a", "random_seed": 1}).requests[0].ignored == ("random_seed",)
 
 
 def test_unknown_parameters_can_be_refused() -> None:
@@ -352,6 +371,27 @@ def test_infer_as_json() -> None:
     assert parsed.formatter.headers == {"content-type": "application/json"}
 
 
+def test_infer_says_what_has_no_effect() -> None:
+    body = {"inputs": [TEXT, tensor("stream", "BOOL", [True])], "id": None, "beside": 1}
+    parsed = infer(body | {"parameters": {"mood": "good", "top_p": 0.5, "temperature": 0}})
+    assert "id" not in json.loads(b"".join(run(parsed)))
+    assert parsed.formatter.headers["x-ignored-parameters"] == "beside,mood,stream,top_p"
+
+
+def test_infer_may_say_that_all_is_json() -> None:
+    body = msgspec.json.encode({"inputs": [TEXT]})
+    (request,) = infer(body, headers={"inference_header_content_length": str(len(body))}).requests
+    assert request.prompt == "a"
+
+
+def test_infer_repeats_the_prompts_that_ask_for_it() -> None:
+    texts = tensor("text_input", "BYTES", ["Say: ", "Tell: "])
+    parsed = infer({"inputs": [texts, tensor("exclude_input_in_output", "BOOL", [False, True])]})
+    for choice in (0, 1):
+        parsed.formatter.push(delta("hi", "hi", choice))
+    assert json.loads(parsed.formatter.end())["outputs"][0]["data"] == ["Say: hi", "hi"]
+
+
 def test_infer_of_several_prompts_keeps_their_shape_and_order() -> None:
     tensors = [
         tensor("text_input", "BYTES", [["a"], ["b"]], [2, 1]),
@@ -396,7 +436,25 @@ def test_infer_in_binary() -> None:
     assert data[length:] == struct.pack("<I", 13) + b"Deep Learning"
 
 
+def test_several_texts_in_binary() -> None:
+    texts, words = ("hé", "b", "c"), ("stop", "halt", "")
+    data = [b"".join(struct.pack("<I", len(one.encode())) + one.encode() for one in part) for part in (texts, words)]
+    described = [
+        {"name": name, "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(part)}}
+        for name, part in zip(("text_input", "stop"), data, strict=True)
+    ]
+    head = msgspec.json.encode({"inputs": described})
+    parsed = infer(head + b"".join(data), headers={"inference_header_content_length": str(len(head))})
+    assert tuple(request.prompt for request in parsed.requests) == texts
+    assert [request.text.stop_sequences for request in parsed.requests] == [("stop",), ("halt",), ()]
+
+
 def test_an_output_says_for_itself_whether_it_is_binary() -> None:
+    for output in ({"name": "text_output"}, {"name": "text_output", "parameters": {}}):
+        asked = {"outputs": [output]}
+        assert "data" in json.loads(b"".join(run(infer({"inputs": [TEXT], **asked}))))["outputs"][0]
+        parsed = infer({"inputs": [TEXT], "parameters": {"binary_data_output": True}, **asked})
+        assert parsed.formatter.headers["content-type"] == "application/octet-stream"
     body, headers = binary_request(outputs=[{"name": "text_output", "parameters": {"binary_data": False}}])
     assert json.loads(b"".join(run(infer(body, headers=headers))))["outputs"][0]["data"] == ["Deep Learning"]
 
@@ -426,7 +484,7 @@ TEXT = tensor("text_input", "BYTES", ["a"])
         ({"inputs": []}, "inputs: expected a non-empty array"),
         ({"inputs": [tensor("x", "INT32", [1])]}, "inputs: expected a tensor text_input of datatype BYTES"),
         ({"inputs": [tensor("text_input", "INT32", [1])]}, "text_input: expected datatype BYTES, got INT32"),
-        ({"inputs": [tensor("text_input", "BYTES", [""])]}, "text_input: expected non-empty texts"),
+        ({"inputs": [tensor("text_input", "BYTES", ["a", ""])]}, "text_input: expected non-empty texts"),
         ({"inputs": [tensor("text_input", "BYTES", [], [0])]}, "text_input: expected non-empty texts"),
         ({"inputs": [tensor("text_input", "BYTES", ["a"], [2])]}, r"inputs\[0\]: expected 2 elements, .* got 1"),
         ({"inputs": [tensor("text_input", "BYTES", [1])]}, r"inputs\[0\].data: expected BYTES, got 1"),
@@ -441,6 +499,14 @@ TEXT = tensor("text_input", "BYTES", ["a"])
         (
             {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"classification": 1}}]},
             r"outputs\[0\].parameters.classification: not served",
+        ),
+        (
+            {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": {"shared_memory_region": "r"}}]},
+            r"outputs\[0\].parameters.shared_memory_region: not served",
+        ),
+        (
+            {"inputs": [tensor("text_input", "BYTES", ["a", "b"]), tensor("top_k", "INT8", [1, 2, 3])]},
+            "top_k: expected 1 element, or 2, one for each prompt, got 3",
         ),
         (
             {"inputs": [TEXT], "parameters": {"binary_data_output": 1}},
@@ -483,8 +549,9 @@ def test_bad_binary_data(data: bytes, size: int, message: str) -> None:
     head = msgspec.json.encode({"inputs": [described]})
     with pytest.raises(PayloadError, match=message):
         infer(head + data, headers={"inference_header_content_length": str(len(head))})
-    with pytest.raises(PayloadError, match="inference-header-content-length: expected a length of at most"):
-        infer(head + data, headers={"inference_header_content_length": "9999"})
+    for length in ("9999", "-1", "all", "\N{SUPERSCRIPT TWO}", "9" * 5000):
+        with pytest.raises(PayloadError, match="inference-header-content-length: expected a length of at most"):
+            infer(head + data, headers={"inference_header_content_length": length})
 
 
 def test_whose_parameter_is_wrong() -> None:
@@ -589,7 +656,16 @@ async def test_the_configuration_lists_every_parameter_as_a_tensor() -> None:
     assert {tensors[name]["data_type"] for name in ("temperature", "top_p")} == {"TYPE_FP32"}
     assert {tensors[name]["data_type"] for name in ("stop", "bad_words")} == {"TYPE_STRING"}
     assert tensors["ignore_eos"]["data_type"] == "TYPE_BOOL"
-    assert config["instance_group"] == [{"name": "a", "kind": "KIND_AUTO", "count": 2}]
+    del config["input"]
+    assert config == {
+        "name": "a",
+        "platform": "djl_python",
+        "backend": "djl_python",
+        "max_batch_size": 0,
+        "output": [{"name": "text_output", "data_type": "TYPE_STRING", "dims": [-1], "optional": False}],
+        "instance_group": [{"name": "a", "kind": "KIND_AUTO", "count": 2}],
+        "model_transaction_policy": {"decoupled": False},
+    }
 
 
 async def test_statistics() -> None:
@@ -629,6 +705,9 @@ async def test_loading_and_unloading() -> None:
     assert view.done == [("unload", "a"), ("load", "a")]
     with pytest.raises(PayloadError, match=r"parameters.config: a model is loaded with the files and settings"):
         await page("load", view, {"parameters": {"config": "{}"}}, model="a")
+    for operation in ("load", "unload"):
+        with pytest.raises(ParameterError, match="parameters: expected an object, got 5"):
+            await page(operation, view, {"parameters": 5}, model="a")
     assert len(view.done) == 2
 
 

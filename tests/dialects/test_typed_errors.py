@@ -7,7 +7,14 @@ import json
 import pytest
 
 from djl_python import errors
-from djl_python.dialects.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_error, typed_event
+from djl_python.dialects.typed_errors import (
+    ErrorResponse,
+    documented_errors,
+    typed_answer,
+    typed_error,
+    typed_event,
+    typed_stream_error,
+)
 
 
 def every_kind() -> list[type[errors.ServingError]]:
@@ -35,6 +42,14 @@ def test_answers() -> None:
     event = typed_answer(errors.ParameterError("x: wrong", "x"), as_event=True)
     assert (event.status, event.headers) == (422, {"content-type": "text/event-stream"})
     assert event.body == b"data: " + answer.body + b"\n\n" == typed_event(errors.ParameterError("x: wrong", "x"))
+
+
+def test_a_stream_ends_with_what_it_is_made_of() -> None:
+    error = errors.WorkerDiedError("it died")
+    line = b'{"error":"Request failed during generation: it died","error_type":"generation"}'
+    assert typed_stream_error(error, {"content-type": "application/jsonlines"}) == line
+    for kind in ("text/event-stream", "text/event-stream; charset=utf-8"):
+        assert typed_stream_error(error, {"content-type": kind}) == b"data: " + line + b"\n\n"
 
 
 def test_clients_are_told_when_to_come_back() -> None:

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from djl_python.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken
 from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.pool import Pool
@@ -17,8 +17,10 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[object] = []
         self.error: ServingError | None = None
+        self.holds_body = True
 
-    def sent(self) -> None: ...
+    def sent(self) -> None:
+        self.holds_body = False
 
     def start(self, status: int, headers: dict[str, str]) -> None:
         self.got.append(status)
@@ -83,6 +85,28 @@ async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
     loading.submit(call(), Recorder())
 
 
+async def test_one_without_calls_is_idle() -> None:
+    async with asyncio.timeout(5):
+        await pool().wait_idle()
+    served = pool(worker := Worker())
+    flight = served.submit(call(), Recorder())
+    idle = asyncio.create_task(served.wait_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    await idle
+
+
+async def test_a_body_is_held_until_it_is_sent() -> None:
+    served = pool(worker := Worker())
+    first, waiting = Recorder(), Recorder()
+    flight = served.submit(call(), first)
+    served.submit(call(), waiting)
+    assert not first.holds_body and waiting.holds_body
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    assert not waiting.holds_body
+
+
 async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> None:
     worker = Worker()
     served = pool(worker)
@@ -101,9 +125,11 @@ async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> No
 async def test_the_least_busy_worker_gets_the_call() -> None:
     a, b = Worker("a", 2), Worker("b", 2)
     shared = pool(a, b)
-    for _ in range(3):
+    taken = []
+    for _ in range(4):
         shared.submit(call(), Recorder())
-    assert (len(a.calls), len(b.calls)) == (2, 1)
+        taken.append((len(a.calls), len(b.calls)))
+    assert taken == [(1, 0), (1, 1), (2, 1), (2, 2)]
 
 
 async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None:
@@ -133,8 +159,9 @@ async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
+    metrics = Metrics()
     worker = Worker(queries=1)
-    full = pool(worker, queue_size=1)
+    full = pool(worker, queue_size=1, metrics=metrics.model("m", ""))
     running, waiting = full.submit(call(), Recorder()), full.submit(call(), Recorder())
     with pytest.raises(OverloadedError):
         full.submit(call(), Recorder())
@@ -150,6 +177,7 @@ async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
     full.cancel(second, "disconnect")
     full.receive(worker, [Chunk(waiting.id, b"", True)])
     await full.wait_idle()
+    assert b'djl_queue_seconds_count{model="m",stage="server",version=""} 2.0' in metrics.render()
 
 
 async def test_queries_wait_while_there_is_no_worker() -> None:
@@ -182,7 +210,7 @@ async def test_the_pieces_of_one_read_are_written_at_once() -> None:
     shared = pool(worker)
     id = shared.submit(call(), client).id
     shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Chunk(id, b"b", False)])
-    shared.receive(worker, [Chunk(id, b"c", False)])
+    shared.receive(worker, [Chunk(next_id(), b"of a call that has left", False), Chunk(id, b"c", False)])
     shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
 
@@ -280,6 +308,21 @@ async def test_a_broken_answer_has_what_came_before() -> None:
     shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Break(id)])
     assert client.got == [200, (b"a", False), "broken off"]
     assert shared.busy == 0
+    id = shared.submit(call(), client := Recorder()).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Break(id)])
+    assert client.got == [200, (b"a", False), "broken off"]
+
+
+async def test_what_is_about_no_call_is_for_the_worker_itself() -> None:
+    class Listening(Worker):
+        def said(self, message: AnyMessage) -> None:
+            heard.append(message)
+
+    heard: list[AnyMessage] = []
+    shared = pool(worker := Listening())
+    shared.receive(worker, [Report(), Status("failed")])
+    assert heard == [Status("failed")]
 
 
 async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
@@ -292,6 +335,8 @@ async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
     assert [client.error.kind if client.error else "" for client in clients] == ["worker_died", "", ""]
     shared.remove(b, "has ended")
     assert clients[1].error is not None and clients[2].error is None  # that one was waiting, and waits on
+    shared.remove(b, "has ended")  # its socket closes after it was killed
+    shared.receive(b, [Report()])
     successor = Worker("a")
     shared.add(successor)
     assert len(successor.calls) == 1
@@ -352,10 +397,22 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -
     assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
 
 
+async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.0)
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.05)
+    first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    async with asyncio.timeout(5):
+        await worker.hung_up.wait()
+    assert len(worker.calls) == 3
+
+
 async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = asyncio.get_running_loop().time()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-    worker, client, other = Worker(capacity=2), Recorder(), Recorder()
+    worker, client, other = Worker(capacity=3), Recorder(), Recorder()
     shared = pool(worker, predict_timeout_s=60)
     flight = shared.submit(call(), client)
     shared.receive(worker, [Start(flight.id, 200, {})])
@@ -370,32 +427,54 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     for _ in range(5):
         await chunk_after_50_s()
     assert client.error is None
-    stuck = shared.submit(call(), other)
+    stuck = [shared.submit(call(), other).id, shared.submit(call(), Recorder()).id]
     await chunk_after_50_s()
     assert other.error is None
     await chunk_after_50_s()
     assert other.error is not None and client.error is None
-    assert worker.cancels == [(stuck.id, "timeout")] and not worker.hung_up.is_set()  # it works on others
+    assert worker.cancels == [(id, "timeout") for id in stuck] and not worker.hung_up.is_set()  # it works on others
     quiet = shared.submit(call(), other := Recorder())
     await chunk_after_50_s(Start(quiet.id, 200, {}), Chunk(quiet.id, b":", False, keep_alive=True))
     assert other.got == [200, (b":", False)]
     await chunk_after_50_s()
-    assert worker.cancels[1:] == [(quiet.id, "timeout")] and client.error is None
+    assert worker.cancels[2:] == [(quiet.id, "timeout")] and client.error is None
+    for _ in range(3):  # a client that takes what it has been sent
+        now_s += 50
+        await asyncio.sleep(0)
+        shared.taken(flight, 1)
+    assert client.error is None
     now_s += 61
     for _ in range(3):
         await asyncio.sleep(0)
     assert client.error is not None and client.error.kind == "timeout", "an answer that has begun may stop, too"
+    assert not worker.hung_up.is_set()
+
+
+async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    worker, client = Worker(capacity=2), Recorder()
+    shared = pool(worker, predict_timeout_s=60)
+    shared.receive(worker, [Chunk(shared.submit(call(), client).id, b"", True)])
+    shared.submit(call(), lost := Recorder())
+    gone = shared.submit(call(), Recorder())
+    shared.cancel(gone, "disconnect")
+    shared.remove(worker, "has ended")
+    now_s += 61
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert worker.cancels == [(gone.id, "disconnect")] and client.error is None
+    assert lost.error is not None and lost.error.kind == "worker_died"
 
 
 async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     worker = Worker()
     shared = pool(worker)
     clients = [Recorder(), Recorder()]
-    for client in clients:
-        shared.submit(call(), client)
+    first, _ = [shared.submit(call(), client) for client in clients]
     shared.fail_all(UnavailableError("the server is shutting down"), "shutdown")
     assert [client.error.kind for client in clients if client.error] == ["unavailable"] * 2
-    assert len(worker.cancels) == 1 and shared.busy == 0
+    assert worker.cancels == [(first.id, "disconnect")] and shared.busy == 0
 
 
 async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() -> None:
@@ -410,9 +489,11 @@ async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() 
         return tuple(line.rpartition(" ")[2] for name in names for line in lines if line.startswith(name))
 
     flight = old.submit(call(), Recorder())
-    for _ in range(3):
-        new.submit(call(), Recorder())
+    *_, gone = [new.submit(call(), Recorder()) for _ in range(4)]
+    assert counted() == ("2.0", "3.0")
+    new.cancel(gone, "disconnect")
     assert counted() == ("2.0", "2.0")
+    assert b'djl_aborted_requests_total{model="m",reason="disconnect",version=""} 1.0' in metrics.render()
     old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
     assert counted() == ("1.0", "2.0")
     busy = Report(gauges={"running_requests": 1})

@@ -25,6 +25,7 @@ def head(target: str = "/", *headers: tuple[str, str], version: str = "HTTP/1.1"
         ("http://host:80/a?b=1", "/a", (("b", "1"),)),
         ("http://host", "/", ()),
         ("/a?to=http://host/b", "/a", (("to", "http://host/b"),)),
+        ("/http://host/b", "/http://host/b", ()),
         ("*", "*", ()),
     ],
 )
@@ -53,3 +54,18 @@ def test_http_1_1_needs_a_host() -> None:
     head("/", version="HTTP/1.0").check_host()
     with pytest.raises(PayloadError, match="needs a Host header"):
         head("/").check_host()
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "waits", "for_tornado"),
+    [
+        ("100-continue", "HTTP/1.1", True, "100-continue"),
+        ("100-Continue", "HTTP/1.1", True, "100-continue"),
+        ("100-continue", "HTTP/1.0", False, None),
+        ("200-ok", "HTTP/1.1", False, "200-ok"),
+    ],
+)
+def test_a_client_may_hold_its_body_back(given: str, version: str, waits: bool, for_tornado: str | None) -> None:
+    read = head("/", ("Expect", given), version=version)
+    assert (read.expects_continue(), read.received.get("Expect")) == (waits, for_tornado)
+    assert not head("/").expects_continue()

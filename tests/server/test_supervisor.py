@@ -140,6 +140,14 @@ async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> No
         assert (await site.post(do="echo")).json()["pid"] != first
 
 
+async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as site:
+        first = site.pid
+        os.kill(first, signal.SIGRTMIN + 1)
+        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+    assert f"was killed by signal {signal.SIGRTMIN + 1:d}; it starts again now" in caplog.text
+
+
 async def test_stopping_leaves_no_process() -> None:
     async with running(model_config(properties={"capacity": "1"}, min_workers=2)) as site:
         pids = [replica.pid for replica in site.model.replicas]

@@ -151,8 +151,26 @@ def test_messages_that_can_not_be_continued() -> None:
 def test_a_template_may_refuse() -> None:
     with pytest.raises(PayloadError, match="refuses these messages: Conversation roles must alternate"):
         ChatTemplate(LLAMA2, SPECIAL).render([TALK[0], TALK[0]])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content + 5 }}",
+        "{{ messages[0].content.split('') }}",
+        "{{ messages[0].content % {} }}",
+        "{{ 1 // (messages | length * 0) }}",
+        "{{ tools | tojson }}",
+        "{{ tools[0].function.parameters.properties | dictsort }}",
+    ],
+)
+def test_a_template_may_fail_on_what_it_was_not_written_for(source: str) -> None:
+    properties: list[Any] = []
+    for _ in range(5000):
+        properties = [properties]
+    tools = [{"function": {"name": "f", "parameters": {"properties": properties}}}]
     with pytest.raises(PayloadError, match="fails on these messages"):
-        ChatTemplate(CHATML).render([{"role": "user", "content": 5}])
+        ChatTemplate(source).render([{"role": "user", "content": "%(x)s"}], tools=tools)
 
 
 def test_a_template_sees_no_python() -> None:
@@ -190,6 +208,7 @@ def test_a_template_is_the_default_one_or_the_one_for_tools() -> None:
     hidden = ToolUse(tools=(TOOL,), choice="none")
     assert templates.render(Chat(messages=USER, tool_use=hidden)) == "default hi-none"
     assert ChatTemplates({"only": names}).render(Chat(messages=USER)) == "hi-none"
+    assert ChatTemplates({"default": names, "rag": ""}).render(Chat(messages=USER, tool_use=use)) == "hi-1"
     with pytest.raises(PayloadError, match="no default chat template, only rag, tool_use"):
         ChatTemplates({"tool_use": names, "rag": names}).render(Chat(messages=USER))
 
@@ -198,6 +217,7 @@ def test_variables_and_an_open_end() -> None:
     templates = ChatTemplates({"default": "{{ mood }}:{{ messages[-1].content }}{{ '>' if add_generation_prompt }}"})
     assert templates.render(Chat(messages=USER, variables={"mood": "good"})) == "good:hi>"
     assert templates.render(Chat(messages=USER, continue_final=True)) == ":hi"
+    assert templates.render(Chat(messages=USER, add_generation_prompt=False)) == ":hi"
 
 
 def test_a_broken_template_costs_its_chats_only() -> None:
@@ -230,6 +250,7 @@ def test_arguments_come_back_as_objects(arguments: object, expected: str) -> Non
         ("message.tool_calls", "", 'hi[f|{"a": 1}]'),
         ("message.content is none", "", 'hi[f|{"a": 1}]'),
         ("message.tool_calls and message.content is not none", "So:", 'hi[f|{"a": 1}]So:'),
+        ("message.content is none", "So:", "hiSo:"),
         ("message.content is none", "no calls", "hino calls"),
     ],
 )
@@ -273,5 +294,7 @@ def test_a_template_that_reads_parts_only_gets_parts() -> None:
     assert template.render([*USER, {"role": "assistant", "content": "we"}], continue_final_message=True) == (
         "user:hi;assistant:we"
     )
+    shy = "{% if messages | length < 2 %}{{ raise_exception('two') }}{% endif %}{{ messages[1].content }}"
+    assert ChatTemplate(shy).render([*USER, *USER]) == "hi"
     either = "{{ messages[0].content if messages[0].content is string else 'parts' }}"
     assert ChatTemplate(either).render(USER) == "hi"

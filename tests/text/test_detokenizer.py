@@ -149,6 +149,12 @@ def test_special_tokens_show_only_if_asked(loaded: dict[str, Tokenizer]) -> None
     assert "".join(pieces(tokenizer, ids, [], SHOW_SPECIAL)) == "a<|end|>b"
 
 
+def test_those_that_a_parser_reads_show(loaded: dict[str, Tokenizer]) -> None:
+    for kind, end in (("byte-level", "<|end|>"), ("word-piece", "[SEP]")):
+        ids = loaded[kind].encode(f"hello{end}hello")
+        assert "".join(pieces(loaded[kind].showing([end]), ids, [])).replace(" ", "") == f"hello{end}hello"
+
+
 def test_ids_without_a_token_have_no_text(loaded: dict[str, Tokenizer]) -> None:
     for tokenizer in (loaded["byte-level"], loaded["llama2"], loaded["word-piece"]):
         assert pieces(tokenizer, [tokenizer.vocab_size + 7], tokenizer.encode("a b")) == ["", ""]

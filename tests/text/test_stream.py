@@ -118,6 +118,7 @@ def test_stop_sequences_wait_for_min_new_tokens(plain: Tokenizer) -> None:
     _, finish, _ = run(plain, ids, stop_sequences=(".",), min_new_tokens=3)
     assert finish.text == "a.b"
     assert finish.generated_tokens == 4
+    assert run(plain, ids, stop_sequences=(".",), min_new_tokens=2)[1].text == "a"
 
 
 @pytest.mark.parametrize("reason", [FinishReason.EOS, FinishReason.STOP])
@@ -127,6 +128,19 @@ def test_the_token_that_ends_has_no_text(plain: Tokenizer, reason: FinishReason)
     tokens, finish, _ = run(plain, [*encode(plain, "hi"), eos], end=reason)
     assert (tokens[-1].id, tokens[-1].text, tokens[-1].special) == (eos, "", True)
     assert (finish.text, finish.reason, finish.generated_tokens) == ("hi", reason, len(tokens))
+
+
+def test_an_ordinary_token_may_be_the_eos(plain: Tokenizer) -> None:
+    for kept in (False, True):
+        tokens, finish, _ = run(plain, encode(plain, "ab"), end=FinishReason.EOS, include_stop_str_in_output=kept)
+        assert (finish.text, tokens[-1].special) == ("a", True)
+
+
+def test_a_special_token_is_said_to_be_one(plain: Tokenizer) -> None:
+    ids = encode(plain, "a<|end|>b<|end|>")
+    for skip in (True, False):
+        tokens, _, _ = run(plain, ids, skip_special_tokens=skip)
+        assert [token.special for token in tokens] == [False, True, False, True]
 
 
 def test_the_eos_shows_if_special_tokens_do(plain: Tokenizer) -> None:

@@ -129,6 +129,7 @@ HEARD = [
     ("hermes", f"<tool_call>oops <tool_call>{CALL}</tool_call>", "<tool_call>oops", [("weather", ARGUMENTS)]),
     ("llama3_json", LLAMA, "", [("weather", ARGUMENTS)]),
     ("llama3_json", f"<|python_tag|>{LLAMA}", "", [("weather", ARGUMENTS)]),
+    ("llama3_json", f"<|python_tag|>\n<|python_tag|>{LLAMA}", "", [("weather", ARGUMENTS)]),
     (
         "llama3_json",
         f'{LLAMA}; {{"type": "function", "name": "now", "parameters": {{}}}}',

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 Bits = npt.NDArray[np.int32]
 
 CACHED_GRAMMARS: Final = 128
+# llguidance's measure of how large a grammar may become at its beginning. An enum of 5,000 words takes half of it. With
+# five times as much, llguidance's own limit, a dozen characters ("(a{600}){500}") make a grammar of 100 MB, which the
+# cache keeps, and whose mask keeps a whole batch waiting for a tenth of a second, in every step.
+_MOST_EXPRESSIONS: Final = 200_000
 # White space between JSON's tokens: a space, or a new line with its indentation. JSON allows any amount, but a small
 # model that has begun to write white space may never stop.
 _WHITE_SPACE: Final = r"\x20?|\n\x20{0,20}"
@@ -69,12 +73,13 @@ class CompiledGrammar:
     """
 
     def __init__(self, tokenizer: LLTokenizer, grammar: Grammar) -> None:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         self.words = -(-tokenizer.vocab_size // 32)
         self.eos_ids = frozenset(tokenizer.eos_tokens)
+        limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0)
+            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -131,7 +136,11 @@ class GrammarCompiler:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        return CompiledGrammar(self._tokenizer, grammar)
+        tokenizer = self._tokenizer
+        try:
+            return CompiledGrammar(tokenizer, grammar)
+        except ParameterError as refusal:
+            raise refusal.with_traceback(None) from None  # the cache keeps it, and frames would keep the grammar
 
     @functools.cached_property
     def _tokenizer(self) -> LLTokenizer:

@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,7 @@ def test_preempted_sequences_keep_their_place_in_the_grammar(checkpoint: Path, t
         (Grammar("regex", "(ab"), "unclosed group"),
         (Grammar("regex", r"[^\s\S]"), "no text fits it"),
         (Grammar("regex", "a{1000000}"), "too many expressions"),
+        (Grammar("regex", "(a{300}){500}"), "too many expressions"),
         (Grammar("json_schema", '{"type":'), "EOF while parsing"),
         (Grammar("json_schema", "[]"), "Expecting object"),
         (Grammar("json_schema", '{"type": "colour"}'), "Invalid type: colour"),
@@ -389,6 +391,21 @@ def test_grammars_are_compiled_once_and_the_oldest_are_forgotten(compiler: Gramm
         compiler.compile(Grammar("regex", f"other {number}"))
         assert compiler.compile(Grammar("regex", "first")) is first
     assert compiler.compile(Grammar("regex", "second")) is not second
+
+
+def test_the_error_of_a_grammar_does_not_keep_the_grammar(compiler: GrammarCompiler) -> None:
+    """It may be large, and errors are cached, too."""
+    error = compiler.compile(Grammar("regex", "(a{300}){500}")).exception()
+    assert error is not None
+    held = [value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()]
+    assert held
+    assert not [value for value in held if isinstance(value, CompiledGrammar | LLMatcher)]
+
+
+def test_a_long_list_of_words_is_not_too_large(compiler: GrammarCompiler) -> None:
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefghijklmnop", k=12)) for _ in range(5000)]
+    Matcher(compiler.compile(Grammar("json_schema", json.dumps({"enum": words}))).result())
 
 
 def allowed(matcher: Matcher) -> list[int]:

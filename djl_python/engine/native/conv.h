@@ -136,6 +136,14 @@ void convolution(Run& run, int index, const Op& op, const Step& step) {
     });
 }
 
+// Numbers as F stores them.
+template <class F>
+inline Floats rounded(Floats x) {
+    typename F::T stored[16];
+    F::store(stored, x);
+    return F::load(stored, 0xffff);
+}
+
 // Convolves sixteen channels of a span's tokens, with K taps; K is 0 for any other number of taps.
 template <class F, int K>
 void convolve_span(const Op& op, const Step& step, int span, int channel) {
@@ -157,7 +165,8 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
     for (int64_t t = first; t < end; ++t) {
         const int64_t at = t * op.stride + channel;
         Floats x = F::load((const T*)op.in + at, lanes);
-        if (op.in_factors) x = x * F::load((const T*)op.in_factors + at, lanes);
+        // Rounded as in a state: a token finds the same numbers before it in its own span and in an earlier one.
+        if (op.in_factors) x = rounded<F>(x * F::load((const T*)op.in_factors + at, lanes));
         Floats sum = fma(weight[before], x, bias);
         for (int k = 0; k < before; ++k) {
             sum = fma(weight[k], past[k], sum);

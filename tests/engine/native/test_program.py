@@ -186,9 +186,12 @@ def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_
     assert torch.equal(logits[0], logits[2])
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "gemma2", "qwen2_moe", "gpt_oss", "lfm2", "qwen3_5", "granite_h", "jamba"]
+)
 def test_a_bf16_prompt_is_the_same_in_whatever_pieces(architecture: str, tmp_path: Path) -> None:
-    """Many queries share what is expanded of keys and values, few do it alone: bit by bit the same."""
+    """Many queries share what is expanded of keys and values, few do it alone; states end every piece: bit by bit the
+    same."""
     native = Native(tmp_path, architecture, torch.bfloat16, threads=2)
     if native.program.pool.vectors.endswith("AMX"):
         native.program.close()

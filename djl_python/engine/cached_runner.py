@@ -30,8 +30,9 @@ from .uploads import indices
 
 log = logging.getLogger(__name__)
 
-# What transformers' forward functions call their cache: those of models with attention, and of recurrent models.
-_CACHE_ARGUMENTS: Final = ("past_key_values", "cache_params")
+# What transformers' forward functions call their cache: those of models with attention, and of recurrent models. From
+# transformers 5.24 on all do by the last name.
+_CACHE_ARGUMENTS: Final = ("past_key_values", "cache_params", "cache")
 # Attribute where models with positions in three dimensions keep, for one batch, their offset from token counts.
 _DELTAS: Final = "rope_deltas"
 

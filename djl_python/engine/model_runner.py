@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
 from .images import PagedImages
 from .masks import UNKNOWN, configured_window
-from .recurrent import RecurrentLayers
+from .recurrent import RecurrentLayers, returned_cache
 from .scheduler import Chunk
 from .sequence import Sequence
 from .uploads import indices, upload
@@ -68,7 +68,7 @@ def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[in
 
     def run() -> Any:
         output = model(input_ids=ids, position_ids=places, use_cache=True)
-        if output.get("past_key_values") is None:
+        if returned_cache(output) is None:
             raise ValueError("it returns no cache")
         return output
 

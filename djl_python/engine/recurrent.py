@@ -26,8 +26,13 @@ from .uploads import indices
 ModelContext = Callable[[], AbstractContextManager[None]]
 
 _UPDATES: Final = ("update_conv_state", "update_recurrent_state")
-# What forward functions call their cache.
-_CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values")
+# What forward functions call their cache: some know two of the names. From transformers 5.24 on it is the last.
+_CACHE_ARGUMENTS: Final = ("cache_params", "past_key_values", "cache")
+
+
+def returned_cache(output: Any) -> Any:
+    """The cache in what a model returns, whatever its transformers calls it; None if it returns none."""
+    return next((output[name] for name in ("cache", "past_key_values") if output.get(name) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class RecurrentLayers:
                 if hasattr(module, "layer_idx"):
                     stack.callback(module.register_forward_pre_hook(lambda owner, _: running.append(owner)).remove)
                     stack.callback(module.register_forward_hook(lambda *_: _drop_last(running)).remove)
-            cache = run().get("past_key_values")
+            cache = returned_cache(run())
         if not modules or type(cache) is not DynamicCache:
             return None
         layers = [cache.layers[place] for place in modules.values()]

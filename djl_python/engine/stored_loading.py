@@ -167,8 +167,7 @@ def _register() -> None:
         def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
             placing = _Placing(self.quantization_config.checkpoint, model)
             placing.place()
-            model._keys_to_ignore_on_load_unexpected = {
-                *(model._keys_to_ignore_on_load_unexpected or ()),
-                *placing.left,
-            }
+            ignored = model._keys_to_ignore_on_load_unexpected
+            kind = list if ignored is None else type(ignored)  # transformers adds to it: older versions a list
+            model._keys_to_ignore_on_load_unexpected = kind((*(ignored or ()), *placing.left))
             return model

@@ -102,6 +102,19 @@ def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
     assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
 
 
+class Renamed(Around):
+    """A model that calls its cache what all do from transformers 5.24 on."""
+
+    def forward(self, input_ids: torch.Tensor, cache: Any = None, use_cache: bool = False, **named: Any) -> Any:
+        return self.inner(input_ids, past_key_values=cache, use_cache=use_cache, **named)
+
+
+def test_a_cache_by_another_name_is_shared(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
+    ids = list(range(3, 15))
+    assert CachedModelRunner.tried(Renamed(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
+
+
 class Impatient(Around):
     """A model that goes on with one token at a time, and says so as some do."""
 

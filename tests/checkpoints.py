@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import (
     ApertusConfig,
     AutoModelForCausalLM,
     BloomConfig,
+    BloomForCausalLM,
     CodeGenConfig,
     DeepseekV2Config,
     DeepseekV3Config,
@@ -53,6 +55,8 @@ from transformers import (
 )
 
 VOCABULARY = 320
+#: What models call their cache: since transformers 5.24 by another name.
+CACHE: Final = "cache" if "cache" in signature(BloomForCausalLM.forward).parameters else "past_key_values"
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,

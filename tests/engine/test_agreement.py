@@ -18,7 +18,7 @@ from djl_python.engine.quantization import Quantize
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.routes import Routes, routing
 from djl_python.errors import ModelLoadError
-from tests.checkpoints import build_checkpoint
+from tests.checkpoints import CACHE, build_checkpoint
 
 
 @dataclass
@@ -205,7 +205,7 @@ def test_a_model_reads_in_pieces_with_the_experts_that_it_is_given(tmp_path: Pat
         assert not torch.allclose(model(ids).logits, expected, atol=1e-2)
         with routing(model, routes.give):
             first = model(ids[:, :7], use_cache=True)
-            rest = model(ids[:, 7:], past_key_values=first.past_key_values)
+            rest = model(ids[:, 7:], **{CACHE: first[CACHE]})
     assert torch.allclose(torch.cat([first.logits, rest.logits], 1), expected, atol=1e-4)
     assert sum(routes.off[0]) < 1e-4
     assert min(routes.off[1]) > 0.1

@@ -15,7 +15,7 @@ from djl_python.engine.model_runner import probe
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.types import SamplingParams
-from tests.checkpoints import VOCABULARY, build_checkpoint
+from tests.checkpoints import CACHE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 
 WINDOW = 24
@@ -102,7 +102,7 @@ def told(kind: str) -> Any:
     config = MistralConfig(sliding_window=8, attention_chunk_size=8)
     config._attn_implementation = PAGED
     make = getattr(masking_utils, kind)
-    return make(config=config, inputs_embeds=torch.zeros(1, 3, 4), attention_mask=None, past_key_values=None)
+    return make(config=config, inputs_embeds=torch.zeros(1, 3, 4), attention_mask=None, **{CACHE: None})
 
 
 @pytest.mark.parametrize(

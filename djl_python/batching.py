@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from .event_loop import result_of
 from .user_errors import contained, one_line
 
 T = TypeVar("T")
@@ -78,12 +79,7 @@ class DynamicBatcher(Generic[T, R]):
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         try:
-            return await waiting.answer
-        except asyncio.CancelledError:
-            answer = waiting.answer
-            if not answer.cancelled() and answer.exception() is None:  # both came in one turn of the loop
-                self._discard(answer.result())
-            raise
+            return await result_of(waiting.answer, self._discard)
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)

@@ -1,4 +1,4 @@
-"""The event loop of the front end and of workers, and its garbage collection.
+"""The event loop of the front end and of workers, what it awaits, and its garbage collection.
 
 Runs in the main threads of these processes.
 """
@@ -19,6 +19,16 @@ log = logging.getLogger(__name__)
 
 #: Allocations before the youngest generation is collected. Python's default, 700, is six to eight requests' worth.
 _YOUNG_OBJECTS: Final = 20_000
+
+
+async def result_of(future: asyncio.Future[_T], discard: Callable[[_T], object]) -> _T:
+    """The future's result. `discard` gets it where it comes in the turn of the loop in which this is cancelled."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if not future.cancelled() and future.exception() is None:
+            discard(future.result())
+        raise
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
+from ..event_loop import result_of
 from ..outputs import Output
 from ..user_errors import contained
 from .tracebacks import user_traceback
@@ -62,12 +63,7 @@ class HandlerThread:
         """
         result: asyncio.Future[R] = self._loop.create_future()
         self._put(_Job(owners, lambda: function(*args, **kwargs), result))
-        try:
-            return await result
-        except asyncio.CancelledError:
-            if not result.cancelled() and result.exception() is None:  # both came in one turn of the loop
-                self._discard(result.result())
-            raise
+        return await result_of(result, self._discard)
 
     def post(self, function: Callable[[], Any]) -> None:
         """Run a clean-up function after what is queued; what it raises is logged."""

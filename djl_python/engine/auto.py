@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
     """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
-    if settings.tensor_parallel_degree == 0 and not has_gpu():
+    if settings.tensor_parallel_degree == 0 and _on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
     advance = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
@@ -31,11 +31,15 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
     return PagedRollingBatch(settings, progress, advance)
 
 
+def _on_cpu(settings: EngineSettings) -> bool:
+    return settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
+
+
 def _will_run_natively(settings: EngineSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
-    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
-    alone = settings.tensor_parallel_degree == 1
-    return on_cpu and alone and settings.kernels != "torch" and settings.image_example is None and not lacking()
+    if settings.tensor_parallel_degree != 1 or settings.kernels == "torch" or settings.image_example is not None:
+        return False
+    return _on_cpu(settings) and not lacking()
 
 
 def _begin(settings: EngineSettings) -> Advance | None:

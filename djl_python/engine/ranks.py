@@ -58,7 +58,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """What a runner needs of a chunk: `tokens` are those of its sequence, from `computed` on, and `drafts` beyond."""
+    """What a runner needs of a chunk: `tokens` are the sequence's from `computed` on, and at their end the `drafts`."""
 
     sequence: int
     computed: int
@@ -75,7 +75,7 @@ def piece_of(chunk: Chunk) -> Piece:
     return Piece(
         sequence.id,
         sequence.computed,
-        chunk.tokens[: chunk.length - len(chunk.drafts)],
+        chunk.tokens,
         chunk.drafts,
         chunk.completes,
         sequence.wants_prompt_logprobs,
@@ -95,14 +95,14 @@ class ReceivedChunk(Chunk):
 
     @property
     def tokens(self) -> list[int]:
-        return [*self.piece.tokens, *self.piece.drafts]
+        return self.piece.tokens
 
 
 def chunk_of(piece: Piece) -> ReceivedChunk:
     """What a runner is given of what was received."""
     sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0 if piece.every_row else None)
     sequence = Sequence(piece.sequence, [], 1, sampling, computed=piece.computed, blocks=piece.blocks)
-    return ReceivedChunk(sequence, len(piece.tokens) + len(piece.drafts), piece.drafts, piece=piece)
+    return ReceivedChunk(sequence, len(piece.tokens), piece.drafts, piece=piece)
 
 
 class Ranks:

@@ -175,7 +175,7 @@ async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path
     script = tmp_path / "worker.py"
     script.write_text(f"""
 import asyncio, pathlib
-from tests.engine.test_client import Listener, Sink
+from tests.engines import Listener, Sink
 from djl_python.types import SamplingParams
 
 async def main():

@@ -59,6 +59,8 @@ class HttpAnswer:
         self.log_extra: dict[str, str] = {}
         self._front_end = front_end
         self._connection = connection
+        self._socket = connection.stream.socket
+        self._behind = False  # whether the stream may have something to send
         self._head = head
         self._request_id = request_id
         self._on_taken = on_taken
@@ -73,23 +75,23 @@ class HttpAnswer:
     def write(self, data: bytes, last: bool) -> None:
         """Write a piece of the body, directly into the socket if it has room.
 
-        Tornado's own write costs two futures and an event loop iteration per piece, and nothing awaits them.
+        Tornado's own write costs two futures and an event loop iteration per piece, and nothing awaits them. Between
+        two steps of an engine everything falls out of the caches: what is not looked at here, the stream above all,
+        need not come back.
 
         Raises:
             StreamBufferFullError: the client is too slow.
         """
-        stream = self._connection.stream
-        stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
         if not self.begun:
             self._send_head(data, last)
-        elif data and not self._bodiless and (sock := stream.socket) is not None:  # else it has just been closed
+        elif data and not self._bodiless:
             framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
             try:
-                sent = 0 if stream.writing() else sock.send(framed)
+                sent = 0 if self._behind else self._socket.send(framed)
             except OSError:
                 sent = 0  # no room, or the client has gone: the stream waits, or notices
             if sent < len(framed):
-                stream.write(framed[sent:])
+                self._send_later(framed[sent:])
         self._untold_bytes += len(data)
         if self._untold_bytes >= TAKEN_EVERY_BYTES and not last and not self._telling:
             self._tell_when_taken()
@@ -120,6 +122,14 @@ class HttpAnswer:
 
     # ------------------------------------------------------------------------------------ inside
 
+    def _send_later(self, data: bytes) -> None:
+        """Send what the socket had no room for, or what has to come after that."""
+        stream = self._connection.stream
+        if stream.socket is not None:  # else it has just been closed
+            stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
+            stream.write(data)
+            self._behind = stream.writing()
+
     def _send_head(self, data: bytes, last: bool) -> None:
         headers = self._front_end.base_headers()
         for name, value in self.headers.items():
@@ -143,6 +153,7 @@ class HttpAnswer:
         self.begun = True
         start_line = httputil.ResponseStartLine("HTTP/1.1", self.status, reason(self.status))
         self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
+        self._behind = self._connection.stream.writing()
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
         if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):

@@ -9,7 +9,6 @@ when it dies.
 from __future__ import annotations
 
 import collections
-import contextlib
 import enum
 import logging
 import math
@@ -193,6 +192,7 @@ class ModelMetrics:
             for name in ("prompt_tokens", "generated_tokens", "preemptions", "draft_tokens", "accepted_draft_tokens")
         }
         self._histograms: dict[str, Histogram] = {}
+        self._gauges: dict[tuple[str, str], Gauge] = {}  # by name and worker: `labels` takes longer than `set`
         # Live workers by name: two of a name while a model is loaded again and its last requests finish.
         self._workers: collections.Counter[str] = collections.Counter()
 
@@ -207,12 +207,13 @@ class ModelMetrics:
 
     def apply(self, worker: str, report: Report) -> None:
         """Apply what a worker reports, except for numbers that a metric can't have."""
-        for name, value in report.gauges.items():
-            if self._reported(name, MetricKind.GAUGE):
-                self._metrics.gauges[name].labels(*self._labels, worker).set(value)
-        used, total = (report.gauges.get(f"kv_cache_blocks_{what}") for what in ("used", "total"))
+        gauges = report.gauges
+        used, total = gauges.get("kv_cache_blocks_used"), gauges.get("kv_cache_blocks_total")
         if used is not None and total:
-            self._metrics.gauges["kv_cache_usage_ratio"].labels(*self._labels, worker).set(used / total)
+            gauges = gauges | {"kv_cache_usage_ratio": used / total}
+        for name, value in gauges.items():
+            if (gauge := self._gauge(name, worker)) is not None:
+                gauge.set(value)
         for name, amount in report.counts.items():
             if not 0 <= amount < math.inf:
                 self._metrics.warn(name, f"grows by {amount}, which no counter can")
@@ -236,10 +237,17 @@ class ModelMetrics:
         self._workers[worker] -= 1
         if self._workers[worker]:
             return
-        for spec in SPECS:
-            if spec.labels == _WORKER:
-                with contextlib.suppress(KeyError):
-                    self._metrics.gauges[spec.name].remove(*self._labels, worker)
+        for name, its_worker in list(self._gauges):
+            if its_worker == worker:
+                self._metrics.gauges[name].remove(*self._labels, worker)
+                del self._gauges[name, worker]
+
+    def _gauge(self, name: str, worker: str) -> Gauge | None:
+        """A gauge of one of this model's workers that workers may report."""
+        key = name, worker
+        if key not in self._gauges and self._reported(name, MetricKind.GAUGE):
+            self._gauges[key] = self._metrics.gauges[name].labels(*self._labels, worker)
+        return self._gauges.get(key)
 
     def _counter(self, name: str) -> Counter | None:
         """A counter of this model's that workers may report."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..channel import Channel
@@ -28,14 +28,18 @@ REPORT_WITHIN_S: Final = 0.3
 class ChannelReply:
     """A `handler.Reply`. Every answer carries the request's id.
 
+    Args:
+        ends: called when the answer's last piece is about to leave.
+
     Attributes:
         headers: of the answer, once it has started; names in lower case.
     """
 
-    def __init__(self, channel: Channel, call_id: int, request_id: str) -> None:
+    def __init__(self, channel: Channel, call_id: int, request_id: str, ends: Callable[[], None]) -> None:
         self._channel = channel
         self._id = call_id
         self._request_id = request_id
+        self._ends = ends
         self.started = False
         self.finished = False
         self.headers: dict[str, str] = {}
@@ -108,6 +112,7 @@ class ChannelReply:
         self._check(data)
         self._channel.send(Chunk(self._id, data, True))
         self.finished = True
+        self._ends()
 
     def break_off(self) -> None:
         """End an answer that can't be completed, so that the client sees that it is incomplete."""
@@ -179,8 +184,12 @@ class ChannelMetrics:
             self._observations.setdefault(name, []).extend(observed)
             self._schedule()
 
+    def call_ends(self) -> None:
+        """Report in the next frame, an answer's last: a client that reads the metrics then expects the call there."""
+        self._due_s = 0.0
+
     def flush(self) -> None:
-        """Report now what was counted: a client that reads the metrics after a call has ended expects it there."""
+        """Report now what was counted, also if no frame is about to leave."""
         if self._scheduled:
             self._send()
 

@@ -112,7 +112,7 @@ class Service:
 
     def _accept(self, call: Call) -> None:
         request_id = call.headers.get(REQUEST_ID) or uuid.uuid4().hex
-        flight = _Flight(call, ChannelReply(self._channel, call.id, request_id), request_id)
+        flight = _Flight(call, ChannelReply(self._channel, call.id, request_id, self._metrics.call_ends), request_id)
         self._flights[call.id] = flight
         flight.task = asyncio.create_task(self._serve(flight))
         flight.task.add_done_callback(lambda _: self._land(flight))

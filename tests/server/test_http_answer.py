@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,6 +165,28 @@ async def test_a_header_that_can_not_be_sent_is_left_out(caplog: pytest.LogCaptu
         assert b"Good: 1" in head and b"b: c" not in head
     (record,) = caplog.records
     assert record.args == ("bad",) and vars(record)["model"] == "m"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_pieces_stay_in_order_when_a_client_falls_behind_and_catches_up(begun: bool) -> None:
+    async with asked(b"GET / HTTP/1.0\r\n\r\n") as asks:
+        asks.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with socket.socket(fileno=os.dup(asks.writer.get_extra_info("socket").fileno())) as client:
+            asks.answer.start(200, {})
+            if begun:
+                asks.answer.write(b"", False)
+            long = b"a" * (MAX_UNSENT_BYTES // 2)
+            asks.answer.write(long, False)
+            received = client.recv(1 << 20)  # there is room again, and the loop has not seen it yet
+            asks.answer.write(b"b", False)
+            while not received.endswith(b"b"):
+                await asyncio.sleep(0)
+                with contextlib.suppress(BlockingIOError):
+                    received += client.recv(1 << 20)
+            asks.answer.write(b"c", True)
+            assert client.recv(2) == b"c", "at once: nothing waits any more"
+            asks.answer.finish()
+        assert received.partition(b"\r\n\r\n")[2] == long + b"b"
 
 
 @pytest.mark.parametrize("kept", [b"", b"Connection: keep-alive\r\n"])

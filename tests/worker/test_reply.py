@@ -43,10 +43,14 @@ class Ends:
         self.arrived.set()
 
 
+def _nothing() -> None:
+    """An answer that ends without consequences."""
+
+
 async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPatch) -> None:
     """So whoever hears of it can still answer with an error."""
     ends = Ends()
-    reply = ChannelReply(await ends.open(), 5, "r")
+    reply = ChannelReply(await ends.open(), 5, "r", _nothing)
     with pytest.raises(ValueError, match="surrogates"):
         reply.start(200, {"name": "caf\udce9"})
     assert not reply.started
@@ -64,7 +68,7 @@ async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPat
 
 async def test_reply_in_one_frame() -> None:
     ends = Ends()
-    reply = ChannelReply(await ends.open(), 5, "r")
+    reply = ChannelReply(await ends.open(), 5, "r", _nothing)
     reply.start(200, {"Content-Type": "a/b"})
     reply.write(b"1")
     reply.write(b"")
@@ -83,7 +87,7 @@ async def test_reply_in_one_frame() -> None:
 
 async def test_a_piece_that_keeps_alive_says_so() -> None:
     ends = Ends()
-    reply = ChannelReply(await ends.open(), 5, "r")
+    reply = ChannelReply(await ends.open(), 5, "r", _nothing)
     with pytest.raises(RuntimeError, match="must be started"):
         reply.keep_alive(b":")
     reply.start(200, {})
@@ -97,7 +101,7 @@ async def test_a_piece_that_keeps_alive_says_so() -> None:
 async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
     ends = Ends()
     channel = await ends.open()
-    reply = ChannelReply(channel, 5, "r")
+    reply = ChannelReply(channel, 5, "r", _nothing)
     misuses: list[Callable[[], None]] = [lambda: reply.write(b"x"), lambda: reply.finish()]
     for misuse in misuses:
         with pytest.raises(RuntimeError, match="must be started"):
@@ -127,7 +131,7 @@ async def test_what_is_no_answer_is_not_sent(
 ) -> None:
     ends = Ends()
     with pytest.raises(error, match=message):
-        misuse(ChannelReply(await ends.open(), 5, "r"))
+        misuse(ChannelReply(await ends.open(), 5, "r", _nothing))
     await ends.close()
 
 
@@ -136,7 +140,7 @@ async def test_a_stream_waits_until_its_client_has_taken_most_of_it(
     send: Callable[[ChannelReply, bytes], None],
 ) -> None:
     ends = Ends()
-    reply = ChannelReply(await ends.open(), 5, "r")
+    reply = ChannelReply(await ends.open(), 5, "r", _nothing)
     reply.start(200, {})
     send(reply, bytes(MAX_UNREAD_BYTES))
     await reply.drain()
@@ -231,6 +235,26 @@ async def test_metrics_go_along_with_a_frame_if_the_last_did_not_leave_just_now(
     channel.send(Chunk(5, b"y", False))
     assert await ends.frame() == [Chunk(5, b"y", False)]
     assert await ends.frame() == [Report(counts={"b": 1})]
+    await ends.close()
+
+
+async def test_metrics_go_along_with_the_end_of_an_answer() -> None:
+    """They would be asked for and sent in a frame of their own otherwise."""
+    ends = Ends()
+    channel = await ends.open()
+    metrics = ChannelMetrics(channel)
+    reply = ChannelReply(channel, 5, "r", metrics.call_ends)
+    metrics.count("a")
+    reply.start(200, {})
+    assert (await ends.frame())[1:] == [Report(counts={"a": 1})]
+    metrics.count("b")
+    reply.finish(b"x")
+    assert await ends.frame() == [Chunk(5, b"x", True), Report(counts={"b": 1})]
+    metrics.flush()
+    metrics.count("c")
+    reply.write(b"y")
+    channel.send(Chunk(6, b"z", False))
+    assert await ends.frame() == [Chunk(6, b"z", False)], "the next waits again"
     await ends.close()
 
 

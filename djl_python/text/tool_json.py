@@ -143,7 +143,7 @@ class MistralParser(JsonParser):
 
 
 class Llama3JsonParser(JsonParser):
-    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 and 3.2.
+    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 to 4.
 
     `<|python_tag|>` may come before. An object that names no tool is an answer in JSON, not a call.
     """

@@ -280,7 +280,11 @@ def test_an_unknown_parser_is_told() -> None:
         ("<tool_call>\n<function=name>", None),
         ("[AVAILABLE_TOOLS]...[TOOL_CALLS]", "mistral"),
         ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
-        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ('<|python_start|> <|python_end|> {"name": function name, "parameters": dictionary}', "llama3_json"),
+        ("[func_name1(params_name1=params_value1)] <|python_tag|>", "pythonic"),
+        ("<|python_start|>", "pythonic"),
+        ("<|python_tag|>", "llama3_json"),
+        ("<tool_call>name\n<arg_key>", None),
         ("{{ messages }}", None),
     ],
 )

@@ -21,7 +21,7 @@ def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-USE = ToolUse(tools=(tool("weather", CITY), tool("now")))
+USE = ToolUse(tools=(tool("weather", CITY), tool("now"), tool("get-it")))
 
 
 def hear(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
@@ -176,6 +176,16 @@ HEARD = [
         "",
         [("now", '{"x": "\N{REPLACEMENT CHARACTER}", "y": "😀"}')],
     ),
+    # Names that are none in Python, and a line break that its strings can't have.
+    (
+        "pythonic",
+        """[get-it(from=1, max-days = 2, größe='from=3, now(', text="a\nb\r\\n"), now ()]""",
+        "",
+        [("get-it", '{"from": 1, "max-days": 2, "größe": "from=3, now(", "text": "a\\nb\\r\\n"}'), ("now", "{}")],
+    ),
+    ("pythonic", "[now(**{'x': 1})]", "[now(**{'x': 1})]", []),
+    ("pythonic", "[now(), (now)()]", "[now(), (now)()]", []),
+    ("pythonic", "[now(x==1)]", "[now(x==1)]", []),
     ("pythonic", "[now(x=1e999)]", "[now(x=1e999)]", []),
     ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
     ("pythonic", "[other(x=1)]", "[other(x=1)]", []),

@@ -95,6 +95,8 @@ class HermesParser(JsonParser):
     def _close(self) -> bool:
         self._skip_space()
         self._raw = ""
+        if self._text.startswith("{"):  # another call: Qwen has been seen to write several between two tags
+            return self._read(CallReader(), self._close)
         if self._text.startswith(self._END):
             self._text = self._text.removeprefix(self._END)
         elif self._END.startswith(self._text) and not self._last:

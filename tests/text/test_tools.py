@@ -70,6 +70,8 @@ HEARD = [
     ),
     ("hermes", f"<tool_call>{CALL}</tool_call> Done. ", " Done.", [("weather", ARGUMENTS)]),
     ("hermes", f"<tool_call>{CALL}", "", [("weather", ARGUMENTS)]),
+    ("hermes", f"<tool_call>\n{CALL}\n{CALL}\n</tool_call> Done.", " Done.", [("weather", ARGUMENTS)] * 2),
+    ("hermes", f'<tool_call>{CALL} {{"x"}}</tool_call>', '{"x"}</tool_call>', [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"arguments": {"city": "x"}, "name": "weather"}', "", [("weather", '{"city": "x"}')]),
     ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": 1}"}', "", [("weather", '{"city": 1}')]),
     ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema
@@ -101,7 +102,7 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\n}"}</tool_call>', "", [("now", "{\n}")]),
-    ("hermes", '<tool_call>{"name": "now", "arguments": 5 }</tool_call>', "", [("now", "5")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": 15 }</tool_call>', "", [("now", "15")]),
     ("hermes", '<tool_call> { "x" : 5 , "name" : "now" , }</tool_call>', "", [("now", "{}")]),
     # What the token limit cut off.
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
@@ -116,11 +117,15 @@ HEARD = [
     ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "}", [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"name": "now", "arguments": oops}', '<tool_call>{"name": "now", "arguments": oops}', []),
     ("hermes", '<tool_call>{"arguments": {}, oops', '<tool_call>{"arguments": {}, oops', []),
-    ("hermes", '<tool_call>{"name"= "now"}', '<tool_call>{"name"= "now"}', []),
-    ("hermes", f"<tool_call><tool_call>{CALL}</tool_call>", "<tool_call>", [("weather", ARGUMENTS)]),
+    ("hermes", '<tool_call>{"name"=: "now"}', '<tool_call>{"name"=: "now"}', []),
+    ("hermes", f"{'<tool_call>' * 3}{CALL}</tool_call>", "<tool_call>" * 2, [("weather", ARGUMENTS)]),
     ("llama3_json", f"{LLAMA[:-1]} is it", "is it", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL[:-1]}]", "", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL[:-1]}, {CALL}]", "", [("weather", ARGUMENTS)] * 2),
+    ("mistral", f"[TOOL_CALLS][{CALL},{CALL}] [TOOL_CALLS][{CALL}]", "", [("weather", ARGUMENTS)] * 3),
+    ("mistral", f"[TOOL_CALLS][{CALL}]{CALL} [TOOL", f"{CALL} [TOOL", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS][{CALL}, oops [TOOL", ", oops [TOOL", [("weather", ARGUMENTS)]),
+    ("mistral", '[TOOL_CALLS][{"na', '[TOOL_CALLS][{"na', []),
     # Not calls.
     ("hermes", "  plain <tool_cal text <tool> \n", "  plain <tool_cal text <tool> \n", []),
     ("hermes", "ends with <tool_call", "ends with <tool_call", []),
@@ -203,6 +208,34 @@ HEARD = [
 def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
     for pieces in cuts(text):
         assert hear(tool_parser_class(name)(USE), pieces)[:2] == (content, calls), pieces
+    found = tool_parser_class(name)(USE).feed(text)
+    assert [call.name for call in found.calls if call.name] == [called for called, _ in calls]  # not only at the end
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("hermes", "<tool_call>so", "<tool_call>so"),
+        ("hermes", f"<tool_call>{CALL}so", "so"),
+        ("mistral", "[TOOL_CALLS]what?", "[TOOL_CALLS]what?"),
+        ("mistral", "[TOOL_CALLS][]so", "[TOOL_CALLS][]so"),
+        ("llama3_json", "so", "so"),
+        ("llama3_json", f"{LLAMA}so", "so"),
+        ("pythonic", "so", "so"),
+        ("pythonic", "[so]", "[so]"),
+        ("pythonic", "[so(", "[so("),
+        ("pythonic", "[now(so)]", "[now(so)]"),
+        ("pythonic", "[now()]so", "so"),
+    ],
+)
+def test_text_leaves_once_it_can_be_no_call(name: str, text: str, content: str) -> None:
+    assert tool_parser_class(name)(USE).feed(text).content == content
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
+    calls = [text for syntax, text, content, calls in HEARD if syntax == name and calls and not content]
+    assert set(tool_parser_class(name).markers) == set(re.findall(r"</?\w+>|<\|\w+\|>|\[[A-Z_]+\]", "".join(calls)))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +245,7 @@ def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str
         (f"[{CALL},\n {CALL}]", "", [("weather", ARGUMENTS)] * 2),
         (f'[{CALL},\n {{"name": "we', "", [("weather", ARGUMENTS)]),
         (f"[{CALL} , ", "", [("weather", ARGUMENTS)]),
+        (f"[{CALL}]{CALL}", CALL, [("weather", ARGUMENTS)]),
         # What the token limit cut off.
         ('[ {"na', "", []),
         ('{"name": "wea', "", []),

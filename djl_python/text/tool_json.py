@@ -99,7 +99,7 @@ class HermesParser(JsonParser):
             return self._read(CallReader(), self._close)
         if self._text.startswith(self._END):
             self._text = self._text.removeprefix(self._END)
-        elif self._END.startswith(self._text) and not self._last:
+        elif self._END.startswith(self._text):
             return False
         self._state = self._begin
         return True
@@ -135,7 +135,7 @@ class MistralParser(JsonParser):
         if name := self._NAME.match(self._text):
             self._hold(name.end())
             return self._read(CallReader.of_arguments(name[1]), self._begin)
-        if self._last or not self._NAME_SO_FAR.fullmatch(self._text):
+        if not self._NAME_SO_FAR.fullmatch(self._text):
             return self._not_a_call()
         return False
 
@@ -160,7 +160,7 @@ class Llama3JsonParser(JsonParser):
         if self._text.startswith(self._TAG):
             self._hold(len(self._TAG))
             return True
-        if self._TAG.startswith(self._text) and not self._last:
+        if self._TAG.startswith(self._text):
             return False
         return self._read(CallReader(), self._between)
 

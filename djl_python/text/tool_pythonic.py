@@ -52,13 +52,13 @@ class PythonicParser(SyntaxParser):
         if self._text[0] == "[":
             self._state = self._in_list
             return True
-        if self._START.startswith(self._text) and not self._last:
+        if self._START.startswith(self._text):
             return False
         return self._not_calls()
 
     def _in_list(self) -> bool:
         if not self._seen and not self._is_certain():
-            return self._not_calls() if self._cannot_be() or self._last else False
+            return self._not_calls() if self._cannot_be() else False
         while self._seen < len(self._text):
             self._scan(self._text[self._seen])
             self._seen += 1
@@ -111,7 +111,7 @@ class PythonicParser(SyntaxParser):
             self._raw = ""
             self._state = self._plain
             return True
-        if self._END.startswith(self._text) and not self._last:
+        if self._END.startswith(self._text):
             return False
         return self._not_calls()
 

@@ -36,10 +36,8 @@ class SyntaxParser(ToolParser):
     def finish(self) -> ParsedText:
         if not self._among_calls:
             self._say(self._raw + self._text)
-        self._raw = self._text = ""
         if not self._calls_begun:
             self._content.append(self._space)
-            self._space = ""
         return self._heard()
 
     @abc.abstractmethod

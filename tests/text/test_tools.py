@@ -172,9 +172,9 @@ HEARD = [
     ("pythonic", '[weather(city="a]b")]', "", [("weather", '{"city": "a]b"}')]),
     (
         "pythonic",
-        "[weather(city='x', days=[1, {'a': true}], deep=None), now()]",
+        "\n [weather(city='', days=[1, {'a': true, 'b': false, 'c': null}], deep=None), now()]",
         "",
-        [("weather", '{"city": "x", "days": [1, {"a": true}], "deep": null}'), ("now", "{}")],
+        [("weather", '{"city": "", "days": [1, {"a": true, "b": false, "c": null}], "deep": null}'), ("now", "{}")],
     ),
     ("pythonic", "<|python_start|>[now()]<|python_end|>", "", [("now", "{}")]),
     (

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import Regex, decoders
+from tokenizers import Regex, decoders, pre_tokenizers
 
 from djl_python.text.detokenizer import ByteDetokenizer
 from djl_python.text.token_bytes import token_bytes
@@ -17,8 +17,9 @@ TEXTS = [
     ["▁a", "▁▁", "b▁c"],
     ["a", "▁b"],
     ["▁", "▁a"],
-    ["<0x20>", "<0xe2>", "<0x82>", "<0xAC>", "<0x4>", "<0xAC", "▁x"],
+    ["<0x20>", "<0xe2>", "<0x82>", "<0xAC>", "<0x4>", "<0xAC", "<0x41>x", "▁x"],
     ["Ġa", "Ã", "©", "ĊĠ", "é€"],
+    [*sorted(pre_tokenizers.ByteLevel.alphabet()), "a"],
 ]
 
 

@@ -38,7 +38,7 @@ _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ("<|python_start|>", "pythonic"),
     ("<|python_tag|>", "llama3_json"),
 )
-_NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {"properties": {}}
 #: Drafts of JSON Schema in which the id of a schema is not called `$id`.
 _WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 

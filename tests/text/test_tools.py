@@ -356,12 +356,17 @@ def test_a_named_tool_is_forced() -> None:
     assert accepts(use, call("weather", city="x"))
     assert not accepts(use, call("weather"))
     assert not accepts(use, call("now"))
+    assert not accepts(use, {"arguments": {"city": "x"}})
+    assert not accepts(use, {"name": "weather"})
+    assert not accepts(use, {**call("weather", city="x"), "id": 1})
     assert not accepts(use, [call("weather", city="x")])
 
 
 def test_some_tool_is_forced() -> None:
     several = ToolUse(tools=USE.tools, choice="required")
     assert accepts(several, [call("now"), call("weather", city="x")])
+    assert accepts(several, [call("now")])
+    assert not accepts(several, call("now"))
     assert not accepts(several, [])
     assert not accepts(several, [call("now", x=1)])
     one = ToolUse(tools=USE.tools, choice="required", parallel=False)
@@ -392,7 +397,14 @@ def test_references_move_with_their_schema() -> None:
             "$ref": "#/definitions/all",
             "definitions": {"all": {"properties": {"x": {"$ref": "#/definitions/one"}}}, "one": {"const": 1}},
         },
-        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"x": {"enum": [1]}}},
+        *(
+            {
+                "$schema": f"http://json-schema.org/{draft}/schema#",
+                "properties": {"x": {"$ref": "#/definitions/one"}},
+                "definitions": {"one": {"enum": [1]}},
+            }
+            for draft in ("draft-03", "draft-04")
+        ),
         {"allOf": [{"properties": {"x": {"const": 1}}}, {"required": ["x"]}]},
     ],
     ids=json.dumps,

@@ -390,7 +390,11 @@ def test_references_move_with_their_schema() -> None:
     "schema",
     [
         {"properties": {"x": {"const": 1}}, "required": ["x"]},
-        {"$id": "http://example.com/s", "properties": {"x": {"$ref": "#/$defs/one"}}, "$defs": {"one": {"const": 1}}},
+        {
+            "$id": "http://example.com/s",
+            "properties": {"x": {"$ref": "http://example.com/s#/$defs/one"}},
+            "$defs": {"one": {"const": 1}},
+        },
         {"properties": {"x": {"$ref": "#one"}}, "$defs": {"one": {"$anchor": "one", "const": 1}}},
         {
             "$schema": "http://json-schema.org/draft-07/schema#",
@@ -406,6 +410,12 @@ def test_references_move_with_their_schema() -> None:
             for draft in ("draft-03", "draft-04")
         ),
         {"allOf": [{"properties": {"x": {"const": 1}}}, {"required": ["x"]}]},
+        {
+            "$ref": "#/definitions/all",
+            "allOf": [{"properties": {"x": {"const": 1}}}],
+            "definitions": {"all": {"required": ["x"]}},
+        },
+        {"additionalProperties": {"const": 1}, "required": ["x"]},
     ],
     ids=json.dumps,
 )
@@ -415,6 +425,15 @@ def test_arguments_are_an_object_whatever_else_a_schema_says(schema: dict[str, A
     assert not accepts(use, [call("f", x=2)])
     assert not accepts(use, [call("g")])
     assert not accepts(use, [{"name": "f", "arguments": 1}])
+
+
+def test_schemas_with_the_same_id_keep_their_own_references() -> None:
+    schema = {"$id": "http://example.com/s", "properties": {"x": {"$ref": "#/$defs/one"}}}
+    one, two = ({**schema, "$defs": {"one": {"const": value}}} for value in (1, 2))
+    use = ToolUse(tools=(tool("f", one), tool("g", two)), choice="required")
+    assert accepts(use, [call("f", x=1), call("g", x=2)])
+    assert not accepts(use, [call("f", x=2)])
+    assert not accepts(use, [call("g", x=1)])
 
 
 def test_data_stays_what_it_is() -> None:

@@ -70,8 +70,6 @@ class ByteDetokenizer(Detokenizer):
         return self._stripped(text) if self._strip else text
 
     def flush(self) -> str:
-        self._decoder.reset()
-        self._unfinished = False
         return ""
 
     def fork(self) -> Self:
@@ -116,12 +114,11 @@ class WindowDetokenizer(Detokenizer):
         return text
 
     def flush(self) -> str:
-        text = self._new_text() if self._pending else ""
-        pending, self._pending = self._pending, []
-        if not text.endswith(REPLACEMENT):
-            return text
+        if not self._pending:
+            return ""
+        text = self._new_text()  # it ends with U+FFFD, or it would not be pending
         # A U+FFFD that the model has written, and not a part of a character, has the ids that its text is encoded to.
-        spelled = self._tokenizer.encode(text, add_special_tokens=False)[-len(pending) :] == pending
+        spelled = self._tokenizer.encode(text, add_special_tokens=False)[-len(self._pending) :] == self._pending
         return text if spelled else text.rstrip(REPLACEMENT)
 
     def fork(self) -> Self:

@@ -95,9 +95,11 @@ class HermesParser(JsonParser):
     def _close(self) -> bool:
         self._skip_space()
         self._raw = ""
+        if self._text.startswith("{"):  # another call: Qwen has been seen to write several between two tags
+            return self._read(CallReader(), self._close)
         if self._text.startswith(self._END):
             self._text = self._text.removeprefix(self._END)
-        elif self._END.startswith(self._text) and not self._last:
+        elif self._END.startswith(self._text):
             return False
         self._state = self._begin
         return True
@@ -133,7 +135,7 @@ class MistralParser(JsonParser):
         if name := self._NAME.match(self._text):
             self._hold(name.end())
             return self._read(CallReader.of_arguments(name[1]), self._begin)
-        if self._last or not self._NAME_SO_FAR.fullmatch(self._text):
+        if not self._NAME_SO_FAR.fullmatch(self._text):
             return self._not_a_call()
         return False
 
@@ -143,7 +145,7 @@ class MistralParser(JsonParser):
 
 
 class Llama3JsonParser(JsonParser):
-    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 and 3.2.
+    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 to 4.
 
     `<|python_tag|>` may come before. An object that names no tool is an answer in JSON, not a call.
     """
@@ -158,7 +160,7 @@ class Llama3JsonParser(JsonParser):
         if self._text.startswith(self._TAG):
             self._hold(len(self._TAG))
             return True
-        if self._TAG.startswith(self._text) and not self._last:
+        if self._TAG.startswith(self._text):
             return False
         return self._read(CallReader(), self._between)
 

@@ -8,15 +8,21 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..types import ToolUse
 from .tool_syntax import SyntaxParser
 from .well_formed import well_formed
 
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
+#: The name of a tool or an argument, which need not be one in Python: "get-weather", "from".
+_NAME: Final = r"[^\W\d][\w.-]*"
 #: The beginning of a list of calls, as far as it has come: "[", "[ get", "[get_weather", "[get_weather (" ...
-_CALL_LIST: Final = re.compile(r"\[\s*(?:([A-Za-z_][\w.]*)\s*(\()?)?")
+_CALL_LIST: Final = re.compile(rf"\[\s*(?:({_NAME})\s*(\()?)?")
+#: A string, or a name that is called or given a value.
+_STRING_OR_NAME: Final = re.compile(
+    rf"""(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?<![\w.-])(?P<name>{_NAME})(?=\s*[(=])""", re.DOTALL
+)
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
 
 
@@ -46,13 +52,13 @@ class PythonicParser(SyntaxParser):
         if self._text[0] == "[":
             self._state = self._in_list
             return True
-        if self._START.startswith(self._text) and not self._last:
+        if self._START.startswith(self._text):
             return False
         return self._not_calls()
 
     def _in_list(self) -> bool:
         if not self._seen and not self._is_certain():
-            return self._not_calls() if self._cannot_be() or self._last else False
+            return self._not_calls() if self._cannot_be() else False
         while self._seen < len(self._text):
             self._scan(self._text[self._seen])
             self._seen += 1
@@ -105,7 +111,7 @@ class PythonicParser(SyntaxParser):
             self._raw = ""
             self._state = self._plain
             return True
-        if self._END.startswith(self._text) and not self._last:
+        if self._END.startswith(self._text):
             return False
         return self._not_calls()
 
@@ -117,24 +123,34 @@ class PythonicParser(SyntaxParser):
 
 def _python_calls(source: str) -> list[tuple[str, str]] | None:
     """Names and arguments (as JSON) of a list of calls; None: `source` is something else."""
+    names: dict[str | None, str] = {}
+
+    def as_python(found: re.Match[str]) -> str:
+        if string := found["string"]:
+            return string.replace("\r", "\\r").replace("\n", "\\n")
+        stand_in = f"n{len(names)}"
+        names[stand_in] = found["name"]
+        return stand_in
+
     try:
-        tree = ast.parse(source, mode="eval").body
+        tree = ast.parse(_STRING_OR_NAME.sub(as_python, source), mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:
             return None
-        return [_python_call(node) for node in tree.elts]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return [_python_call(node, names) for node in tree.elts]
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
 
 
-def _python_call(node: ast.expr) -> tuple[str, str]:
-    """(name, arguments as JSON) of a call. ValueError: not a call, or its arguments are not all named literals."""
-    if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
+def _python_call(node: ast.expr, names: Mapping[str | None, str]) -> tuple[str, str]:
+    """(name, arguments as JSON) of a call; `names` are those that stand-ins stand for.
+
+    Raises:
+        ValueError, KeyError: not a call, or its arguments are not all named literals.
+    """
+    if not isinstance(node, ast.Call) or node.args:
         raise ValueError(f"not a tool call: {ast.unparse(node)}")
-    name = ast.unparse(node.func)
-    if not _IDENTIFIER.fullmatch(name):
-        raise ValueError(f"not the name of a tool: {name}")
-    arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    return name, well_formed(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+    arguments = {names[keyword.arg]: _literal(keyword.value) for keyword in node.keywords}
+    return names[ast.unparse(node.func)], well_formed(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
 def _literal(node: ast.expr) -> Any:

@@ -21,7 +21,6 @@ class SyntaxParser(ToolParser):
         self._parallel = use.parallel
         self._new_id = self.call_id
         self._text = self._raw = self._space = ""
-        self._last = False
         self._calls_begun = 0
         self._among_calls = False  # in a list, after its first call: an unfinished call there is not content
         self._content: list[str] = []
@@ -30,17 +29,15 @@ class SyntaxParser(ToolParser):
 
     def feed(self, text: str) -> ParsedText:
         self._text += text
-        return self._advance()
+        while self._text and self._state():
+            pass
+        return self._heard()
 
     def finish(self) -> ParsedText:
-        self._last = True
-        self._advance_states()
         if not self._among_calls:
             self._say(self._raw + self._text)
-        self._raw = self._text = ""
         if not self._calls_begun:
             self._content.append(self._space)
-            self._space = ""
         return self._heard()
 
     @abc.abstractmethod
@@ -52,14 +49,6 @@ class SyntaxParser(ToolParser):
         self._say(self._text)
         self._text = ""
         return False
-
-    def _advance(self) -> ParsedText:
-        self._advance_states()
-        return self._heard()
-
-    def _advance_states(self) -> None:
-        while self._text and self._state():
-            pass
 
     def _heard(self) -> ParsedText:
         calls = (call for call in self._calls if self._parallel or call.index == 0)
@@ -94,7 +83,7 @@ class SyntaxParser(ToolParser):
         """Pass on the text before `marker` and hold the marker; False: it is not there (yet)."""
         at = self._text.find(marker)
         if at < 0:
-            at = len(self._text) - (0 if self._last else _overlap(self._text, marker))
+            at = len(self._text) - _overlap(self._text, marker)
             self._say(self._text[:at])
             self._text = self._text[at:]
             return False

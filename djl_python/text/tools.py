@@ -32,12 +32,13 @@ _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ("<arg_key>", None),
     ("<tool_call>", "hermes"),
     ("[TOOL_CALLS]", "mistral"),
-    ("<|python_start|>", "pythonic"),
     ("[func_name1(", "pythonic"),
-    ("<|python_tag|>", "llama3_json"),
+    # Llama 4's own template, which also puts content between <|python_start|> and <|python_end|>, asks for this.
     ('{"name": function name, "parameters":', "llama3_json"),
+    ("<|python_start|>", "pythonic"),
+    ("<|python_tag|>", "llama3_json"),
 )
-_NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+_NO_PARAMETERS: Final[Mapping[str, Any]] = {"properties": {}}
 #: Drafts of JSON Schema in which the id of a schema is not called `$id`.
 _WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 

@@ -52,12 +52,14 @@ def test_what_is_far_too_long_is_seen_in_its_beginning(tokenizer: Tokenizer) -> 
     assert not is_long(beginning, tokens)
 
 
-def test_space_that_a_token_takes_is_not_counted() -> None:
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("right", [True, False])
+def test_space_that_a_token_takes_is_not_counted(left: bool, right: bool) -> None:
     backend = byte_level(["<|end|>"])
     assert not Tokenizer(FastBackend(backend)).takes_spaces
-    backend.add_special_tokens([AddedToken("<|taker|>", lstrip=True, rstrip=True)])
+    backend.add_special_tokens([AddedToken("<|taker|>", lstrip=left, rstrip=right)])
     tokenizer = Tokenizer(FastBackend(backend))
-    text = " " * 20_000 + "<|taker|>" + "\n" * 20_000
+    text = " " * 20_000 * left + "<|taker|>" + "\n" * 20_000 * right
     assert len(tokenizer.encode(text)) == 1
     assert least_tokens(tokenizer, text, 1_000) <= 1
 

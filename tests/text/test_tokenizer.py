@@ -178,8 +178,8 @@ def test_chat_templates_by_name(checkpoints: dict[str, Path], tmp_path: Path) ->
 def test_bad_words_in_every_position(kind: str, tokenizer: Tokenizer) -> None:
     if kind == "word-piece":
         pytest.skip("knows no spaces")
-    banned = tokenizer.bad_words(["world"])
-    assert all(banned)
+    banned = tokenizer.bad_words(["world", ""])
+    assert all(banned)  # none of no tokens: it would be everywhere
     for text in ("world", "hello world", "a\nworld"):
         ids = tuple(tokenizer.encode(text, add_special_tokens=False))
         assert any(ids[-len(sequence) :] == sequence for sequence in banned), text
@@ -192,6 +192,8 @@ def test_token_text_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
         assert "".join(map(tokenizer.token_text, ids)).strip() == "hello world"
     emoji = loaded["byte-level"].encode("👍", add_special_tokens=False)
     assert {loaded["byte-level"].token_text(i) for i in emoji} == {"\ufffd"}
+    end = loaded["word-piece"].token_to_id("[SEP]")
+    assert end is not None and loaded["word-piece"].token_text(end) == "[SEP]"
 
 
 def test_bytes_that_are_no_whole_characters(loaded: dict[str, Tokenizer]) -> None:
@@ -262,4 +264,5 @@ def test_special_tokens_can_be_shown(loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["llama3"]
     shown = tokenizer.showing(["<|end|>", "not a token"])
     assert tokenizer.special_ids - shown.special_ids == {tokenizer.token_to_id("<|end|>")}
+    assert tokenizer.token_to_id("<tool>") not in tokenizer.special_ids
     assert shown.encode("a<|end|>") == tokenizer.encode("a<|end|>")

@@ -11,7 +11,7 @@ from djl_python.text.chat import ChatTemplates
 from djl_python.text.tool_prompt import with_tools
 from djl_python.types import Chat, ToolUse
 
-F, G = ({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("f", "g"))
+F, G = ({"type": "function", "function": {"name": name, "description": "für"}} for name in ("f", "g"))
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "So:"}
 ANY = ToolUse(tools=(F, G), choice="required", prompt="Call one:")
@@ -19,7 +19,7 @@ ONE = ToolUse(tools=(F, G), choice="named", name="g", prompt="Call it:")
 
 
 def ending(prompt: str, *tools: dict[str, Any]) -> str:
-    return f"\n---\n{prompt}\n{json.dumps(tools)}"
+    return f"\n---\n{prompt}\n{json.dumps(tools, ensure_ascii=False)}"
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,14 @@ def ending(prompt: str, *tools: dict[str, Any]) -> str:
             ONE,
             [[{"type": "image"}, {"type": "text", "text": ending("Call it:", G)}]],
         ),
+        ([{"role": "user", "content": None}], ONE, [ending("Call it:", G)]),
         ([ASSISTANT], ONE, ["So:"]),
     ],
 )
 def test_the_last_message_that_is_not_the_assistants(messages: list[Any], use: ToolUse, contents: list[Any]) -> None:
     before = json.dumps(messages)
-    assert [message["content"] for message in with_tools(messages, use)] == contents
+    told = [dict(message) for message in with_tools(messages, use)]
+    assert told == [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
     assert json.dumps(messages) == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema
@@ -21,7 +22,7 @@ def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-USE = ToolUse(tools=(tool("weather", CITY), tool("now")))
+USE = ToolUse(tools=(tool("weather", CITY), tool("now"), tool("get-it")))
 
 
 def hear(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
@@ -70,6 +71,8 @@ HEARD = [
     ),
     ("hermes", f"<tool_call>{CALL}</tool_call> Done. ", " Done.", [("weather", ARGUMENTS)]),
     ("hermes", f"<tool_call>{CALL}", "", [("weather", ARGUMENTS)]),
+    ("hermes", f"<tool_call>\n{CALL}\n{CALL}\n</tool_call> Done.", " Done.", [("weather", ARGUMENTS)] * 2),
+    ("hermes", f'<tool_call>{CALL} {{"x"}}</tool_call>', '{"x"}</tool_call>', [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"arguments": {"city": "x"}, "name": "weather"}', "", [("weather", '{"city": "x"}')]),
     ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": 1}"}', "", [("weather", '{"city": 1}')]),
     ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
@@ -99,7 +102,7 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": " "}</tool_call>', "", [("now", "{}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\n}"}</tool_call>', "", [("now", "{\n}")]),
-    ("hermes", '<tool_call>{"name": "now", "arguments": 5 }</tool_call>', "", [("now", "5")]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": 15 }</tool_call>', "", [("now", "15")]),
     ("hermes", '<tool_call> { "x" : 5 , "name" : "now" , }</tool_call>', "", [("now", "{}")]),
     # What the token limit cut off.
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
@@ -114,11 +117,15 @@ HEARD = [
     ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "}", [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"name": "now", "arguments": oops}', '<tool_call>{"name": "now", "arguments": oops}', []),
     ("hermes", '<tool_call>{"arguments": {}, oops', '<tool_call>{"arguments": {}, oops', []),
-    ("hermes", '<tool_call>{"name"= "now"}', '<tool_call>{"name"= "now"}', []),
-    ("hermes", f"<tool_call><tool_call>{CALL}</tool_call>", "<tool_call>", [("weather", ARGUMENTS)]),
+    ("hermes", '<tool_call>{"name"=: "now"}', '<tool_call>{"name"=: "now"}', []),
+    ("hermes", f"{'<tool_call>' * 3}{CALL}</tool_call>", "<tool_call>" * 2, [("weather", ARGUMENTS)]),
     ("llama3_json", f"{LLAMA[:-1]} is it", "is it", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL[:-1]}]", "", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL[:-1]}, {CALL}]", "", [("weather", ARGUMENTS)] * 2),
+    ("mistral", f"[TOOL_CALLS][{CALL},{CALL}] [TOOL_CALLS][{CALL}]", "", [("weather", ARGUMENTS)] * 3),
+    ("mistral", f"[TOOL_CALLS][{CALL}]{CALL} [TOOL", f"{CALL} [TOOL", [("weather", ARGUMENTS)]),
+    ("mistral", f"[TOOL_CALLS][{CALL}, oops [TOOL", ", oops [TOOL", [("weather", ARGUMENTS)]),
+    ("mistral", '[TOOL_CALLS][{"na', '[TOOL_CALLS][{"na', []),
     # Not calls.
     ("hermes", "  plain <tool_cal text <tool> \n", "  plain <tool_cal text <tool> \n", []),
     ("hermes", "ends with <tool_call", "ends with <tool_call", []),
@@ -165,9 +172,9 @@ HEARD = [
     ("pythonic", '[weather(city="a]b")]', "", [("weather", '{"city": "a]b"}')]),
     (
         "pythonic",
-        "[weather(city='x', days=[1, {'a': true}], deep=None), now()]",
+        "\n [weather(city='', days=[1, {'a': true, 'b': false, 'c': null}], deep=None), now()]",
         "",
-        [("weather", '{"city": "x", "days": [1, {"a": true}], "deep": null}'), ("now", "{}")],
+        [("weather", '{"city": "", "days": [1, {"a": true, "b": false, "c": null}], "deep": null}'), ("now", "{}")],
     ),
     ("pythonic", "<|python_start|>[now()]<|python_end|>", "", [("now", "{}")]),
     (
@@ -176,6 +183,16 @@ HEARD = [
         "",
         [("now", '{"x": "\N{REPLACEMENT CHARACTER}", "y": "😀"}')],
     ),
+    # Names that are none in Python, and a line break that its strings can't have.
+    (
+        "pythonic",
+        """[get-it(from=1, max-days = 2, größe='from=3, now(', text="a\nb\r\\n"), now ()]""",
+        "",
+        [("get-it", '{"from": 1, "max-days": 2, "größe": "from=3, now(", "text": "a\\nb\\r\\n"}'), ("now", "{}")],
+    ),
+    ("pythonic", "[now(**{'x': 1})]", "[now(**{'x': 1})]", []),
+    ("pythonic", "[now(), (now)()]", "[now(), (now)()]", []),
+    ("pythonic", "[now(x==1)]", "[now(x==1)]", []),
     ("pythonic", "[now(x=1e999)]", "[now(x=1e999)]", []),
     ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
     ("pythonic", "[other(x=1)]", "[other(x=1)]", []),
@@ -191,6 +208,34 @@ HEARD = [
 def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
     for pieces in cuts(text):
         assert hear(tool_parser_class(name)(USE), pieces)[:2] == (content, calls), pieces
+    found = tool_parser_class(name)(USE).feed(text)
+    assert [call.name for call in found.calls if call.name] == [called for called, _ in calls]  # not only at the end
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("hermes", "<tool_call>so", "<tool_call>so"),
+        ("hermes", f"<tool_call>{CALL}so", "so"),
+        ("mistral", "[TOOL_CALLS]what?", "[TOOL_CALLS]what?"),
+        ("mistral", "[TOOL_CALLS][]so", "[TOOL_CALLS][]so"),
+        ("llama3_json", "so", "so"),
+        ("llama3_json", f"{LLAMA}so", "so"),
+        ("pythonic", "so", "so"),
+        ("pythonic", "[so]", "[so]"),
+        ("pythonic", "[so(", "[so("),
+        ("pythonic", "[now(so)]", "[now(so)]"),
+        ("pythonic", "[now()]so", "so"),
+    ],
+)
+def test_text_leaves_once_it_can_be_no_call(name: str, text: str, content: str) -> None:
+    assert tool_parser_class(name)(USE).feed(text).content == content
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
+    calls = [text for syntax, text, content, calls in HEARD if syntax == name and calls and not content]
+    assert set(tool_parser_class(name).markers) == set(re.findall(r"</?\w+>|<\|\w+\|>|\[[A-Z_]+\]", "".join(calls)))
 
 
 @pytest.mark.parametrize(
@@ -200,6 +245,7 @@ def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str
         (f"[{CALL},\n {CALL}]", "", [("weather", ARGUMENTS)] * 2),
         (f'[{CALL},\n {{"name": "we', "", [("weather", ARGUMENTS)]),
         (f"[{CALL} , ", "", [("weather", ARGUMENTS)]),
+        (f"[{CALL}]{CALL}", CALL, [("weather", ARGUMENTS)]),
         # What the token limit cut off.
         ('[ {"na', "", []),
         ('{"name": "wea', "", []),
@@ -280,7 +326,11 @@ def test_an_unknown_parser_is_told() -> None:
         ("<tool_call>\n<function=name>", None),
         ("[AVAILABLE_TOOLS]...[TOOL_CALLS]", "mistral"),
         ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
-        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ('<|python_start|> <|python_end|> {"name": function name, "parameters": dictionary}', "llama3_json"),
+        ("[func_name1(params_name1=params_value1)] <|python_tag|>", "pythonic"),
+        ("<|python_start|>", "pythonic"),
+        ("<|python_tag|>", "llama3_json"),
+        ("<tool_call>name\n<arg_key>", None),
         ("{{ messages }}", None),
     ],
 )
@@ -306,12 +356,17 @@ def test_a_named_tool_is_forced() -> None:
     assert accepts(use, call("weather", city="x"))
     assert not accepts(use, call("weather"))
     assert not accepts(use, call("now"))
+    assert not accepts(use, {"arguments": {"city": "x"}})
+    assert not accepts(use, {"name": "weather"})
+    assert not accepts(use, {**call("weather", city="x"), "id": 1})
     assert not accepts(use, [call("weather", city="x")])
 
 
 def test_some_tool_is_forced() -> None:
     several = ToolUse(tools=USE.tools, choice="required")
     assert accepts(several, [call("now"), call("weather", city="x")])
+    assert accepts(several, [call("now")])
+    assert not accepts(several, call("now"))
     assert not accepts(several, [])
     assert not accepts(several, [call("now", x=1)])
     one = ToolUse(tools=USE.tools, choice="required", parallel=False)
@@ -335,15 +390,32 @@ def test_references_move_with_their_schema() -> None:
     "schema",
     [
         {"properties": {"x": {"const": 1}}, "required": ["x"]},
-        {"$id": "http://example.com/s", "properties": {"x": {"$ref": "#/$defs/one"}}, "$defs": {"one": {"const": 1}}},
+        {
+            "$id": "http://example.com/s",
+            "properties": {"x": {"$ref": "http://example.com/s#/$defs/one"}},
+            "$defs": {"one": {"const": 1}},
+        },
         {"properties": {"x": {"$ref": "#one"}}, "$defs": {"one": {"$anchor": "one", "const": 1}}},
         {
             "$schema": "http://json-schema.org/draft-07/schema#",
             "$ref": "#/definitions/all",
             "definitions": {"all": {"properties": {"x": {"$ref": "#/definitions/one"}}}, "one": {"const": 1}},
         },
-        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"x": {"enum": [1]}}},
+        *(
+            {
+                "$schema": f"http://json-schema.org/{draft}/schema#",
+                "properties": {"x": {"$ref": "#/definitions/one"}},
+                "definitions": {"one": {"enum": [1]}},
+            }
+            for draft in ("draft-03", "draft-04")
+        ),
         {"allOf": [{"properties": {"x": {"const": 1}}}, {"required": ["x"]}]},
+        {
+            "$ref": "#/definitions/all",
+            "allOf": [{"properties": {"x": {"const": 1}}}],
+            "definitions": {"all": {"required": ["x"]}},
+        },
+        {"additionalProperties": {"const": 1}, "required": ["x"]},
     ],
     ids=json.dumps,
 )
@@ -353,6 +425,15 @@ def test_arguments_are_an_object_whatever_else_a_schema_says(schema: dict[str, A
     assert not accepts(use, [call("f", x=2)])
     assert not accepts(use, [call("g")])
     assert not accepts(use, [{"name": "f", "arguments": 1}])
+
+
+def test_schemas_with_the_same_id_keep_their_own_references() -> None:
+    schema = {"$id": "http://example.com/s", "properties": {"x": {"$ref": "#/$defs/one"}}}
+    one, two = ({**schema, "$defs": {"one": {"const": value}}} for value in (1, 2))
+    use = ToolUse(tools=(tool("f", one), tool("g", two)), choice="required")
+    assert accepts(use, [call("f", x=1), call("g", x=2)])
+    assert not accepts(use, [call("f", x=2)])
+    assert not accepts(use, [call("g", x=1)])
 
 
 def test_data_stays_what_it_is() -> None:

@@ -132,9 +132,9 @@ class FakeWorker:
                 await self.heard.wait()
         self.channel.send(Chunk(call.id, b"", True))
 
-    async def do_break(self, call: Call) -> None:
+    async def do_break(self, call: Call, size: int = 0) -> None:
         self.channel.send(Start(call.id, 200, {"content-type": "text/csv"}))
-        self.channel.send(Chunk(call.id, b"a,b", False))
+        self.channel.send(Chunk(call.id, b"a,b" + b"c" * size, False))
         self.channel.send(Break(call.id))
 
     async def do_hang(self, call: Call) -> None:

@@ -133,7 +133,7 @@ class HttpAnswer:
             self._chunked = self._head.version == "HTTP/1.1" and not self._bodiless
             headers.setdefault("Cache-Control", "no-cache")
             headers.setdefault("X-Accel-Buffering", "no")  # else nginx passes nothing on before it has some KiB
-            if self._head.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
+            if self._head.version != "HTTP/1.1":  # no chunked encoding: closing the connection ends the answer
                 self.close_after = True
         if self._front_end.draining:
             self.close_after = True

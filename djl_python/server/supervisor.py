@@ -295,7 +295,8 @@ class Replica:
 
 
 def _backoff(times: int) -> float:
-    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (times - 1)) if times else 0.0
+    # No larger exponents: a float would overflow after a night of restarts.
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(times - 1, 100)) if times else 0.0
 
 
 def _how_it_ended(returncode: int | None) -> str:

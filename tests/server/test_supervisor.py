@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import psutil
 import pytest
 
 from djl_python.config import ModelConfig
+from djl_python.server import supervisor
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, placements
-from djl_python.server.supervisor import WorkerState
+from djl_python.server.supervisor import WorkerState, _backoff
 
-from .harness import FAKE_MODULE, model_config, running, until, wait_ready
+from .harness import FAKE_MODULE, Site, model_config, running, until, wait_ready
 
 
 def gone(pid: int) -> bool:
@@ -26,6 +28,13 @@ async def settled(config: ModelConfig, **options: Any) -> ServedModel:
     model.start()
     await wait_ready(model)
     return model
+
+
+async def replaced(site: Site, number: int) -> None:
+    """Send the worker a signal that kills it, and wait for its successor."""
+    first = site.pid
+    os.kill(first, number)
+    await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
 
 
 async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() -> None:
@@ -142,10 +151,34 @@ async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> No
 
 async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as site:
-        first = site.pid
-        os.kill(first, signal.SIGRTMIN + 1)
-        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+        await replaced(site, signal.SIGRTMIN + 1)
     assert f"was killed by signal {signal.SIGRTMIN + 1:d}; it starts again now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("short_life_s", "delays"), [(60.0, ["now", "in 0.01 s", "in 0.02 s", "in 0.03 s"]), (0.0, ["now"] * 4)]
+)
+async def test_a_worker_that_dies_again_soon_starts_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, short_life_s: float, delays: list[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "SHORT_LIFE_S", short_life_s)
+    monkeypatch.setattr(supervisor, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(supervisor, "BACKOFF_MAX_S", 0.03)
+    async with running() as site:
+        for _ in delays:
+            await replaced(site, signal.SIGKILL)
+    assert re.findall(r"it starts again (.*)", caplog.text) == delays
+
+
+@pytest.mark.parametrize(("times", "delay_s"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (5000, 30.0)])
+def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float) -> None:
+    assert _backoff(times) == delay_s
+
+
+async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure() -> None:
+    model = await settled(model_config(option={"python_executable": "\0"}))
+    assert (model.health, model.failure) == (Health.FAILED, "supervision failed: embedded null byte")
+    await model.stop()
 
 
 async def test_stopping_leaves_no_process() -> None:

@@ -151,7 +151,7 @@ class Replica:
         if not self._stopping.is_set():  # else the worker has been told already
             self._stopping.set()
             self.send(Stop())
-        if self._channel is not None and self.state is WorkerState.READY:
+        if self.state is WorkerState.READY:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), EXIT_GRACE_S)
         self.kill()

@@ -175,9 +175,12 @@ def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float
     assert _backoff(times) == delay_s
 
 
-async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure() -> None:
+async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = await settled(model_config(option={"python_executable": "\0"}))
     assert (model.health, model.failure) == (Health.FAILED, "supervision failed: embedded null byte")
+    assert "supervision of worker 0 failed" in caplog.text
     await model.stop()
 
 
@@ -189,13 +192,51 @@ async def test_stopping_leaves_no_process() -> None:
     assert all(pid is not None and gone(pid) for pid in pids)
 
 
-async def test_stopping_while_loading_does_not_wait() -> None:
-    model = ServedModel(model_config(properties={"load": "hang"}), Metrics().model("m", ""), worker_module=FAKE_MODULE)
+@pytest.mark.parametrize("spawned", [False, True])
+async def test_stopping_while_loading_does_not_wait(tmp_path: Path, spawned: bool) -> None:
+    config = model_config(properties={"load": "hang", "pids": str(tmp_path / "pids")})
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
     model.start()
-    await asyncio.sleep(0)  # the process is being spawned
+    if spawned:
+        await until((tmp_path / "pids").exists)
+    await asyncio.sleep(0)  # else the process is being spawned
     async with asyncio.timeout(3):
         await model.stop()
     assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
+    model = await settled(model_config(properties={"stopped": str(tmp_path / "stopped")}))
+    await model.stop()
+    assert (tmp_path / "stopped").exists()
+
+
+async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "EXIT_GRACE_S", 0.1)
+    async with running() as site:
+        pid = site.pid
+        frozen = asyncio.create_task(site.post(do="freeze"))
+        await until(lambda: site.model.pool.busy == 1)
+        await site.model.stop()
+        assert (await frozen).status_code == 503
+    assert gone(pid)
+
+
+async def test_a_worker_that_waits_for_its_next_try_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    config = model_config(properties={"load": "crash"}, retry_threshold=1)
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
+    model.start()
+    await until(lambda: "did not load, attempt 1 of 2:\nthe worker exited with status 3" in caplog.text)
+    await asyncio.sleep(0.1)
+    assert model.replicas[0].pid is None
+    await model.stop()
+    assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_may_go_on_loading_when_it_is_ready() -> None:
+    async with running() as site:
+        assert (await site.post(do="progress")).json() == site.pid
+        assert (await site.post(do="echo")).json()["pid"] == site.pid and site.model.ready
 
 
 async def hanging(turns: asyncio.Semaphore) -> ServedModel:

@@ -135,6 +135,8 @@ async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> 
             assert answer.status_code == 424 and "predict_timeout" in answer.text
         await until(lambda: gone(first) and site.model.ready)
         assert (await site.post(do="echo")).status_code == 200
+        await replaced(site, signal.SIGTERM)
+    assert "was killed by SIGTERM; it starts again" in caplog.text
     assert "did not answer within 0.3 s (option.predict_timeout); it starts again now" in caplog.text
     assert "out of memory" not in caplog.text  # it was we who killed it
 

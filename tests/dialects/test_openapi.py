@@ -61,7 +61,7 @@ class Talk(Dialect):
         Route("POST", "/lines", "l", request=(Question, Reply), responses={200: {"application/jsonlines": Reply}}),
         Route("POST", "/lines", "l", request=Refusal, responses={200: {"application/jsonlines": Refusal}, 418: {}}),
         Route("POST", "/lines", "l", request=Question, responses={200: {"application/json": Reply}}),
-        Route("GET", "/lines", "lines", Kind.PAGE),
+        Route("GET", "/lines", "lines", Kind.PAGE, responses={204: {}}),
         Route("POST", "/late", "late"),
         Route("POST", "/late", "late", request=Question),
         Route("POST", "/late", "late"),
@@ -98,7 +98,15 @@ def test_a_row_says_what_its_types_say(talk: Any) -> None:
     operation = talk["paths"]["/talk/{model}"]["post"]
     names = (operation["operationId"], operation["summary"], operation["tags"])
     assert names == ("post_talk_model", "Talk.", ["talk"])
-    assert [(p["name"], p["in"], p["required"]) for p in operation["parameters"]] == [("model", "path", True)]
+    assert operation["parameters"] == [
+        {
+            "name": "model",
+            "in": "path",
+            "required": True,
+            "description": "A model's name.",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ]
     assert operation["requestBody"] == {"required": True, "content": {"application/json": {"schema": ref("Question")}}}
     assert operation["responses"] == {
         "200": {"description": "OK", "content": {"application/json": {"schema": ref("Reply")}}},
@@ -139,7 +147,7 @@ def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
 
 def test_rows_that_say_little_are_there_all_the_same(talk: Any) -> None:
     assert talk["servers"] == [{"url": "/"}]
-    assert set(talk["paths"]["/lines"]) == {"get", "post"}
+    assert set(talk["paths"]["/lines"]["get"]["responses"]) == {"204", "400"}
     late = talk["paths"]["/late"]["post"]["requestBody"]["content"]
     assert late == {"application/json": {"schema": ref("Question")}}
     bare = talk["paths"]["/bare"]["get"]

@@ -139,7 +139,8 @@ async def test_pieces_for_a_client_whose_connection_breaks_are_no_error() -> Non
 
 @pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
 async def test_an_answer_without_a_body_has_none_whatever_is_written(method: bytes, status: int) -> None:
-    async with asked(method + b" / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as asks:
+    async with asked(method + b" / HTTP/1.1\r\nHost: x\r\n\r\n") as asks:
+        asks.answer.close_after = True
         asks.answer.start(status, {})
         for piece in (b"one", b"two", b""):
             asks.answer.write(piece, piece == b"")

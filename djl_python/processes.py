@@ -55,7 +55,7 @@ async def spawn(
                 env=env,
                 start_new_session=new_session,
             )
-    except OSError:
+    except BaseException:
         ours.close()
         raise
     return process, ours

@@ -37,13 +37,14 @@ class UserSource:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
-            self._tree = ast.parse(source)
-            self._table = symtable.symtable(source.decode(), str(path), "exec")
+                self._tree = ast.parse(source)
+                # Of bytes, which it takes as `compile` does: they say how they are encoded.
+                self._table = symtable.symtable(source, str(path), "exec")  # type: ignore[arg-type]
         except SyntaxError as exc:
             raise ModelLoadError(f"{path}:{exc.lineno or 1}: {exc.msg}") from None
         except OSError as exc:
             raise ModelLoadError(f"{path}: {exc.strerror}") from exc
-        except ValueError as exc:  # a null byte, or not UTF-8
+        except ValueError as exc:  # a null byte, in some versions of Python
             raise ModelLoadError(f"{path}: {exc}") from None
         self._nodes = list(ast.walk(self._tree))
         self.functions = [
@@ -110,7 +111,7 @@ def _binds(table: symtable.SymbolTable, name: str) -> bool:
         symbol = table.lookup(name)
     except KeyError:
         return False
-    made = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    made = symbol.is_assigned() or symbol.is_imported()
     return made and (table.get_type() == "module" or symbol.is_declared_global())
 
 

@@ -111,6 +111,14 @@ async def test_what_is_not_python_is_refused(tmp_path: Path, source: str) -> Non
         find_handler(config, HandlerThread())
 
 
+@pytest.mark.parametrize("preamble", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\n# \xe9\n"])
+async def test_a_file_says_how_it_is_encoded(tmp_path: Path, preamble: bytes) -> None:
+    config = config_of(tmp_path, None, "option.entryPoint=mine.py")
+    (tmp_path / "mine.py").write_bytes(preamble + HANDLE.encode())
+    assert handler_of(config).endswith("mine.py (option.entryPoint), function handle")
+    assert isinstance(find_handler(config, HandlerThread()), Handler)
+
+
 def test_another_python_may_have_another_syntax(tmp_path: Path) -> None:
     config = config_of(tmp_path, "type Handler = None\nmatch x:", "option.pythonExecutable=/opt/python")
     assert handler_of(config).endswith("model.py, and of it what its import will show")

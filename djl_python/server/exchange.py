@@ -169,6 +169,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         if not self._answer.ended:
             self._end()
             self._answer.break_off()
+            self._stream.await_client(self._front_end.config.idle_timeout_s)  # to take what there is of it
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""

@@ -66,7 +66,6 @@ class HttpAnswer:
         self._on_taken = on_taken
         self._bodiless = self._chunked = False
         self._untold_bytes = 0  # written, and not yet reported as taken
-        self._telling = False
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Keep status and headers until the first piece of the body, which tells whether it is the whole body."""
@@ -93,7 +92,7 @@ class HttpAnswer:
             if sent < len(framed):
                 self._send_later(framed[sent:])
         self._untold_bytes += len(data)
-        if self._untold_bytes >= TAKEN_EVERY_BYTES and not last and not self._telling:
+        if self._untold_bytes >= TAKEN_EVERY_BYTES and not last:
             self._tell_when_taken()
 
     def finish(self) -> None:
@@ -143,7 +142,7 @@ class HttpAnswer:
             self._chunked = self._head.version == "HTTP/1.1" and not self._bodiless
             headers.setdefault("Cache-Control", "no-cache")
             headers.setdefault("X-Accel-Buffering", "no")  # else nginx passes nothing on before it has some KiB
-            if self._head.version == "HTTP/1.0":  # no chunked encoding: closing the connection ends the answer
+            if self._head.version != "HTTP/1.1":  # no chunked encoding: closing the connection ends the answer
                 self.close_after = True
         if self._front_end.draining:
             self.close_after = True
@@ -167,15 +166,10 @@ class HttpAnswer:
         if not self._connection.stream.writing():
             self._on_taken(size)
             return
-        self._telling = True
 
         def told(sent: asyncio.Future[None]) -> None:
-            self._telling = False
-            if self.ended or sent.cancelled() or sent.exception() is not None:
-                return
-            self._on_taken(size)
-            if self._untold_bytes >= TAKEN_EVERY_BYTES:
-                self._tell_when_taken()
+            if not (self.ended or sent.cancelled() or sent.exception() is not None):
+                self._on_taken(size)
 
         self._connection.stream.write(b"").add_done_callback(told)
 

@@ -24,7 +24,7 @@ class RequestHead:
         method: as it was sent; methods are case-sensitive.
         path: still percent-encoded, without the host that proxies may put before it.
         query: what follows the path's question mark, in pairs.
-        version: "HTTP/1.1" or "HTTP/1.0".
+        version: "HTTP/1.1", "HTTP/1.0", or another 1.x that a client makes up.
         headers: by their names in lower case; values of one name are joined by commas.
         received: the headers as Tornado has them, which asks them whether a client of HTTP 1.0 stays connected.
     """

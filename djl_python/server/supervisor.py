@@ -151,7 +151,7 @@ class Replica:
         if not self._stopping.is_set():  # else the worker has been told already
             self._stopping.set()
             self.send(Stop())
-        if self._channel is not None and self.state is WorkerState.READY:
+        if self.state is WorkerState.READY:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), EXIT_GRACE_S)
         self.kill()
@@ -295,7 +295,8 @@ class Replica:
 
 
 def _backoff(times: int) -> float:
-    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (times - 1)) if times else 0.0
+    # No larger exponents: a float would overflow after a night of restarts.
+    return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(times - 1, 100)) if times else 0.0
 
 
 def _how_it_ended(returncode: int | None) -> str:

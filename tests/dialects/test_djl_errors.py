@@ -10,6 +10,9 @@ from djl_python.dialects.djl_errors import DjlError, djl_error
     [
         (errors.RouteError("x"), 404, "ResourceNotFoundException"),
         (errors.ModelNotFoundError("x"), 404, "ModelNotFoundException"),
+        (errors.ModelNotNamedError("x"), 400, "BadRequestException"),
+        (errors.PayloadError("x"), 400, "BadRequestException"),
+        (errors.ParameterError("x"), 400, "BadRequestException"),
         (errors.MethodError("x"), 405, "MethodNotAllowedException"),
         (errors.TooLargeError("x"), 413, "RequestEntityTooLargeException"),
         (errors.OverloadedError("x"), 503, "WlmCapacityException"),

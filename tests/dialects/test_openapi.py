@@ -60,6 +60,11 @@ class Talk(Dialect):
         ),
         Route("POST", "/lines", "l", request=(Question, Reply), responses={200: {"application/jsonlines": Reply}}),
         Route("POST", "/lines", "l", request=Refusal, responses={200: {"application/jsonlines": Refusal}, 418: {}}),
+        Route("POST", "/lines", "l", request=Question, responses={200: {"application/json": Reply}}),
+        Route("GET", "/lines", "lines", Kind.PAGE, responses={204: {}}),
+        Route("POST", "/late", "late"),
+        Route("POST", "/late", "late", request=Question),
+        Route("POST", "/late", "late"),
         Route("GET", "/bare", "bare", Kind.PAGE),
         Route("*", "/any", "any", Kind.PAGE, request=Question, responses={200: {}, 400: {"text/plain": str}}),
     )
@@ -79,7 +84,8 @@ class Talk(Dialect):
 
 @pytest.fixture(scope="module")
 def talk() -> Any:
-    document = json.loads(openapi([(route, Talk()) for route in Talk.routes]))
+    rows = [*((route, Talk()) for route in Talk.routes), (Route("GET", "/own", "own", Kind.PAGE), None)]
+    document = json.loads(openapi(rows))
     OpenAPIV31SpecValidator(document).validate()
     return document
 
@@ -90,20 +96,30 @@ def ref(name: str) -> dict[str, str]:
 
 def test_a_row_says_what_its_types_say(talk: Any) -> None:
     operation = talk["paths"]["/talk/{model}"]["post"]
-    assert (operation["summary"], operation["tags"]) == ("Talk.", ["talk"])
-    assert [(p["name"], p["in"], p["required"]) for p in operation["parameters"]] == [("model", "path", True)]
+    names = (operation["operationId"], operation["summary"], operation["tags"])
+    assert names == ("post_talk_model", "Talk.", ["talk"])
+    assert operation["parameters"] == [
+        {
+            "name": "model",
+            "in": "path",
+            "required": True,
+            "description": "A model's name.",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ]
     assert operation["requestBody"] == {"required": True, "content": {"application/json": {"schema": ref("Question")}}}
     assert operation["responses"] == {
         "200": {"description": "OK", "content": {"application/json": {"schema": ref("Reply")}}},
         "400": {"description": "Bad Request", "content": {"application/json": {"schema": ref("Refusal")}}},
     }
+    assert list(operation["responses"]) == ["200", "400"]
     text = talk["components"]["schemas"]["Question"]["properties"]["text"]
     assert text == {"type": "string", "minLength": 1, "description": "In words."}
 
 
 def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
     (media,) = talk["paths"]["/stream"]["post"]["responses"]["200"]["content"].values()
-    assert media["schema"]["properties"]["data"] == {
+    data = {
         "anyOf": [
             {"const": "[DONE]"},
             {
@@ -113,11 +129,16 @@ def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
             },
         ]
     }
+    assert media == {"schema": {"type": "object", "required": ["data"], "properties": {"data": data}}}
     lines = talk["paths"]["/lines"]["post"]
     assert set(lines["responses"]) == {"200", "400", "418"}
-    # Two dialects have it: what either takes and answers.
-    assert lines["responses"]["200"]["content"]["application/jsonlines"]["x-itemSchema"] == {
-        "anyOf": [ref("Reply"), ref("Refusal")]
+    # Several dialects have it: what any of them takes and answers, once.
+    assert lines["responses"]["200"]["content"] == {
+        "application/json": {"schema": ref("Reply")},
+        "application/jsonlines": {
+            "schema": {"type": "string"},
+            "x-itemSchema": {"anyOf": [ref("Reply"), ref("Refusal")]},
+        },
     }
     assert lines["requestBody"]["content"]["application/json"]["schema"] == {
         "anyOf": [ref("Question"), ref("Reply"), ref("Refusal")]
@@ -125,8 +146,15 @@ def test_a_stream_is_described_by_its_events_or_lines(talk: Any) -> None:
 
 
 def test_rows_that_say_little_are_there_all_the_same(talk: Any) -> None:
-    assert set(talk["paths"]["/bare"]["get"]["responses"]) == {"200", "400"}
-    assert "requestBody" not in talk["paths"]["/bare"]["get"]
+    assert talk["servers"] == [{"url": "/"}]
+    assert set(talk["paths"]["/lines"]["get"]["responses"]) == {"204", "400"}
+    late = talk["paths"]["/late"]["post"]["requestBody"]["content"]
+    assert late == {"application/json": {"schema": ref("Question")}}
+    bare = talk["paths"]["/bare"]["get"]
+    assert bare.keys() == {"operationId", "tags", "responses"}
+    assert set(bare["responses"]) == {"200", "400"} and bare["responses"]["200"] == {"description": "OK"}
+    assert talk["paths"]["/own"]["get"]["tags"] == ["server"]
+    assert set(talk["paths"]["/own"]["get"]["responses"]) == {"200"}
     assert set(talk["paths"]["/any"]) == {"get", "post", "put"}
     assert not talk["paths"]["/any"]["get"]["requestBody"]["required"]
     assert set(talk["paths"]["/any"]["get"]["responses"]["400"]["content"]) == {"application/json", "text/plain"}

@@ -1,7 +1,8 @@
 """A worker that needs no model: it speaks the protocol over the inherited socket and does what a request's body says.
 
 How it loads is said by the model's properties: `load` = ok | fail | crash | hang | later, `capacity`. `crash_after`
-names a file: the worker that does not find it loads and creates it, later ones crash. It takes one query besides.
+names a file: the worker that does not find it loads and creates it, later ones crash. `stopped` names one that it
+creates when it is told to stop. It takes one query besides.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class FakeWorker:
         self.taken: Counter[int] = Counter()
         self.heard = asyncio.Event()
         self.channel: Channel
+        self.config: ModelConfig
 
     async def run(self, fd: int) -> None:
         self.channel = Channel(self.on_messages, self.done.set)
@@ -42,7 +44,8 @@ class FakeWorker:
     def on_messages(self, messages: list[AnyMessage]) -> None:
         for message in messages:
             if isinstance(message, Load):
-                self.tasks[0] = asyncio.create_task(self.load(msgspec.msgpack.decode(message.model, type=ModelConfig)))
+                self.config = msgspec.msgpack.decode(message.model, type=ModelConfig)
+                self.tasks[0] = asyncio.create_task(self.load(self.config))
             elif isinstance(message, Call):
                 self.tasks[message.id] = asyncio.create_task(self.answer(message))
                 asyncio.get_running_loop().call_soon(self.report)  # which a frozen worker does not get to
@@ -56,6 +59,7 @@ class FakeWorker:
                     self.channel.send(Chunk(message.id, b"", True))
                 self.report()
             elif isinstance(message, Stop):
+                Path(self.config.properties.get("stopped", os.devnull)).touch()
                 self.done.set()
 
     def report(self) -> None:
@@ -132,9 +136,9 @@ class FakeWorker:
                 await self.heard.wait()
         self.channel.send(Chunk(call.id, b"", True))
 
-    async def do_break(self, call: Call) -> None:
+    async def do_break(self, call: Call, size: int = 0) -> None:
         self.channel.send(Start(call.id, 200, {"content-type": "text/csv"}))
-        self.channel.send(Chunk(call.id, b"a,b", False))
+        self.channel.send(Chunk(call.id, b"a,b" + b"c" * size, False))
         self.channel.send(Break(call.id))
 
     async def do_hang(self, call: Call) -> None:
@@ -151,6 +155,10 @@ class FakeWorker:
         self.channel.send(Status("failed", "the engine has died"))
         await self.channel.drain()
         self.done.set()
+
+    async def do_progress(self, call: Call) -> None:
+        self.channel.send(Status("loading", "more of it", 1, 2))
+        self.reply(call, os.getpid())
 
     async def do_cancels(self, call: Call) -> None:
         self.reply(call, self.cancels)

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
 import socket
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tornado.httputil import HTTPServerConnectionDelegate
@@ -16,6 +17,8 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from djl_python.server import connections
 from djl_python.server.connections import ClientStream, HttpServer
+
+from .harness import until
 
 
 @contextlib.asynccontextmanager
@@ -83,12 +86,14 @@ async def test_a_stream_knows_its_client() -> None:
         stream.close()
 
 
-async def test_a_closed_connection_awaits_nobody() -> None:
+@pytest.mark.parametrize("at_most_s", [0.05, 30])  # the timer rings before the connection is closed, or not
+async def test_a_closed_connection_awaits_nobody(at_most_s: float) -> None:
     """Tornado asks for the next request of a connection that has been closed."""
     async with connected() as (stream, _):
-        stream.await_client(0.05)
+        stream.await_client(60)
+        stream.await_client(at_most_s)
         stream.wait_no_more()
-        await asyncio.sleep(0.1)  # the timer has rung
+        await asyncio.sleep(0.1)
         stream.close()
         gone = weakref.ref(stream)
         stream.await_client(60)
@@ -97,20 +102,37 @@ async def test_a_closed_connection_awaits_nobody() -> None:
     assert gone() is None
 
 
-class Exhausted(socket.socket):
-    """A listening socket of a process that has no descriptors left until `tries` connections were refused."""
+class Failing(socket.socket):
+    """A listening socket that fails with each of these errors before it accepts a connection."""
 
-    tries = 2
+    errors: list[int]
 
     def accept(self) -> tuple[socket.socket, object]:
-        if self.tries:
-            self.tries -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
+        if self.errors:
+            number = self.errors.pop(0)
+            raise OSError(number, os.strerror(number))
         return super().accept()
 
 
-async def test_without_descriptors_a_connection_is_accepted_later(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@contextlib.contextmanager
+def listening(*errors: int) -> Iterator[Failing]:
+    with Failing() as sock:
+        sock.errors = list(errors)
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        sock.setblocking(False)
+        yield sock
+
+
+@pytest.mark.parametrize(
+    ("number", "waits_s", "logged"),
+    [
+        (errno.EMFILE, 0.35, ["no connection can be accepted: Too many open files; the next try is in 0.2 s"] * 2),
+        (errno.ECONNABORTED, 0, []),
+    ],
+)
+async def test_a_connection_that_can_not_be_accepted_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, waits_s: float, logged: list[str]
 ) -> None:
     monkeypatch.setattr(connections, "EXHAUSTED_S", 0.2)
     accepted = asyncio.Event()
@@ -121,14 +143,28 @@ async def test_without_descriptors_a_connection_is_accepted_later(
         accepted.set()
 
     monkeypatch.setattr(server, "handle_stream", handle_stream)
-    with Exhausted() as listening, socket.socket() as client:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        listening.setblocking(False)
-        server.add_sockets([listening])
+    with listening(number, number) as sock, socket.socket() as client:
+        server.add_sockets([sock])
         begun = asyncio.get_running_loop().time()
-        client.connect(listening.getsockname())
+        client.connect(sock.getsockname())
         await asyncio.wait_for(accepted.wait(), 10)
-        assert asyncio.get_running_loop().time() - begun > 0.35
+        assert asyncio.get_running_loop().time() - begun > waits_s
         server.stop()
-    assert caplog.messages == ["no connection can be accepted: Too many open files; the next try is in 0.2 s"] * 2
+    assert caplog.messages == logged
+
+
+async def test_a_server_may_stop_while_it_waits_for_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "EXHAUSTED_S", 0.05)
+    server = HttpServer(HTTPServerConnectionDelegate())
+    with listening(errno.EMFILE) as sock, socket.socket() as client:
+        address = sock.getsockname()
+        server.add_sockets([sock])
+        client.connect(address)
+        await until(lambda: bool(caplog.messages))
+        server.stop()
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+    assert len(caplog.messages) == 1

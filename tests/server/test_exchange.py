@@ -286,13 +286,14 @@ async def test_a_body_that_is_held_back_is_asked_for_in_any_spelling(version: by
         assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
 
 
-async def test_whoever_does_not_take_an_answer_is_left() -> None:
+@pytest.mark.parametrize("order", [{"do": "stream", "n": 1}, {"do": "break"}])
+async def test_whoever_does_not_take_an_answer_is_left(order: dict[str, object]) -> None:
     size = 7_000_000
     async with running(idle_timeout_s=0.3) as site, site.connect() as (reader, writer):
         transport = writer.transport
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
-        writer.write(request({"do": "stream", "n": 1, "size": size}))
+        writer.write(request({**order, "size": size}))
         await until(lambda: site.model.tally.succeeded == 1)
         await asyncio.sleep(1)
         transport.resume_reading()

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import psutil
 import pytest
 
 from djl_python.config import ModelConfig
+from djl_python.server import supervisor
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, placements
-from djl_python.server.supervisor import WorkerState
+from djl_python.server.supervisor import WorkerState, _backoff
 
-from .harness import FAKE_MODULE, model_config, running, until, wait_ready
+from .harness import FAKE_MODULE, Site, model_config, running, until, wait_ready
 
 
 def gone(pid: int) -> bool:
@@ -26,6 +28,13 @@ async def settled(config: ModelConfig, **options: Any) -> ServedModel:
     model.start()
     await wait_ready(model)
     return model
+
+
+async def replaced(site: Site, number: int) -> None:
+    """Send the worker a signal that kills it, and wait for its successor."""
+    first = site.pid
+    os.kill(first, number)
+    await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
 
 
 async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() -> None:
@@ -126,6 +135,8 @@ async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> 
             assert answer.status_code == 424 and "predict_timeout" in answer.text
         await until(lambda: gone(first) and site.model.ready)
         assert (await site.post(do="echo")).status_code == 200
+        await replaced(site, signal.SIGTERM)
+    assert "was killed by SIGTERM; it starts again" in caplog.text
     assert "did not answer within 0.3 s (option.predict_timeout); it starts again now" in caplog.text
     assert "out of memory" not in caplog.text  # it was we who killed it
 
@@ -142,10 +153,37 @@ async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> No
 
 async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as site:
-        first = site.pid
-        os.kill(first, signal.SIGRTMIN + 1)
-        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+        await replaced(site, signal.SIGRTMIN + 1)
     assert f"was killed by signal {signal.SIGRTMIN + 1:d}; it starts again now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("short_life_s", "delays"), [(60.0, ["now", "in 0.01 s", "in 0.02 s", "in 0.03 s"]), (0.0, ["now"] * 4)]
+)
+async def test_a_worker_that_dies_again_soon_starts_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, short_life_s: float, delays: list[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "SHORT_LIFE_S", short_life_s)
+    monkeypatch.setattr(supervisor, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(supervisor, "BACKOFF_MAX_S", 0.03)
+    async with running() as site:
+        for _ in delays:
+            await replaced(site, signal.SIGKILL)
+    assert re.findall(r"it starts again (.*)", caplog.text) == delays
+
+
+@pytest.mark.parametrize(("times", "delay_s"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (5000, 30.0)])
+def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float) -> None:
+    assert _backoff(times) == delay_s
+
+
+async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = await settled(model_config(option={"python_executable": "\0"}))
+    assert (model.health, model.failure) == (Health.FAILED, "supervision failed: embedded null byte")
+    assert "supervision of worker 0 failed" in caplog.text
+    await model.stop()
 
 
 async def test_stopping_leaves_no_process() -> None:
@@ -156,13 +194,51 @@ async def test_stopping_leaves_no_process() -> None:
     assert all(pid is not None and gone(pid) for pid in pids)
 
 
-async def test_stopping_while_loading_does_not_wait() -> None:
-    model = ServedModel(model_config(properties={"load": "hang"}), Metrics().model("m", ""), worker_module=FAKE_MODULE)
+@pytest.mark.parametrize("spawned", [False, True])
+async def test_stopping_while_loading_does_not_wait(tmp_path: Path, spawned: bool) -> None:
+    config = model_config(properties={"load": "hang", "pids": str(tmp_path / "pids")})
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
     model.start()
-    await asyncio.sleep(0)  # the process is being spawned
+    if spawned:
+        await until((tmp_path / "pids").exists)
+    await asyncio.sleep(0)  # else the process is being spawned
     async with asyncio.timeout(3):
         await model.stop()
     assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
+    model = await settled(model_config(properties={"stopped": str(tmp_path / "stopped")}))
+    await model.stop()
+    assert (tmp_path / "stopped").exists()
+
+
+async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "EXIT_GRACE_S", 0.1)
+    async with running() as site:
+        pid = site.pid
+        frozen = asyncio.create_task(site.post(do="freeze"))
+        await until(lambda: site.model.pool.busy == 1)
+        await site.model.stop()
+        assert (await frozen).status_code == 503
+    assert gone(pid)
+
+
+async def test_a_worker_that_waits_for_its_next_try_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    config = model_config(properties={"load": "crash"}, retry_threshold=1)
+    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
+    model.start()
+    await until(lambda: "did not load, attempt 1 of 2:\nthe worker exited with status 3" in caplog.text)
+    await asyncio.sleep(0.1)
+    assert model.replicas[0].pid is None
+    await model.stop()
+    assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_may_go_on_loading_when_it_is_ready() -> None:
+    async with running() as site:
+        assert (await site.post(do="progress")).json() == site.pid
+        assert (await site.post(do="echo")).json()["pid"] == site.pid and site.model.ready
 
 
 async def hanging(turns: asyncio.Semaphore) -> ServedModel:

@@ -117,11 +117,11 @@ class PagedRollingBatch(RollingBatch):
         sequence = Sequence(
             request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries, images=images
         )
-        self._sequences[request_id] = sequence
         if sampling.grammar is None:
             self.scheduler.add(sequence)
         else:
             self._compiling[request_id] = self.grammars.compile(sampling.grammar)
+        self._sequences[request_id] = sequence
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)

@@ -23,6 +23,7 @@ from djl_python.engine.sharing import degree_of, join, least, placement, setting
 from djl_python.errors import ModelLoadError
 from djl_python.types import ImagePrompt, Images, SamplingParams
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
+from tests.engines import open_batch, run_to_end
 
 
 def has_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -50,6 +51,12 @@ def test_as_many_as_were_asked_for_or_as_there_are_and_can(
 ) -> None:
     has_gpus(monkeypatch, gpus)
     assert degree_of(settings(llama, asked)) == expected
+
+
+def test_a_batch_of_as_many_as_there_are_opens(tmp_path: Path) -> None:
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), tensor_parallel_degree=0, device="cpu")
+    batch.add(1, [5, 6], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    assert len(run_to_end(batch)[1]) == 2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch.multiprocessing.spawn import spawn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3NextConfig
 from transformers.distributed import configuration_utils
 
+from djl_python.engine import sharing
 from djl_python.engine.agreement import step
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.rolling_batch import EngineSettings
@@ -72,6 +73,15 @@ def test_what_is_too_many(llama: Path, gpus: int, asked: int, reason: str, monke
     with pytest.raises(ModelLoadError) as caught:
         degree_of(settings(llama, asked))
     assert caught.value.message == f"option.tensor_parallel_degree={asked}: {reason}"
+
+
+def test_those_are_counted_that_follow_the_models_own(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_gpus(monkeypatch, 5)
+    monkeypatch.setattr(sharing, "pick_device", torch.device)
+    assert degree_of(settings(llama, 0, device="cuda:2")) == 3
+    assert [settings_of(rank, 3, settings(llama, 3, device="cuda:2")).device for rank in (0, 2)] == ["cuda:2", "cuda:4"]
+    with pytest.raises(ModelLoadError, match="there are 2 GPUs from cuda:3 on"):
+        degree_of(settings(llama, 3, device="cuda:3"))
 
 
 @pytest.mark.parametrize(

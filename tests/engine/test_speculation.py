@@ -21,7 +21,7 @@ from djl_python.engine.ngram import NgramDrafter
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
-from djl_python.engine.speculation import MAX_ROWS, Confidence
+from djl_python.engine.speculation import MAX_ROWS, Confidence, Speculation
 from djl_python.errors import ModelLoadError
 from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
@@ -162,13 +162,67 @@ def test_a_text_may_be_longer_than_the_draft_models(path: Path, tmp_path: Path) 
     assert told(made) == told(plain)
 
 
-def test_a_constrained_request_has_no_drafts(path: Path, tmp_path: Path) -> None:
-    batch = open_batch(path, speculative="ngram")
-    speculating = batch._speculation
-    assert speculating is not None
-    sampling = SamplingParams(max_new_tokens=30, grammar=Grammar("regex", "a*"))
-    sequence = Sequence(0, [*LOOP, 5], len(LOOP), sampling, computed=len(LOOP))
-    assert speculating.add_drafts([Chunk(sequence, 1)], lambda chunk, drafts: drafts) == [Chunk(sequence, 1)]
+class Asked(NgramDrafter):
+    """Notes how many drafts it is asked for, and has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: dict[int, int] = {}
+
+    def propose(self, sequences: Any, ahead: Any) -> dict[int, tuple[int, ...]]:
+        self.ahead |= {sequence.id: most for sequence, most in zip(sequences, ahead, strict=True)}
+        return {}
+
+
+def asked_for(chunks: list[Chunk], longest: int = 100) -> dict[int, int]:
+    drafter = Asked()
+    assert Speculation(drafter, 8, longest).add_drafts(chunks, lambda chunk, drafts: drafts) == chunks
+    return drafter.ahead
+
+
+def decoding(number: int = 0, generated: int = 1, **params: Any) -> Chunk:
+    """A sequence that has generated something."""
+    sampling = SamplingParams(**{"max_new_tokens": 30, **params})
+    tokens = [*LOOP, *[5] * generated]
+    return Chunk(Sequence(number, tokens, len(LOOP), sampling, computed=len(tokens) - 1), 1)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"grammar": Grammar("regex", "a*")},
+        {"bad_words_ids": ((7,),)},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": -0.1},
+        {"frequency_penalty": 0.1},
+        {"min_new_tokens": 4},
+        {"prompt_logprobs": 0},
+        {"max_new_tokens": 4},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_what_depends_on_the_token_before_or_ends_with_the_next_has_no_drafts(params: dict[str, Any]) -> None:
+    assert asked_for([decoding(generated=3, **params)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("params", "longest", "expected"),
+    [({}, 100, 8), ({"min_new_tokens": 3}, 100, 8), ({"max_new_tokens": 6}, 100, 2), ({}, len(LOOP) + 8, 4)],
+)
+def test_drafts_go_no_further_than_the_text(params: dict[str, Any], longest: int, expected: int) -> None:
+    """After the last draft comes one more token."""
+    assert asked_for([decoding(generated=3, **params)], longest) == {0: expected}
+
+
+@pytest.mark.parametrize(("together", "ahead"), [(1, 8), (2, 7), (3, 4), (8, 1), (9, 1), (15, 1), (16, 0), (17, 0)])
+def test_drafts_are_few_where_many_rows_share_a_step(together: int, ahead: int) -> None:
+    found = asked_for([decoding(number) for number in range(together)])
+    assert list(found.values()) == [ahead] * min(together, MAX_ROWS - together)
+
+
+def test_a_prompt_that_is_read_beside_it_leaves_a_sequence_fewer_drafts() -> None:
+    prompt = Sequence(1, LOOP, len(LOOP), SamplingParams(max_new_tokens=9))
+    assert asked_for([decoding(), Chunk(prompt, 10)]) == {0: 5}
 
 
 def test_a_full_batch_has_no_drafts(path: Path) -> None:
@@ -219,15 +273,43 @@ def test_a_draft_model_reads_every_token_once(path: Path, monkeypatch: pytest.Mo
     assert read < 1.2 * len(text)
 
 
-def test_lookup_goes_on_with_what_followed_the_last_time() -> None:
+@pytest.mark.parametrize(
+    ("tokens", "follow"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], (5, 6, 7, 1, 2)),
+        ([8, 9, 8, 9, 8, 9], (8, 9, 8, 9, 8)),
+        ([7, 7, 7], (7, 7, 7, 7, 7)),
+        ([3, 4, 5, 3, 4, 6, 3, 4], (6, 3, 4, 6, 3)),  # the last time
+        ([1, 2, 3, 4, 5, 9, 3, 4, 6, 1, 2, 3, 4], (5, 9, 3, 4, 6)),  # after the longer match
+        ([1, 2, 3], None),
+    ],
+)
+def test_lookup_goes_on_with_what_followed_the_last_time(tokens: list[int], follow: tuple[int, ...] | None) -> None:
+    """As far as it seems worth it: five tokens, while nothing is known."""
     drafter = NgramDrafter()
-    sequence = Sequence(0, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], 11, SamplingParams(max_new_tokens=9))
-    assert drafter.propose([sequence], [3])[0] == (5, 6, 7)[: len(drafter.propose([sequence], [3])[0])]
-    sequence = Sequence(1, [8, 9, 8, 9, 8, 9], 6, SamplingParams(max_new_tokens=9))
-    drafts = drafter.propose([sequence], [8])[1]
-    assert drafts == (8, 9, 8, 9, 8, 9, 8, 9)[: len(drafts)]
-    assert drafts
-    assert drafter.propose([Sequence(2, [1, 2, 3], 3, SamplingParams(max_new_tokens=9))], [3]) == {}
+    for end in (2, len(tokens)):  # a text that grows
+        sequence = Sequence(0, tokens[:end], 1, SamplingParams(max_new_tokens=9))
+        drafts = drafter.propose([sequence], [8]).get(0)
+    assert drafts == follow
+
+
+def test_lookup_that_is_wrong_is_given_up() -> None:
+    drafter, sequence = NgramDrafter(), Sequence(0, LOOP, 9, SamplingParams(max_new_tokens=9))
+    proposed = []
+    for _ in range(60):
+        drafts = drafter.propose([sequence], [8]).get(0, ())
+        proposed.append(len(drafts))
+        if drafts:
+            drafter.learn(sequence, len(drafts), 0)
+    assert proposed[0] == 5
+    assert sum(proposed[20:]) <= 2
+
+
+def test_lookup_forgets_a_text_that_has_ended() -> None:
+    drafter, ended = NgramDrafter(), Sequence(0, LOOP, 9, SamplingParams(max_new_tokens=9))
+    assert drafter.propose([ended], [8])
+    drafter.forget(ended)
+    assert drafter.propose([Sequence(0, LOOP[-4:], 1, SamplingParams(max_new_tokens=9))], [8]) == {}
 
 
 def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
@@ -293,6 +375,34 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("draft_s", "least", "most"), [(0.01, 60, 70), (2.0, 6, 10)])
+def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
+    path: Path, draft_s: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 tokens, by a model that takes a second for each step."""
+    now = 0.0
+
+    def taking(seconds: float, run: Any) -> Any:
+        def timed(chunks: list[Chunk]) -> torch.Tensor:
+            nonlocal now
+            now += seconds
+            return run(chunks)  # type: ignore[no-any-return]
+
+        return timed
+
+    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: now))
+    batch = open_batch(path, speculative="draft", draft_model_path=str(path))
+    assert batch._speculation is not None
+    drafter: Any = batch._speculation._drafter
+    monkeypatch.setattr(drafter._runner, "run", taking(draft_s, drafter._runner.run))
+    monkeypatch.setattr(batch.runner, "run", taking(1.0, batch.runner.run))
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True))
+    run_to_end(batch)
+    proposed, accepted = speculation(batch)
+    assert least <= proposed <= most
+    assert accepted > 0.95 * proposed
 
 
 @pytest.mark.usefixtures("timeless")

@@ -305,11 +305,12 @@ def test_lookup_that_is_wrong_is_given_up() -> None:
     assert sum(proposed[20:]) <= 2
 
 
-def test_lookup_forgets_a_text_that_has_ended() -> None:
-    drafter, ended = NgramDrafter(), Sequence(0, LOOP, 9, SamplingParams(max_new_tokens=9))
-    assert drafter.propose([ended], [8])
-    drafter.forget(ended)
-    assert drafter.propose([Sequence(0, LOOP[-4:], 1, SamplingParams(max_new_tokens=9))], [8]) == {}
+def test_lookup_forgets_a_text_that_has_ended(path: Path) -> None:
+    batch = open_batch(path, speculative="ngram")
+    for length in (40, 20):
+        sampling = SamplingParams(max_new_tokens=length, ignore_eos=True, logit_bias={7: 1000.0})
+        batch.add(0, LOOP[:4], sampling)
+        assert [event.token_id for event in run_to_end(batch)[0]] == [7] * length
 
 
 def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
@@ -322,6 +323,9 @@ def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
     for _ in range(40):
         confidence.learn(1, 1)
     assert confidence.worth(8) == 8
+    for _ in range(20):
+        confidence.learn(1, 0)
+    assert confidence.worth(8) == 0
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])

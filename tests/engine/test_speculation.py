@@ -282,6 +282,7 @@ def test_a_draft_model_reads_every_token_once(path: Path, monkeypatch: pytest.Mo
         ([3, 4, 5, 3, 4, 6, 3, 4], (6, 3, 4, 6, 3)),  # the last time
         ([1, 2, 3, 4, 5, 9, 3, 4, 6, 1, 2, 3, 4], (5, 9, 3, 4, 6)),  # after the longer match
         ([1, 2, 3], None),
+        ([1, 1], None),
     ],
 )
 def test_lookup_goes_on_with_what_followed_the_last_time(tokens: list[int], follow: tuple[int, ...] | None) -> None:
@@ -293,8 +294,9 @@ def test_lookup_goes_on_with_what_followed_the_last_time(tokens: list[int], foll
     assert drafts == follow
 
 
-def test_lookup_that_is_wrong_is_given_up() -> None:
-    drafter, sequence = NgramDrafter(), Sequence(0, LOOP, 9, SamplingParams(max_new_tokens=9))
+@pytest.mark.parametrize("tokens", [LOOP, [5, 9, 1, 2, 3, 5, 9]], ids=["a long match", "a short one"])
+def test_lookup_that_is_wrong_is_given_up(tokens: list[int]) -> None:
+    drafter, sequence = NgramDrafter(), Sequence(0, tokens, 1, SamplingParams(max_new_tokens=9))
     proposed = []
     for _ in range(60):
         drafts = drafter.propose([sequence], [8]).get(0, ())

@@ -45,13 +45,19 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
-    [(0, 2, 2), (0, 0, 1), (1, 0, 1), (3, 0, 3), (4, 0, 3), (8, 0, 6), (8, 2, 2), (8, 1, 1)],
+    [(0, 2, 2), (0, 0, 1), (1, 0, 1), (3, 0, 3), (4, 0, 3), (5, 0, 3), (8, 0, 6), (8, 2, 2), (8, 1, 1)],
 )
 def test_as_many_as_were_asked_for_or_as_there_are_and_can(
     llama: Path, gpus: int, asked: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_gpus(monkeypatch, gpus)
     assert degree_of(settings(llama, asked)) == expected
+
+
+def test_a_model_that_nothing_divides_runs_on_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LlamaConfig(hidden_size=96, num_attention_heads=12, num_key_value_heads=1).save_pretrained(tmp_path)
+    has_gpus(monkeypatch, 2)
+    assert degree_of(settings(tmp_path, 0)) == 1
 
 
 def test_a_batch_of_as_many_as_there_are_opens(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from djl_python.engine import draft_model, native_opening
+from djl_python.engine import draft_model, native_opening, speculation_setup
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.ngram import NgramDrafter
+from djl_python.engine.opened_runner import OpenedRunner
 from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.speculation import MAX_ROWS, Confidence, Speculation
@@ -357,6 +360,25 @@ def test_a_draft_model_with_states_is_refused(path: Path, tmp_path: Path) -> Non
         open_batch(path, speculative="draft", draft_model_path=str(hybrid))
 
 
+def test_a_draft_model_is_closed_with_the_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[OpenedRunner] = []
+
+    def opening(*given: Any) -> OpenedRunner:
+        opened = open_runner(*given)
+
+        def close() -> None:
+            opened.close()
+            closed.append(opened)
+
+        return replace(opened, close=close)
+
+    monkeypatch.setattr(speculation_setup, "open_runner", opening)
+    batch = open_batch(path, speculative="draft", draft_model_path=str(path))
+    assert not closed
+    batch.close()
+    assert len(closed) == 1
+
+
 def test_a_draft_model_need_not_be_quantized_as_the_model_is(path: Path, tmp_path: Path) -> None:
     coded = write_coded(path, tmp_path / "coded", Method("gptq", symmetric=True))
     batch = open_batch(coded, quantize="gptq", speculative="draft", draft_model_path=str(path), dtype="fp32")
@@ -383,11 +405,11 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
         torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize(("draft_s", "least", "most"), [(0.01, 60, 70), (2.0, 6, 10)])
+@pytest.mark.parametrize(("draft_s", "least", "most"), [(0.1, 60, 70), (20.0, 6, 10)])
 def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
     path: Path, draft_s: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 80 tokens, by a model that takes a second for each step."""
+    """Of 80 tokens, by a model that takes ten seconds for each step."""
     now = 0.0
 
     def taking(seconds: float, run: Any) -> Any:
@@ -403,7 +425,7 @@ def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
     assert batch._speculation is not None
     drafter: Any = batch._speculation._drafter
     monkeypatch.setattr(drafter._runner, "run", taking(draft_s, drafter._runner.run))
-    monkeypatch.setattr(batch.runner, "run", taking(1.0, batch.runner.run))
+    monkeypatch.setattr(batch.runner, "run", taking(10.0, batch.runner.run))
     batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True))
     run_to_end(batch)
     proposed, accepted = speculation(batch)

@@ -104,8 +104,11 @@ class CacheRows:
             self.ids[row], self.lengths[row] = self.ids[last], self.lengths[last]
         self.ids.pop()
         self.lengths.pop()
+        if not self.ids:
+            self._tables = []
         for table in self._tables:
-            table.narrow(last)
+            if isinstance(table, _StateRows):
+                table.narrow(last)
 
     def begin(self, device: torch.device) -> dict[str, Tensor]:
         """Prepare a model call that appends one key to each row.
@@ -129,11 +132,10 @@ class CacheRows:
         self._places.end += 1
 
     def _add(self, sequence_id: int, layers: list[Any]) -> None:
-        if not self._tables:
-            self._tables = [_StateRows(each) if has_states(each) else _KeyRows(self._places) for each in layers]
         length = max((layer.get_seq_length() for layer in layers if not has_states(layer)), default=0)
         if not self.ids:
             self._places.end, self._places.room = length, _room_for(length)
+            self._tables = [_StateRows(each) if has_states(each) else _KeyRows(self._places) for each in layers]
         elif length > self._places.end:
             self._move_to(length)
         for table, layer in zip(self._tables, layers, strict=True):
@@ -195,13 +197,8 @@ class _KeyRows(DynamicLayer):  # type: ignore[misc]
             _moved(held[:, :, places.end - places.width : places.end], end, room) for held in (self.keys, self.values)
         )
 
-    def narrow(self, rows: int) -> None:
-        if not rows:
-            self.keys = self.values = None
-
     def fit(self, rows: int) -> None:
-        if rows:
-            self.keys, self.values = _without_spare(self.keys, rows), _without_spare(self.values, rows)
+        self.keys, self.values = _without_spare(self.keys, rows), _without_spare(self.values, rows)
 
     def alone(self, row: int, length: int) -> DynamicLayer:
         made, end = DynamicLayer(), self._places.end

@@ -139,8 +139,10 @@ class CachedModelRunner:
         """Decode one token for each sequence; logits (1, vocabulary) by sequence id."""
         rows, by_id = self._rows, {sequence.id: sequence for sequence in sequences}
         alone = {each: self._caches.pop(each).layers for each in by_id if each in self._caches}
-        rows.arrange(by_id, alone)
-        self._caches |= {each: _cache(layers) for each, layers in alone.items()}
+        try:
+            rows.arrange(by_id, alone)
+        finally:  # who has left the rows is not in this step, and goes on if it fails, as for lack of memory
+            self._caches |= {each: _cache(layers) for each, layers in alone.items()}
         tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
         given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
         ids = indices(tokens, self._device)

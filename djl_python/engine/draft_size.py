@@ -40,19 +40,21 @@ def draft_size(settings: EngineSettings) -> Beside:
 
     path = Path(settings.draft_model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
-    weights = next((found for pattern in _WEIGHTS if (found := list(path.glob(pattern)))), [])
-    return Beside(sum(each.stat().st_size for each in weights), _token_bytes(config, settings.dtype))
-
-
-def _token_bytes(config: Any, dtype: str) -> int:
     text = config.get_text_config(decoder=True)
+    stored = _BYTES.get(str(getattr(text, "dtype", None)).removeprefix("torch."), 2)
+    loaded = stored if settings.dtype == "auto" else _BYTES.get(settings.dtype, 2)
+    weights = next((found for pattern in _WEIGHTS if (found := list(path.glob(pattern)))), [])
+    return Beside(sum(each.stat().st_size for each in weights) * loaded // stored, _token_numbers(text) * loaded)
+
+
+def _token_numbers(text: Any) -> int:
+    """How many numbers a token leaves in the cache."""
     heads = _most(text, "num_attention_heads")
     if not heads:
         return 0  # it keeps states, and will be refused
     kv_heads = _most(text, "num_key_value_heads") or heads
     dim = _most(text, "head_dim") or -(-_most(text, "hidden_size") // heads)
-    stored = str(getattr(text, "dtype", None)).removeprefix("torch.") if dtype == "auto" else dtype
-    return 2 * _most(text, "num_hidden_layers") * kv_heads * dim * _BYTES.get(stored, 2)
+    return 2 * _most(text, "num_hidden_layers") * kv_heads * dim
 
 
 def _most(config: Any, name: str) -> int:

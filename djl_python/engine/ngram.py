@@ -63,7 +63,7 @@ class NgramDrafter:
         seen, tokens = self._seen.setdefault(sequence.id, _Seen()), sequence.tokens
         seen.read_to(tokens, len(tokens) - 1)
         for n in _LENGTHS:
-            at = seen.end_of.get(tuple(tokens[-n:])) if len(tokens) >= n else None
+            at = seen.end_of.get(tuple(tokens[-n:]))
             if at is not None:
                 seen.matched = n
                 count = seen.confidence[n].worth(most)

@@ -31,6 +31,7 @@ from .runners import open_runner
 from .sampler import Sampled, Sampler, prompt_entries
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
+from .sharing import degree_of
 from .speculation_setup import open_speculation
 from .uploads import indices
 
@@ -44,6 +45,9 @@ class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
+        if settings.tensor_parallel_degree != 1:
+            progress("importing transformers", 0, 0)
+            settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))
         beside = draft_size(settings)
         if settings.tensor_parallel_degree == 1:
             opened = open_runner(settings, progress, advance, beside)
@@ -117,11 +121,11 @@ class PagedRollingBatch(RollingBatch):
         sequence = Sequence(
             request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries, images=images
         )
-        self._sequences[request_id] = sequence
         if sampling.grammar is None:
             self.scheduler.add(sequence)
         else:
             self._compiling[request_id] = self.grammars.compile(sampling.grammar)
+        self._sequences[request_id] = sequence
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 from torch import Tensor
 
 from .. import logs
@@ -35,7 +34,7 @@ from .rolling_batch import EngineSettings, Progress
 from .runners import open_runner
 from .scheduler import Chunk
 from .sequence import Sequence
-from .sharing import degree_of, join, settings_of
+from .sharing import join, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -212,15 +211,15 @@ def open_part(
 
 
 def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) -> OpenedRunner:
-    """`open_runner` for a model that several devices share, if they do.
+    """`open_runner` for a model that several devices share.
+
+    Args:
+        settings: with the degree that `sharing.degree_of` has found.
 
     Raises:
         ModelLoadError: they can't, or one of them has no memory for its part.
     """
-    progress("importing transformers", 0, 0)
-    degree = degree_of(settings)
-    if degree == 1:
-        return open_runner(replace(settings, tensor_parallel_degree=1), progress, beside=beside)
+    degree = settings.tensor_parallel_degree
     settings = settings_of(0, degree, settings)
     ranks = Ranks(settings)
     try:

@@ -17,6 +17,8 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
+from djl_python.engine import cache_rows
+from djl_python.engine.agreement import step
 from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.engine.model_runner import ModelRunner, PagedModelRunner
 from djl_python.engine.scheduler import Chunk
@@ -139,6 +141,36 @@ def test_a_model_that_refuses_pieces_is_given_the_whole(tmp_path: Path) -> None:
         sequence.computed += length
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0, -1:]
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_a_sequence_that_has_left_the_rows_goes_on_after_a_step_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory runs out when a row has keys of the first layer only."""
+    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
+    runner = CachedModelRunner(model, torch.device("cpu"), together=True)
+    sampling = SamplingParams(max_new_tokens=1)
+    waiting, joining = (Sequence(length, list(range(3, 3 + length)), length, sampling) for length in (40, 6))
+    step(runner, Chunk(joining, 5))
+    step(runner, Chunk(waiting, 30))
+    step(runner, Chunk(waiting, 1))  # in a row now
+    with_rows, memory = cache_rows._with_rows, iter(range(2))
+
+    def lacking(*given: Any) -> torch.Tensor:
+        if next(memory, None) is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return with_rows(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache_rows, "_with_rows", lacking)
+        with pytest.raises(torch.OutOfMemoryError):
+            runner.run([Chunk(joining, 1)])
+    runner.forget(joining)
+    step(runner, Chunk(waiting, 1))
+    logits = step(runner, Chunk(waiting, 8))
+    with torch.no_grad():
+        expected = model(torch.tensor([waiting.tokens])).logits[0, -1:]
     assert torch.allclose(logits, expected, atol=1e-4)
 
 

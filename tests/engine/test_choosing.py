@@ -78,6 +78,13 @@ def test_the_best_is_chosen(chooser: Chooser, vocabulary: int) -> None:
     assert choose(chooser, logits, [{}] * 6).token_ids == logits.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("bound", [{"top_p": 0.3}, {"min_p": 0.9}, {"top_k": 1}], ids=str)
+def test_the_best_is_drawn_where_nothing_else_may_be(chooser: Chooser, bound: dict[str, Any]) -> None:
+    logits = torch.tensor([1.0, 2.0, 0.0, -1.0]).repeat(40, 1)
+    found = choose(chooser, logits, [{"do_sample": True, "seed": seed, **bound} for seed in range(40)])
+    assert set(found.token_ids) == {1}
+
+
 def test_logprobs_near_zero_are_exact(chooser: Chooser) -> None:
     logits = torch.full((1, 1000), 1e3)
     logits[0, 7] += 12  # nearly certain; next to 1012, fp32 knows steps of 6e-5

@@ -7,7 +7,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djl_python.engine.devices import prepare_device, slow_format
+from djl_python.engine.devices import pick_device, prepare_device, slow_format
+from djl_python.errors import ModelLoadError
+
+
+@pytest.mark.parametrize(("there", "kind"), [(True, "cuda"), (False, "cpu")])
+def test_a_gpu_is_chosen_if_there_is_one(there: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert pick_device("auto") == torch.device(kind)
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ModelLoadError, match=r"^option\.device=cuda:63: .+$"):
+        pick_device("cuda:63")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from djl_python.engine.loop import _step
+from djl_python.engine.loop import _apply, _step
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.scheduler import Chunk
-from djl_python.types import FinishReason, SamplingParams, TokenEvent
+from djl_python.protocol import Add
+from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -41,6 +42,19 @@ def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: p
     assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
     assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
     assert batch.stats.kv_blocks_used == 0
+
+
+def test_a_grammar_that_there_is_no_thread_for_fails_its_sequence_alone(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(grammar: Grammar) -> None:
+        raise RuntimeError("can't start new thread")
+
+    batch = open_batch(llama)
+    monkeypatch.setattr(batch.grammars, "compile", no_thread)
+    [event] = _apply(batch, Add(1, [5, 6], SamplingParams(max_new_tokens=4, grammar=Grammar("regex", "a*"))))
+    assert event.error == "generation failed: RuntimeError: can't start new thread"
+    assert batch.idle
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,16 @@ _REPEATING: Final = [5, 6, 7, 8, 9] * 8
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _meetings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is left of the places where ranks met, however they ended."""
+    folder = tmp_path_factory.mktemp("meetings")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", str(folder))
+        yield
+    assert list(folder.iterdir()) == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,6 +13,7 @@ from torch.multiprocessing.spawn import spawn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3NextConfig
 from transformers.distributed import configuration_utils
 
+from djl_python.engine import sharing
 from djl_python.engine.agreement import step
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.rolling_batch import EngineSettings
@@ -23,6 +24,7 @@ from djl_python.engine.sharing import degree_of, join, least, placement, setting
 from djl_python.errors import ModelLoadError
 from djl_python.types import ImagePrompt, Images, SamplingParams
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
+from tests.engines import open_batch, run_to_end
 
 
 def has_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -43,13 +45,25 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
-    [(0, 2, 2), (0, 0, 1), (1, 0, 1), (3, 0, 3), (4, 0, 3), (8, 0, 6), (8, 2, 2), (8, 1, 1)],
+    [(0, 2, 2), (0, 0, 1), (1, 0, 1), (3, 0, 3), (4, 0, 3), (5, 0, 3), (8, 0, 6), (8, 2, 2), (8, 1, 1)],
 )
 def test_as_many_as_were_asked_for_or_as_there_are_and_can(
     llama: Path, gpus: int, asked: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_gpus(monkeypatch, gpus)
     assert degree_of(settings(llama, asked)) == expected
+
+
+def test_a_model_that_nothing_divides_runs_on_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LlamaConfig(hidden_size=96, num_attention_heads=12, num_key_value_heads=1).save_pretrained(tmp_path)
+    has_gpus(monkeypatch, 2)
+    assert degree_of(settings(tmp_path, 0)) == 1
+
+
+def test_a_batch_of_as_many_as_there_are_opens(tmp_path: Path) -> None:
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), tensor_parallel_degree=0, device="cpu")
+    batch.add(1, [5, 6], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    assert len(run_to_end(batch)[1]) == 2
 
 
 @pytest.mark.parametrize(
@@ -65,6 +79,15 @@ def test_what_is_too_many(llama: Path, gpus: int, asked: int, reason: str, monke
     with pytest.raises(ModelLoadError) as caught:
         degree_of(settings(llama, asked))
     assert caught.value.message == f"option.tensor_parallel_degree={asked}: {reason}"
+
+
+def test_those_are_counted_that_follow_the_models_own(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_gpus(monkeypatch, 5)
+    monkeypatch.setattr(sharing, "pick_device", torch.device)
+    assert degree_of(settings(llama, 0, device="cuda:2")) == 3
+    assert [settings_of(rank, 3, settings(llama, 3, device="cuda:2")).device for rank in (0, 2)] == ["cuda:2", "cuda:4"]
+    with pytest.raises(ModelLoadError, match="there are 2 GPUs from cuda:3 on"):
+        degree_of(settings(llama, 3, device="cuda:3"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +14,17 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from djl_python.engine import draft_model, native_opening
+from djl_python.engine import draft_model, native_opening, speculation_setup
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.ngram import NgramDrafter
+from djl_python.engine.opened_runner import OpenedRunner
 from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
-from djl_python.engine.speculation import MAX_ROWS, Confidence
+from djl_python.engine.speculation import MAX_ROWS, Confidence, Speculation
 from djl_python.errors import ModelLoadError
 from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
@@ -162,13 +165,67 @@ def test_a_text_may_be_longer_than_the_draft_models(path: Path, tmp_path: Path) 
     assert told(made) == told(plain)
 
 
-def test_a_constrained_request_has_no_drafts(path: Path, tmp_path: Path) -> None:
-    batch = open_batch(path, speculative="ngram")
-    speculating = batch._speculation
-    assert speculating is not None
-    sampling = SamplingParams(max_new_tokens=30, grammar=Grammar("regex", "a*"))
-    sequence = Sequence(0, [*LOOP, 5], len(LOOP), sampling, computed=len(LOOP))
-    assert speculating.add_drafts([Chunk(sequence, 1)], lambda chunk, drafts: drafts) == [Chunk(sequence, 1)]
+class Asked(NgramDrafter):
+    """Notes how many drafts it is asked for, and has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: dict[int, int] = {}
+
+    def propose(self, sequences: Any, ahead: Any) -> dict[int, tuple[int, ...]]:
+        self.ahead |= {sequence.id: most for sequence, most in zip(sequences, ahead, strict=True)}
+        return {}
+
+
+def asked_for(chunks: list[Chunk], longest: int = 100) -> dict[int, int]:
+    drafter = Asked()
+    assert Speculation(drafter, 8, longest).add_drafts(chunks, lambda chunk, drafts: drafts) == chunks
+    return drafter.ahead
+
+
+def decoding(number: int = 0, generated: int = 1, **params: Any) -> Chunk:
+    """A sequence that has generated something."""
+    sampling = SamplingParams(**{"max_new_tokens": 30, **params})
+    tokens = [*LOOP, *[5] * generated]
+    return Chunk(Sequence(number, tokens, len(LOOP), sampling, computed=len(tokens) - 1), 1)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"grammar": Grammar("regex", "a*")},
+        {"bad_words_ids": ((7,),)},
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": -0.1},
+        {"frequency_penalty": 0.1},
+        {"min_new_tokens": 4},
+        {"prompt_logprobs": 0},
+        {"max_new_tokens": 4},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_what_depends_on_the_token_before_or_ends_with_the_next_has_no_drafts(params: dict[str, Any]) -> None:
+    assert asked_for([decoding(generated=3, **params)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("params", "longest", "expected"),
+    [({}, 100, 8), ({"min_new_tokens": 3}, 100, 8), ({"max_new_tokens": 6}, 100, 2), ({}, len(LOOP) + 8, 4)],
+)
+def test_drafts_go_no_further_than_the_text(params: dict[str, Any], longest: int, expected: int) -> None:
+    """After the last draft comes one more token."""
+    assert asked_for([decoding(generated=3, **params)], longest) == {0: expected}
+
+
+@pytest.mark.parametrize(("together", "ahead"), [(1, 8), (2, 7), (3, 4), (8, 1), (9, 1), (15, 1), (16, 0), (17, 0)])
+def test_drafts_are_few_where_many_rows_share_a_step(together: int, ahead: int) -> None:
+    found = asked_for([decoding(number) for number in range(together)])
+    assert list(found.values()) == [ahead] * min(together, MAX_ROWS - together)
+
+
+def test_a_prompt_that_is_read_beside_it_leaves_a_sequence_fewer_drafts() -> None:
+    prompt = Sequence(1, LOOP, len(LOOP), SamplingParams(max_new_tokens=9))
+    assert asked_for([decoding(), Chunk(prompt, 10)]) == {0: 5}
 
 
 def test_a_full_batch_has_no_drafts(path: Path) -> None:
@@ -219,15 +276,46 @@ def test_a_draft_model_reads_every_token_once(path: Path, monkeypatch: pytest.Mo
     assert read < 1.2 * len(text)
 
 
-def test_lookup_goes_on_with_what_followed_the_last_time() -> None:
+@pytest.mark.parametrize(
+    ("tokens", "follow"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], (5, 6, 7, 1, 2)),
+        ([8, 9, 8, 9, 8, 9], (8, 9, 8, 9, 8)),
+        ([7, 7, 7], (7, 7, 7, 7, 7)),
+        ([3, 4, 5, 3, 4, 6, 3, 4], (6, 3, 4, 6, 3)),  # the last time
+        ([1, 2, 3, 4, 5, 9, 3, 4, 6, 1, 2, 3, 4], (5, 9, 3, 4, 6)),  # after the longer match
+        ([1, 2, 3], None),
+        ([1, 1], None),
+    ],
+)
+def test_lookup_goes_on_with_what_followed_the_last_time(tokens: list[int], follow: tuple[int, ...] | None) -> None:
+    """As far as it seems worth it: five tokens, while nothing is known."""
     drafter = NgramDrafter()
-    sequence = Sequence(0, [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4], 11, SamplingParams(max_new_tokens=9))
-    assert drafter.propose([sequence], [3])[0] == (5, 6, 7)[: len(drafter.propose([sequence], [3])[0])]
-    sequence = Sequence(1, [8, 9, 8, 9, 8, 9], 6, SamplingParams(max_new_tokens=9))
-    drafts = drafter.propose([sequence], [8])[1]
-    assert drafts == (8, 9, 8, 9, 8, 9, 8, 9)[: len(drafts)]
-    assert drafts
-    assert drafter.propose([Sequence(2, [1, 2, 3], 3, SamplingParams(max_new_tokens=9))], [3]) == {}
+    for end in (2, len(tokens)):  # a text that grows
+        sequence = Sequence(0, tokens[:end], 1, SamplingParams(max_new_tokens=9))
+        drafts = drafter.propose([sequence], [8]).get(0)
+    assert drafts == follow
+
+
+@pytest.mark.parametrize("tokens", [LOOP, [5, 9, 1, 2, 3, 5, 9]], ids=["a long match", "a short one"])
+def test_lookup_that_is_wrong_is_given_up(tokens: list[int]) -> None:
+    drafter, sequence = NgramDrafter(), Sequence(0, tokens, 1, SamplingParams(max_new_tokens=9))
+    proposed = []
+    for _ in range(60):
+        drafts = drafter.propose([sequence], [8]).get(0, ())
+        proposed.append(len(drafts))
+        if drafts:
+            drafter.learn(sequence, len(drafts), 0)
+    assert proposed[0] == 5
+    assert sum(proposed[20:]) <= 2
+
+
+def test_lookup_forgets_a_text_that_has_ended(path: Path) -> None:
+    batch = open_batch(path, speculative="ngram")
+    for length in (40, 20):
+        sampling = SamplingParams(max_new_tokens=length, ignore_eos=True, logit_bias={7: 1000.0})
+        batch.add(0, LOOP[:4], sampling)
+        assert [event.token_id for event in run_to_end(batch)[0]] == [7] * length
 
 
 def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
@@ -240,6 +328,9 @@ def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
     for _ in range(40):
         confidence.learn(1, 1)
     assert confidence.worth(8) == 8
+    for _ in range(20):
+        confidence.learn(1, 0)
+    assert confidence.worth(8) == 0
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
@@ -269,6 +360,25 @@ def test_a_draft_model_with_states_is_refused(path: Path, tmp_path: Path) -> Non
         open_batch(path, speculative="draft", draft_model_path=str(hybrid))
 
 
+def test_a_draft_model_is_closed_with_the_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[OpenedRunner] = []
+
+    def opening(*given: Any) -> OpenedRunner:
+        opened = open_runner(*given)
+
+        def close() -> None:
+            opened.close()
+            closed.append(opened)
+
+        return replace(opened, close=close)
+
+    monkeypatch.setattr(speculation_setup, "open_runner", opening)
+    batch = open_batch(path, speculative="draft", draft_model_path=str(path))
+    assert not closed
+    batch.close()
+    assert len(closed) == 1
+
+
 def test_a_draft_model_need_not_be_quantized_as_the_model_is(path: Path, tmp_path: Path) -> None:
     coded = write_coded(path, tmp_path / "coded", Method("gptq", symmetric=True))
     batch = open_batch(coded, quantize="gptq", speculative="draft", draft_model_path=str(path), dtype="fp32")
@@ -293,6 +403,34 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("draft_s", "least", "most"), [(0.1, 60, 70), (20.0, 6, 10)])
+def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
+    path: Path, draft_s: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 tokens, by a model that takes ten seconds for each step."""
+    now = 0.0
+
+    def taking(seconds: float, run: Any) -> Any:
+        def timed(chunks: list[Chunk]) -> torch.Tensor:
+            nonlocal now
+            now += seconds
+            return run(chunks)  # type: ignore[no-any-return]
+
+        return timed
+
+    monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: now))
+    batch = open_batch(path, speculative="draft", draft_model_path=str(path))
+    assert batch._speculation is not None
+    drafter: Any = batch._speculation._drafter
+    monkeypatch.setattr(drafter._runner, "run", taking(draft_s, drafter._runner.run))
+    monkeypatch.setattr(batch.runner, "run", taking(10.0, batch.runner.run))
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True))
+    run_to_end(batch)
+    proposed, accepted = speculation(batch)
+    assert least <= proposed <= most
+    assert accepted > 0.95 * proposed
 
 
 @pytest.mark.usefixtures("timeless")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -16,7 +17,8 @@ def huge_pages(size: int) -> mmap.mmap:
     """At least `size` bytes of zeros, whose pages the operating system provides on first touch."""
     memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages refuses: small ones do
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 

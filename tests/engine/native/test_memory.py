@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,11 @@ def test_huge_pages_are_zeros_that_cost_nothing_yet() -> None:
     memory[-1] = 7
     assert memory[-1] == 7
     assert not memory[: 4 * MIB].any()
+
+
+def test_a_kernel_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 1 << 20)  # as such a kernel answers: there is no such advice
+    assert not on_huge_pages(MIB).any()
 
 
 def test_an_arena_holds_many_things_side_by_side() -> None:

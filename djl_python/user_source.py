@@ -37,8 +37,8 @@ class UserSource:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
-            self._tree = ast.parse(source)
-            self._table = symtable.symtable(source.decode(), str(path), "exec")
+                self._tree = ast.parse(source)
+                self._table = symtable.symtable(source.decode(), str(path), "exec")
         except SyntaxError as exc:
             raise ModelLoadError(f"{path}:{exc.lineno or 1}: {exc.msg}") from None
         except OSError as exc:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from typing import Any, Final
 
 from ..types import ToolUse
@@ -118,7 +119,9 @@ class PythonicParser(SyntaxParser):
 def _python_calls(source: str) -> list[tuple[str, str]] | None:
     """Names and arguments (as JSON) of a list of calls; None: `source` is something else."""
     try:
-        tree = ast.parse(source, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a pattern has "\d": the text is the model's, not a mistake in our source
+            tree = ast.parse(source, mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:
             return None
         return [_python_call(node) for node in tree.elts]

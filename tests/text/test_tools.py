@@ -176,6 +176,7 @@ HEARD = [
         "",
         [("now", '{"x": "\N{REPLACEMENT CHARACTER}", "y": "😀"}')],
     ),
+    ("pythonic", r"[now(x='\d')]", "", [("now", r'{"x": "\\d"}')]),  # without a warning
     ("pythonic", "[now(x=1e999)]", "[now(x=1e999)]", []),
     ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
     ("pythonic", "[other(x=1)]", "[other(x=1)]", []),

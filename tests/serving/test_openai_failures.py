@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -102,5 +103,6 @@ async def test_an_engine_that_dies_while_it_streams(server: RunningServer, clien
         async for chunk in stream:
             if chunk.choices[0].text:
                 for child in psutil.Process(server.process.pid).children(recursive=True):
-                    if "djl_python.engine" in " ".join(child.cmdline()):
-                        child.kill()
+                    with suppress(psutil.NoSuchProcess):  # it was killed after the piece before, and is a zombie
+                        if "djl_python.engine" in " ".join(child.cmdline()):
+                            child.kill()

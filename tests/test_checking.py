@@ -51,6 +51,10 @@ def test_a_file_that_may_not_be_read_is_refused_in_a_line(tmp_path: Path, monkey
         handler_of(config)
 
 
+def test_what_python_warns_of_is_left_to_the_import(tmp_path: Path) -> None:
+    assert handler_of(config_of(tmp_path, HANDLE + 'PATTERN = "\\d"', "")).endswith("model.py, function handle")
+
+
 @pytest.mark.parametrize(
     ("source", "properties", "words"),
     [

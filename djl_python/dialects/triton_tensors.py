@@ -117,11 +117,16 @@ def _from_json(described: InputTensor, field: str) -> tuple[Any, ...]:
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:
-    for item in data:
-        if isinstance(item, list):
-            yield from _flat(item)
-        else:
+    """What the lists hold. By no recursion: JSON may be nested deeper than Python's functions."""
+    inside = [iter(data)]
+    while inside:
+        for item in inside[-1]:
+            if isinstance(item, list):
+                inside.append(iter(item))
+                break
             yield item
+        else:
+            inside.pop()
 
 
 def _fits(value: Any, datatype: str) -> bool:

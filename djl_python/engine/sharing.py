@@ -7,6 +7,7 @@ have computed. How a model's layers are divided, transformers says.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any, Final
@@ -115,11 +116,12 @@ def placement(settings: EngineSettings, device: torch.device) -> dict[str, Any]:
     """What transformers' `from_pretrained` is told: the device, or how many ranks this process is one of.
 
     Raises:
-        ModelLoadError: transformers is too old to divide a model.
+        ModelLoadError: transformers, or torch, is too old to divide a model.
     """
     degree = settings.tensor_parallel_degree
     if degree == 1:
         return {"device_map": {"": device} if device.type != "cpu" else None}
+    from torch.distributed import tensor
     from transformers import __version__
     from transformers.distributed import configuration_utils
 
@@ -129,6 +131,10 @@ def placement(settings: EngineSettings, device: torch.device) -> dict[str, Any]:
         raise ModelLoadError(
             f"option.tensor_parallel_degree={degree} needs transformers 5.13 or newer; this is {__version__}"
         ) from exc
+    if "src_data_rank" not in inspect.signature(tensor.distribute_tensor).parameters:  # as transformers calls it
+        raise ModelLoadError(
+            f"option.tensor_parallel_degree={degree} needs torch 2.7 or newer; this is {torch.__version__}"
+        )
     return {"distributed_config": shared}
 
 

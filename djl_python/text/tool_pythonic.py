@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -133,7 +134,9 @@ def _python_calls(source: str) -> list[tuple[str, str]] | None:
         return stand_in
 
     try:
-        tree = ast.parse(_STRING_OR_NAME.sub(as_python, source), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a pattern has "\d": the text is the model's, not a mistake in our source
+            tree = ast.parse(_STRING_OR_NAME.sub(as_python, source), mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:
             return None
         return [_python_call(node, names) for node in tree.elts]

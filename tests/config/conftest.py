@@ -25,5 +25,6 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return refused
 
     monkeypatch.setattr(os, "stat", refusing(os.stat, f"{directory}/"))
-    monkeypatch.setattr(os, "listdir", refusing(os.listdir, str(directory)))
+    for name in ("listdir", "scandir"):  # pathlib's choice, by Python's version
+        monkeypatch.setattr(os, name, refusing(getattr(os, name), str(directory)))
     return directory

@@ -142,11 +142,11 @@ def test_images() -> None:
         ([{"role": "assistant", "content": None}], "messages[0].content: required where there are no tool_calls"),
         ([{"role": "assistant", "tool_calls": []}], "messages[0].content: required where there are no tool_calls"),
         (
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": nested("a", 5000)}}]}],
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": nested("a", 100_000)}}]}],
             "messages[0].tool_calls[0].function.arguments: nested too deeply",
         ),
-        ([nested("a", 5000)], "messages[0].role: required"),
-        (nested("a", 5000), "messages: expected a non-empty array"),
+        ([nested("a", 100_000)], "messages[0].role: required"),
+        (nested("a", 100_000), "messages: expected a non-empty array"),
     ],
 )
 def test_refused(given: Any, message: str) -> None:

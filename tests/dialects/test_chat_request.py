@@ -424,9 +424,9 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
             "tools[0].function.parameters: expected a minimum that",
         ),
         ({"guided_json": LARGE}, "guided_json: expected a minimum that a 64-bit number holds"),
-        ({"guided_json": "[" * 2000}, "guided_json: expected a JSON schema, got a string that is nested too deeply"),
+        ({"guided_json": "[" * 100_000}, "guided_json: expected a JSON schema, got a string that is nested too deeply"),
         (
-            {"response_format": {"type": "json", "value": "[" * 2000}},
+            {"response_format": {"type": "json", "value": "[" * 100_000}},
             "response_format.value: expected a JSON schema, got a string that is nested too deeply",
         ),
         ({"tool_choice": "required"}, "tool_choice: only where there are tools"),

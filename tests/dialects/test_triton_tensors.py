@@ -44,6 +44,14 @@ def test_json(datatype: str) -> None:
         assert caught.value.field == "inputs[0].data"
 
 
+def test_json_may_be_nested_deeper_than_python_s_functions() -> None:
+    nested: list[Any] = ["a"]
+    for _ in range(5000):
+        nested = [nested, "b"]
+    values = read_tensors([described("BYTES", 5001, nested)], b"")["x"].values
+    assert values == ("a", *["b"] * 5000)
+
+
 @pytest.mark.parametrize("datatype", FORMATS)
 def test_bytes(datatype: str) -> None:
     taken = TAKEN[datatype]

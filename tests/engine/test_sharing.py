@@ -141,6 +141,12 @@ def test_an_old_transformers_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
         placement(settings(tmp_path, 2), torch.device("cuda:0"))
 
 
+def test_an_old_torch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("torch.distributed.tensor.distribute_tensor", lambda of, mesh=None, placements=None: None)
+    with pytest.raises(ModelLoadError, match=r"=2 needs torch 2\.7 or newer"):
+        placement(settings(tmp_path, 2), torch.device("cuda:0"))
+
+
 def shareable(tmp_path: Path) -> list[Path]:
     """Checkpoints of all kinds that two devices can share."""
     found = []

@@ -166,7 +166,7 @@ def test_a_template_may_refuse() -> None:
 )
 def test_a_template_may_fail_on_what_it_was_not_written_for(source: str) -> None:
     properties: list[Any] = []
-    for _ in range(5000):
+    for _ in range(100_000):
         properties = [properties]
     tools = [{"function": {"name": "f", "parameters": {"properties": properties}}}]
     with pytest.raises(PayloadError, match="fails on these messages"):
@@ -273,7 +273,7 @@ def test_arguments_are_never_written_as_python_writes_them() -> None:
 
 
 def test_arguments_that_are_nested_too_deeply() -> None:
-    call = {"function": {"name": "f", "arguments": "[" * 5000 + "]" * 5000}}
+    call = {"function": {"name": "f", "arguments": "[" * 100_000 + "]" * 100_000}}
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
     field = "messages[1].tool_calls[0].function.arguments"
     with pytest.raises(PayloadError) as caught:

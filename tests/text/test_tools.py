@@ -193,6 +193,7 @@ HEARD = [
     ("pythonic", "[now(**{'x': 1})]", "[now(**{'x': 1})]", []),
     ("pythonic", "[now(), (now)()]", "[now(), (now)()]", []),
     ("pythonic", "[now(x==1)]", "[now(x==1)]", []),
+    ("pythonic", r"[now(x='\d')]", "", [("now", r'{"x": "\\d"}')]),  # without a warning
     ("pythonic", "[now(x=1e999)]", "[now(x=1e999)]", []),
     ("pythonic", "[1, 2, 3]", "[1, 2, 3]", []),
     ("pythonic", "[other(x=1)]", "[other(x=1)]", []),

@@ -192,7 +192,8 @@ class ModelMetrics:
             for name in ("prompt_tokens", "generated_tokens", "preemptions", "draft_tokens", "accepted_draft_tokens")
         }
         self._histograms: dict[str, Histogram] = {}
-        self._gauges: dict[tuple[str, str], Gauge] = {}  # by name and worker: `labels` takes longer than `set`
+        # By worker, then by name: `labels` takes longer than `set`.
+        self._gauges: collections.defaultdict[str, dict[str, Gauge]] = collections.defaultdict(dict)
         # Live workers by name: two of a name while a model is loaded again and its last requests finish.
         self._workers: collections.Counter[str] = collections.Counter()
 
@@ -237,17 +238,15 @@ class ModelMetrics:
         self._workers[worker] -= 1
         if self._workers[worker]:
             return
-        for name, its_worker in list(self._gauges):
-            if its_worker == worker:
-                self._metrics.gauges[name].remove(*self._labels, worker)
-                del self._gauges[name, worker]
+        for name in self._gauges.pop(worker, ()):
+            self._metrics.gauges[name].remove(*self._labels, worker)
 
     def _gauge(self, name: str, worker: str) -> Gauge | None:
         """A gauge of one of this model's workers that workers may report."""
-        key = name, worker
-        if key not in self._gauges and self._reported(name, MetricKind.GAUGE):
-            self._gauges[key] = self._metrics.gauges[name].labels(*self._labels, worker)
-        return self._gauges.get(key)
+        gauges = self._gauges[worker]
+        if name not in gauges and self._reported(name, MetricKind.GAUGE):
+            gauges[name] = self._metrics.gauges[name].labels(*self._labels, worker)
+        return gauges.get(name)
 
     def _counter(self, name: str) -> Counter | None:
         """A counter of this model's that workers may report."""

@@ -50,6 +50,7 @@ class ModelDrafter:
 
     def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int, block_size: int) -> None:
         self._runner = draft.runner
+        self._likeliest = draft.likeliest
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._unread: set[int] = set()  # whole blocks with positions that only the model has read
@@ -145,13 +146,15 @@ class ModelDrafter:
         for twin in twins:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
-        logits = self._runner.run(chunks)
-        with torch.inference_mode():
-            drawn = self._sampler.sample(logits, twins)
-        for twin, draft in zip(twins, drawn, strict=True):
+        tokens = None if self._sampler.needs_logits(twins) else self._likeliest(chunks)
+        if tokens is None:
+            logits = self._runner.run(chunks)
+            with torch.inference_mode():
+                tokens = [drawn.token_id for drawn in self._sampler.sample(logits, twins)]
+        for twin, token in zip(twins, tokens, strict=True):
             twin.computed = len(twin.tokens)
             # Where the draft model's scores are NaN, any token will do: the model checks it.
-            twin.tokens.append(0 if draft.token_id == NO_TOKEN else draft.token_id)
+            twin.tokens.append(0 if token == NO_TOKEN else token)
 
 
 def _draft_copy(sequence: Sequence, shadow: _DraftState, end: int | None = None) -> Sequence:

@@ -42,6 +42,19 @@ class ModelRunner(Protocol):
         ...
 
 
+class Likeliest(Protocol):
+    """A shorter way to the tokens of a step of which nothing but the likeliest ones is wanted."""
+
+    def __call__(self, chunks: list[Chunk]) -> list[int] | None:
+        """Compute the chunks' tokens, and of each row that `ModelRunner.run` would return the likeliest token.
+
+        Returns:
+            A token for each row, at least one: the first of the greatest scores, or NO_TOKEN where they are NaN. None,
+            with nothing computed, if all logits are as fast.
+        """
+        ...
+
+
 def rows_of(chunk: Chunk) -> int:
     """How many rows of logits `ModelRunner.run` returns for this chunk."""
     if chunk.sequence.wants_prompt_logprobs:

@@ -81,6 +81,7 @@ class PagedRollingBatch(RollingBatch):
             on_preempt=self.runner.forget,
         )
         self._chooser = opened.chooser
+        self._likeliest = opened.likeliest
         self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
@@ -143,11 +144,14 @@ class PagedRollingBatch(RollingBatch):
             if chunk.sequence.began_s is None:
                 chunk.sequence.began_s = began
         self._chunks = chunks = self._speculate(self._chunks)  # apart: `isolate` needs chunks if the drafter fails
-        logits = self.runner.run(chunks)
-        # where each chunk's rows end; taken before anything changes what `rows_of` returns
-        ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
-        self._keep_prompt_entries(chunks, ends, logits)
-        self._sample(chunks, ends, logits, began)
+        drawing = [chunk for chunk in chunks if chunk.completes]
+        sampled = iter(self._compute(chunks, drawing))
+        self.scheduler.learn(chunks, time.perf_counter() - began)
+        if self._speculation is not None:
+            self._speculation.follow(chunks)
+        self.scheduler.advance(chunks)
+        for chunk in drawing:
+            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)))
         self._step_s = time.perf_counter() - began
         return self._events
 
@@ -224,22 +228,25 @@ class PagedRollingBatch(RollingBatch):
                 refused.append(error_event(request_id, error))
         return refused
 
-    def _sample(self, chunks: list[Chunk], ends: list[int], logits: Tensor, began: float) -> None:
-        """Draw for the sequences whose last position was computed, and note what this step computed."""
-        drawing = [(chunk, end) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
-        rows = [row for chunk, end in drawing for row in range(end - 1 - len(chunk.drafts), end)]
-        ahead = [i for chunk, _ in drawing for i in range(len(chunk.drafts) + 1)]
-        sequences = [chunk.sequence for chunk, _ in drawing for _ in range(len(chunk.drafts) + 1)]
+    def _compute(self, chunks: list[Chunk], drawing: list[Chunk]) -> list[Sampled]:
+        """Compute the chunks' tokens, and draw after the last position of those in `drawing`, and after each draft."""
+        sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
+        asked = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
+        if sequences and not asked and not self.sampler.needs_logits(sequences):
+            tokens = self._likeliest(chunks)
+            if tokens is not None:
+                return [Sampled(token, 0.0) for token in tokens]
+        logits = self.runner.run(chunks)
+        # where each chunk's rows end; taken before anything changes what `rows_of` returns
+        ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
+        self._keep_prompt_entries(chunks, ends, logits)
+        after = [(end, len(chunk.drafts)) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
+        rows = [row for end, drafts in after for row in range(end - 1 - drafts, end)]
+        ahead = [i for _, drafts in after for i in range(drafts + 1)]
         if len(logits) != len(rows):
             logits = logits.index_select(0, indices(rows, logits.device))
         with torch.inference_mode():
-            sampled = iter(self.sampler.sample(logits, sequences, ahead) if sequences else [])
-        self.scheduler.learn(chunks, time.perf_counter() - began)
-        if self._speculation is not None:
-            self._speculation.follow(chunks)
-        self.scheduler.advance(chunks)
-        for chunk, _ in drawing:
-            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)))
+            return self.sampler.sample(logits, sequences, ahead) if sequences else []
 
     def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
         """Add draft tokens to the chunks."""

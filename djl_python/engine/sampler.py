@@ -87,6 +87,10 @@ class Sampler:
         chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
         return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
+    def needs_logits(self, sequences: list[Sequence]) -> bool:
+        """Whether these rows, as for `sample`, need more than their likeliest tokens."""
+        return not self._plan_for(sequences).likeliest
+
     def _plan_for(self, sequences: list[Sequence]) -> Plan:
         ids = [sequence.id for sequence in sequences]
         if self._plan is None or self._plan.ids != ids:

@@ -22,6 +22,7 @@ class Plan:
         params: sampling parameters of each row.
         changed: rows whose scores a rule other than penalties changes before the draw.
         penalized: rows with penalties.
+        likeliest: whether all rows take the likeliest token, and need no logits beside.
     """
 
     def __init__(self, ids: list[int], params: list[SamplingParams], device: torch.device) -> None:
@@ -29,6 +30,7 @@ class Plan:
         self.params = params
         self.changed = [row for row, p in enumerate(params) if _changes(p)]
         self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
+        self.likeliest = not (self.changed or self.penalized or any(samples(p) or p.logprobs for p in params))
         self._device = device
 
     @functools.cached_property

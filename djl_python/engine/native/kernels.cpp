@@ -22,6 +22,7 @@
 #include "pool.h"
 #include "products.h"
 #include "program.h"
+#include "round.h"
 #include "routing.h"
 #include "rows.h"
 #include "scan.h"
@@ -59,6 +60,8 @@ void operate(Run& run, int i) {
         case kStepSizes: step_sizes<F>(run, i, op, step); break;
         case kSelectiveScan: selective_scan<F>(run, i, op, step); break;
         case kLatents: latents<F>(run, i, op, step); break;
+        case kPick: pick_tokens(run, i); break;
+        case kRound: round_weights(run, i, op, step); break;
     }
 }
 

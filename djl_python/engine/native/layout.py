@@ -17,7 +17,7 @@ from . import operations
 from .mapped import let_go
 from .memory import Arena
 from .operations import UNCHANGED, Activated, Into, Routing, Weights
-from .packing import PANEL, Packed, Packer
+from .packing import PANEL, Packed, Packer, Rounded
 from .pool import Mode, Op, Pool
 from .recipe_parts import ExpertLinears, Linear, Norm, Stacked
 
@@ -109,6 +109,12 @@ class Layout:
                 side_by_side=products, apart=apart,
             )
         )  # fmt: skip
+
+    def take_back(self, first: int) -> list[Op]:
+        """Remove the operations from this index on, and return them."""
+        taken = self.ops[first:]
+        del self.ops[first:]
+        return taken
 
     def as_wanted(self, packed: Packed, given: Rows, chosen: int | None = None) -> Rows:
         """The rows that a product with these weights reads: the given ones, or those quantized to integers.
@@ -236,6 +242,12 @@ class Layout:
         """Pack the lm_head, in 8 bits if quantized: it has most of a small model's weights, and its rounding goes
         straight into the logits."""
         return self._pack([head], None if self._quantize is None else "int8", [head])
+
+    def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
+        """Pack in 8 bits what is packed exactly, too; the bias is padded already."""
+        rounded = self._packer.pack_rounded(linear, bias)
+        let_go(tensors_of(linear.weight))
+        return rounded
 
     def pack_exactly(self, linear: Linear) -> Packed:
         """Pack weights unquantized: these are few and decide much."""

@@ -83,7 +83,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
             const Floats cap = floats(op.softcap);
             x = tanh(x / cap) * cap;
         }
-        store_floats(out, x, mask);
+        if (op.mode != kMaximaOnly) store_floats(out, x, mask);
         max_score = select(mask, max(max_score, x), max_score);
     }
     if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);

@@ -280,3 +280,43 @@ def choose(
         kind=Kind.CHOOSE, n=n, in_=in_, maxima=maxima, weight=changed, routed=choices, k=max_alternatives,
         values=logprobs, keys=token_ids,
     )  # fmt: skip
+
+
+def pick(
+    *,
+    n: int,
+    k: int,
+    weights: Weights,
+    in_: int,
+    stride: int,
+    bias: int | None,
+    scale: float,
+    codes: int | None = None,
+    weight_squares: int | None = None,
+    error_squares: int | None = None,
+) -> Op:
+    """Find each row's greatest logit, given what each panel's greatest one is exactly, or nearly.
+
+    Args:
+        n, k, weights, in_, stride, bias, scale: as those of the lm_head's product, whose weight is packed in 12 bits.
+        codes: the rows as `quantize` wrote them, if the maxima are those of rounded numbers.
+        weight_squares, error_squares: what `round_` told of the head's weights.
+    """
+    return Op(
+        kind=Kind.PICK, n=n, k=k, **weights._asdict(), in_=in_, stride=stride, bias=bias, scale=scale, keys=codes,
+        cosines=weight_squares, sines=error_squares,
+    )  # fmt: skip
+
+
+def round_(*, n: int, k: int, in_: int, out: int, scales: int, weight_squares: int, error_squares: int) -> Op:
+    """Round a bf16 weight to 8 bits, and tell by how much.
+
+    Args:
+        in_: (n, k) as checkpoints have it.
+        out: packed panels.
+        scales: (n,) padded to whole panels.
+        weight_squares, error_squares: (groups, panels), as `Rounded` has them.
+    """
+    return Op(
+        kind=Kind.ROUND, n=n, k=k, in_=in_, out=out, maxima=scales, cosines=weight_squares, sines=error_squares
+    )  # fmt: skip

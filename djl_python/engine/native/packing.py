@@ -11,14 +11,14 @@ a memory-bound step then takes three quarters of the time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..quantization import Codes, Quantize, alike, quantized
+from ..quantization import GROUP, Codes, Quantize, alike, quantized
 from .memory import Arena
-from .operations import Weights, pack
+from .operations import Weights, pack, round_
 from .pages import give_back
 from .pool import Op, Pool, Step
 from .recipe_parts import Linear, NotUnderstoodError
@@ -65,6 +65,19 @@ class Packed:
         return sum(each.nbytes for each in (self.weight, self.weight2, self.weight3) if each is not None)
 
 
+class Rounded(NamedTuple):
+    """A weight in 8 bits, and how far it is from the exact one.
+
+    Attributes:
+        weight_squares, error_squares: (groups, panels) fp32, of each group of inputs the greatest squared norm of a
+            panel's columns, and of what they were changed by.
+    """
+
+    packed: Packed
+    weight_squares: Tensor
+    error_squares: Tensor
+
+
 class Packer:
     """Packs weights.
 
@@ -94,6 +107,19 @@ class Packer:
         weights = [linear.numbers.to(self._dtype).contiguous() for linear in linears]
         twelve = self._twelve(weights, bias) if self._dtype == torch.bfloat16 else None
         return twelve or Packed(n, k, SAME, self._lanes([weight.view(torch.int32) for weight in weights]), bias)
+
+    def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
+        """Pack a bf16 linear in 8 bits, with a bias that is padded already."""
+        n, k = linear.weight.shape
+        panels, groups = -(-n // PANEL), -(-k // GROUP)
+        weight, packed = linear.numbers.contiguous(), self._memory.take(panels * PANEL * groups * GROUP)
+        scales, squares, errors = torch.empty(panels * PANEL), *torch.empty(2, groups, panels)
+        operation = round_(
+            n=n, k=k, in_=weight.data_ptr(), out=packed.data_ptr(), scales=scales.data_ptr(),
+            weight_squares=squares.data_ptr(), error_squares=errors.data_ptr(),
+        )  # fmt: skip
+        self._pool.run((Op * 1)(operation), 1, Step())
+        return Rounded(Packed(n, k, EIGHT, packed, bias, scales), squares, errors)
 
     def _integers(self, n: int, k: int, codes: list[Codes], bias: Tensor | None) -> Packed:
         scales = _columns([each.scales for each in codes])

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     STEP_SIZES = 21
     SELECTIVE_SCAN = 22
     LATENTS = 23
+    PICK = 24
+    ROUND = 25
 
 
 class Mode(IntEnum):
@@ -60,6 +62,7 @@ class Mode(IntEnum):
     STORE = 0
     ADD = 1
     STORE_FP32 = 2
+    MAXIMA_ONLY = 3
 
 
 _INTS: Final = (

@@ -14,6 +14,9 @@ namespace djl {
 void multiply_floats(Run& run, int index);
 void multiply_integers(Run& run, int index);
 
+// Run an operation that multiplies little of a weight; see pick.h.
+void pick_tokens(Run& run, int index);
+
 namespace {
 
 inline bool of_integers(const Op& op) { return op.format == kEight || op.format == kFour || op.format == kEightByGroup; }

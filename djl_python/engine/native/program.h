@@ -14,16 +14,17 @@ constexpr int kKeysPerGroup = 16;   // keys of a cache group: one vector of scor
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kHeads, kAttend, kGather, kQuantize, kChoose, kPack, kRoute, kSort, kDispatch,
     kCombine, kDelta, kClearValues, kConvolve, kScan, kNormRows, kConvolveRows, kDecay, kGate,
-    kStepSizes, kSelectiveScan, kLatents
+    kStepSizes, kSelectiveScan, kLatents, kPick, kRound
 };
-constexpr int kKinds = 24;
+constexpr int kKinds = 26;
 // kSame: the activations' format; kTwelve: bf16 in 12 bits; the others: integer codes of 8 or 4 bits.
 enum WeightFormat : int32_t { kSame, kTwelve, kEight, kFour, kEightByGroup };
 enum Activation : int32_t { kNone, kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared, kClampedSwiglu, kQuickGelu, kXielu };
 enum NormKind : int32_t { kRms, kLayer, kCopy };  // kCopy: no norm, only the format changes
 
-// What is done with results: they are stored as T, multiplied by a scale and added to fp32, or stored in fp32.
-enum Mode : int32_t { kStore, kAdd, kStoreFp32 };
+// What is done with results: they are stored as T, multiplied by a scale and added to fp32, or stored in fp32; or only each
+// panel's greatest one is kept.
+enum Mode : int32_t { kStore, kAdd, kStoreFp32, kMaximaOnly };
 
 // One operation. All kinds share one struct, so that a program is an array. Where a kind has no use for what a field is
 // usually for, it may use the field for something else, under another name: the names in a union are one field.
@@ -74,6 +75,14 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32 };
 //   of_experts, experts, chosen, routed: 1, and as for kRoute: each expert's rows have their own weight; or 0
 //   maxima: (rows, panels): receives each panel's greatest result; or null
 //
+// kPick, pick.h: finds each row's greatest logit, of which little is computed.
+//   n, k, in, stride, format, weight, weight2, weight3, bias, scale: of the lm_head's product, a kLinear with kTwelve
+//   maxima: (wanted, panels) each panel's greatest logit, from that product or, without a soft cap, from one of rounded
+//     numbers
+//   codes: what a kQuantize wrote, the product's rounded rows; null: maxima are exact
+//   weight_squares, error_squares: (groups, panels), from kRound
+//   picked: (wanted,) int64: receives the token; or that there is none, or none that is certain
+//
 // kHeads, heads.h: norms and rotates queries, in place, and keys; norms values; puts keys and values into the KV cache.
 //   in, stride: rows of (heads, dim) queries, (kv_heads, dim) keys and (kv_heads, value_dim) values, fp32
 //   heads, kv_heads, dim, value_dim: of these rows
@@ -123,6 +132,14 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32 };
 //   tables: (panels, 16): receives each panel's table
 //   lists, room: (panels, room): receives each panel's list of weights that its table can't encode
 //   counts: (panels, parts): receives how many weights each part lists, -1 where the room was not enough
+//
+// kRound, round.h: rounds a bf16 weight to 8 bits, as kLinear with kEight reads them.
+//   n, k: rows and columns as checkpoints have them
+//   in: (n, k) bf16
+//   out: the packed panels
+//   scales: (n,) padded to whole panels: receives each row's scale
+//   weight_squares, error_squares: (groups, panels): receive the greatest squared norm of a panel's rows in each group of
+//     columns, and of what rounding changed them by
 //
 // kChoose, choose.h: chooses a token for each row of logits.
 //   n: tokens of the vocabulary
@@ -284,13 +301,19 @@ struct Op {
         const float *weight3, *key_norm, *D;
         uint32_t* lists;
     };
-    const float* cosines;
-    const float* sines;
+    union {
+        const float* cosines;
+        float* weight_squares;
+    };
+    union {
+        const float* sines;
+        float* error_squares;
+    };
     const float* sinks;
     const float* slopes;
     union {
         void *keys, *cache;
-        const void *gate, *channel_bias, *in_factors, *input_rates, *B;
+        const void *gate, *channel_bias, *in_factors, *input_rates, *B, *codes;
         uint8_t* tables;
         int64_t* token_ids;
     };
@@ -300,8 +323,11 @@ struct Op {
         float* logprobs;
         int32_t* counts;
     };
-    union { void *routed, *choices, *states; };
-    float* maxima;
+    union {
+        void *routed, *choices, *states;
+        int64_t* picked;
+    };
+    union { float *maxima, *scales; };
 };
 
 // What changes from step to step. Late operations have a Step of their own, whose tokens are the wanted ones.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +27,7 @@ from .layout import Layout
 from .memory import Arena, PrefaultedMemory, as_tensor
 from .operations_experts import choices_at
 from .packing import PANEL
+from .picker import Picker
 from .places import Places, Spans
 from .pool import Kind, Op, Pool, Step
 from .read_experts import Choose
@@ -97,7 +100,7 @@ class Program:
         memory = Arena(None if advance is None else as_tensor(advance.weights))
         self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:
-            lay_out(
+            picking = lay_out(
                 self._layout,
                 recipe,
                 CachePlaces(self._cache.bytes.data_ptr(), block_size),
@@ -108,7 +111,9 @@ class Program:
             raise
         memory.close()
         self.weight_bytes = self._layout.weight_bytes
-        self._array = (Op * len(self._layout.ops))(*self._layout.ops)
+        *layers, head = self._layout.ops
+        self._array = (Op * (len(layers) + 1))(*layers, head)
+        self._picker = None if picking is None else Picker(layers, head, picking)
         # First-touch page faults cost more than the writes themselves, so the buffers are kept.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
@@ -122,28 +127,53 @@ class Program:
             ValueError: the step has more tokens than the program was made for.
         """
         wanted = len(step.rows)
+        logits = self._make_room(wanted)
+        self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
+        operations = len(self._array) if wanted else self._layout.late_from
+        with self._begun(step) as (given, late):
+            if self.choose is None:
+                self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
+            else:
+                self._run_choosing(self.choose, operations, step, given, late)
+        self._made = logits
+        return logits
+
+    def picks(self) -> bool:
+        """Whether the next step's likeliest tokens are found sooner by `likeliest` than through all logits."""
+        return self._picker is not None and self._picker.patience.tries()
+
+    def likeliest(self, step: StepArrays) -> list[int]:
+        """Run a step of a program that `picks`; returns the likeliest token of each wanted row, or NO_TOKEN.
+
+        Raises:
+            ValueError: as `run`.
+        """
+        assert self._picker is not None
+        logits = self._make_room(len(step.rows))
+        with self._begun(step) as (given, late):
+            return self._picker.run(self.pool, given, late, logits, self._maxima)
+
+    def _make_room(self, rows: int) -> Tensor:
+        """Memory for so many rows of logits, and `_maxima` for their panels."""
+        self._maxima = self._kept_maxima if rows <= _KEPT_ROWS else torch.empty(rows, self._maxima.shape[1])
+        return self._logits[:rows] if rows <= _KEPT_ROWS else torch.empty(rows, self.vocabulary)
+
+    @contextmanager
+    def _begun(self, step: StepArrays) -> Iterator[tuple[Step, Step]]:
+        """Context of a step: what the operations are given, and what those are given that work on the wanted rows."""
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
-        logits = self._logits if wanted <= _KEPT_ROWS else torch.empty(wanted, self.vocabulary)
-        self._maxima = self._kept_maxima if wanted <= _KEPT_ROWS else torch.empty(wanted, self._maxima.shape[1])
-        self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
         given, late = (each.step(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
-        given.wanted = wanted
+        given.wanted = len(step.rows)
         for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
         if step.spans is not None:
             step.spans.tell(given, self._state_bytes)
             self._states.used_to((step.spans.last_slot + 1) * self._state_bytes)
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
-        operations = len(self._array) if wanted else self._layout.late_from
-        if self.choose is None:
-            self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
-        else:
-            self._run_choosing(self.choose, operations, step, given, late)
+        yield given, late
         self._cache.rest()
         self._states.rest()
-        self._made = logits[:wanted]
-        return self._made
 
     def _run_choosing(self, choose: Choose, operations: int, step: StepArrays, given: Step, late: Step) -> None:
         """Run the operations, and let `choose` have a look at each router's choice before it is used."""

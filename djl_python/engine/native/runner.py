@@ -34,6 +34,9 @@ class NativeModelRunner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
+    def likeliest(self, chunks: list[Chunk]) -> list[int] | None:
+        return self._program.likeliest(self._arrays(chunks)) if self._program.picks() else None
+
     @contextmanager
     def routing(self, choose: Choose) -> Iterator[None]:
         """Context in which the program uses the experts that `choose` leaves or puts in the place of its own choice."""

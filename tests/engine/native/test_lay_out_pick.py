@@ -1,0 +1,265 @@
+"""The likeliest tokens found with rounded weights are those of all logits, whatever weights and inputs are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from djl_python.engine.native import lay_out_pick as laying_out
+from djl_python.engine.native.lay_out_pick import lay_out_pick
+from djl_python.engine.native.layout import Layout
+from djl_python.engine.native.memory import Arena
+from djl_python.engine.native.operations import Into
+from djl_python.engine.native.packing import EIGHT, TWELVE, Packer
+from djl_python.engine.native.picker import Patience, Picker
+from djl_python.engine.native.pool import Mode, Op, Pool, Step
+from djl_python.engine.native.recipe_parts import Linear
+from djl_python.engine.quantization import GROUP
+from djl_python.engine.sequence import NO_TOKEN
+
+N: Final = 13_610  # neither whole panels nor whole vectors of them
+K: Final = 320
+ROWS: Final = 24
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool(2)
+    yield made
+    made.close()
+
+
+def numbers(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Head:
+    """An lm_head whose product and search read rows of 16 bits."""
+
+    def __init__(self, pool: Pool, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> None:
+        self._pool = pool
+        self.n, self.k = weight.shape
+        self.head = Linear(weight.bfloat16(), bias)
+        self._layout = layout = Layout(torch.bfloat16, None, pool, Arena(), self.k, 256)
+        packed = layout.pack_head(self.head)
+        layout.add_linear(packed, layout.normed, Into(None, Mode.STORE_FP32, scale=scale))
+        picking = lay_out_pick(layout, self.head, packed, layout.normed, scale)
+        assert picking is not None and packed.weight_format == TWELVE
+        (self.product,) = layout.ops
+        self._picker = Picker([], self.product, picking)
+        self.operations = picking.operations
+
+    def logits(self, x: Tensor) -> Tensor:
+        self._give(x)
+        logits, self.product.maxima = torch.empty(len(x), self.n), None
+        self.product.out = logits.data_ptr()
+        self._pool.run((Op * 1)(self.product), 1, self._step(x), late=self._step(x), bf16=True)
+        return logits
+
+    def likeliest(self, x: Tensor) -> tuple[list[int], bool]:
+        """The tokens, and whether rounded weights told them."""
+        self._give(x)
+        self._picker.patience = Patience()
+        logits, maxima = torch.empty(len(x), self.n), torch.empty(len(x), -(-self.n // 64))
+        tokens = self._picker.run(self._pool, self._step(x), self._step(x), logits, maxima)
+        return tokens, self._picker.patience.tries()
+
+    def rounded_maxima(self, x: Tensor) -> Tensor:
+        """(rows, panels) of the product with rounded weights."""
+        self._give(x)
+        maxima = torch.empty(len(x), -(-self.n // 64))
+        quantize, product = self.operations[:2]
+        product.maxima = maxima.data_ptr()
+        self._pool.run((Op * 2)(quantize, product), 2, self._step(x), late=self._step(x), bf16=True)
+        return maxima
+
+    def _give(self, x: Tensor) -> None:
+        rows = torch.zeros(len(x), self._layout.normed.stride, dtype=torch.bfloat16)
+        rows[:, : self.k] = x
+        ctypes.memmove(self._layout.normed.at, rows.data_ptr(), rows.nbytes)
+
+    def _step(self, x: Tensor) -> Step:
+        return Step(tokens=len(x), wanted=len(x))
+
+
+def greatest(logits: Tensor) -> list[int]:
+    """The first of each row's greatest."""
+    best = logits.amax(1, keepdim=True)
+    return [int(row.nonzero()[0]) for row in logits == best]
+
+
+def with_outliers(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone()
+    x[:, [3, 70, 300]] *= 40
+    return weight, x
+
+
+def aligned(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return weight, x + weight[:: N // ROWS][:ROWS] * 15
+
+
+def on_a_grid(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return aligned((weight * 100).round().clamp(-7, 7) / 100, x)
+
+
+def of_many_norms(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return weight * numbers(N, 1, seed=5).exp(), x
+
+
+def along_a_common_direction(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    common = numbers(K, seed=6)
+    return weight + 0.05 * common, x + 2 * common
+
+
+Shape = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+SHAPES: Final[list[Shape]] = [
+    lambda weight, x: (weight, x),
+    with_outliers,
+    aligned,
+    on_a_grid,
+    of_many_norms,
+    along_a_common_direction,
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
+def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
+    weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
+    head = Head(pool, weight)
+    tokens, decided = head.likeliest(x)
+    assert decided
+    assert tokens == greatest(head.logits(x))
+    for row in range(3):
+        assert head.likeliest(x[row : row + 1]) == (tokens[row : row + 1], True)
+
+
+@pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
+@pytest.mark.parametrize("scale", [1.0, 0.0625])
+def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laying_out, "_LEAST_WEIGHTS", 0)
+    n = 3000
+    head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3), scale)
+    x = numbers(ROWS, k, seed=4)
+    tokens, decided = head.likeliest(x)
+    assert decided
+    assert tokens == greatest(head.logits(x))
+
+
+def test_rounding_alone_would_name_others(pool: Pool) -> None:
+    """Panels whose rounded maximum is not the greatest one are looked into, and for good reason."""
+    head = Head(pool, numbers(N, K) * 0.02)
+    x = numbers(256, K, seed=8)
+    tokens, decided = head.likeliest(x)
+    expected = greatest(head.logits(x))
+    assert decided and tokens == expected
+    panels = head.rounded_maxima(x).argmax(1).tolist()
+    assert sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True)) > 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
+def test_no_maximum_is_further_off_than_the_norms_tell(pool: Pool, shape: Shape) -> None:
+    weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
+    x = x.bfloat16().float()
+    head = Head(pool, weight)
+    _, weight_squares, error_squares = Packer(torch.bfloat16, pool, Arena()).pack_rounded(head.head, None)
+    off = (head.rounded_maxima(x) - _panel_maxima(head.logits(x))).abs()
+    grouped = x.view(ROWS, -1, GROUP)
+    steps = grouped.abs().amax(2, keepdim=True) / 127
+    rounded = (grouped / steps).round() * steps
+    errors = (rounded - grouped).square().sum(2) @ weight_squares + rounded.square().sum(2) @ error_squares
+    assert bool((off <= errors.sqrt()).all())
+    # Nor is it so wide that it says nothing.
+    assert float(off.max()) > 0.2 * float(errors.sqrt().max()) / 8**0.5
+
+
+def _panel_maxima(logits: Tensor) -> Tensor:
+    padded = torch.nn.functional.pad(logits, (0, -logits.shape[1] % 64), value=float("-inf"))
+    return padded.view(len(logits), -1, 64).amax(2)
+
+
+@pytest.mark.parametrize(("n", "k"), [(150, 130), (64, 64), (5, 200)])
+def test_rounding_tells_by_how_much(pool: Pool, n: int, k: int) -> None:
+    weight = (numbers(n, k) * 0.02).bfloat16()
+    weight[3] = 0
+    packed, weight_squares, error_squares = Packer(torch.bfloat16, pool, Arena()).pack_rounded(
+        Linear(weight, None), None
+    )
+    panels, groups = -(-n // 64), -(-k // GROUP)
+    lanes = packed.weight.view(panels, groups * GROUP // 4, 64, 4)
+    codes = lanes.transpose(1, 2).reshape(panels * 64, groups * GROUP).float() - 128
+    assert packed.weight_format == EIGHT and packed.weight2 is not None
+    exact = torch.nn.functional.pad(weight.float(), (0, groups * GROUP - k, 0, panels * 64 - n))
+    expected = (exact / exact.abs().amax(1, keepdim=True).clamp_min(1e-30) * 127).round()
+    assert (codes - expected).abs().max() <= 1  # where it is in the middle
+    assert (codes != expected).float().mean() < 1e-3
+    values = codes * packed.weight2[:, None]
+    off = values - exact
+    assert ((off * values).sum(1).abs() <= 1e-5 * (exact * exact).sum(1)).all()  # of the least error
+    for found, expected in ((weight_squares, exact), (error_squares, off)):
+        squares = expected.view(panels, 64, groups, GROUP).square().sum(3).amax(1).T
+        assert torch.allclose(found, squares, rtol=1e-4)
+
+
+def test_the_first_of_equals_is_taken(pool: Pool) -> None:
+    weight = numbers(N, K) * 0.02
+    weight[[777, 790, 13_000]] = weight[40] = weight[900] * 1.5
+    head = Head(pool, weight)
+    x = weight[40].expand(3, K) * 20
+    assert head.likeliest(x) == ([40] * 3, True)
+
+
+def test_where_too_many_may_be_the_greatest_all_logits_are_computed(pool: Pool) -> None:
+    weight = numbers(N, K) * 0.02
+    weight[64 : 64 * 200 : 64] = weight[7]
+    head = Head(pool, weight)
+    x = numbers(4, K, seed=2)
+    x[2] = weight[7] * 40
+    tokens, decided = head.likeliest(x)
+    assert not decided
+    assert tokens == greatest(head.logits(x))
+    assert tokens[2] == 7
+
+
+def test_scores_that_are_no_numbers_name_no_token(pool: Pool) -> None:
+    head = Head(pool, numbers(N, K) * 0.02)
+    x = numbers(5, K, seed=2)
+    expected = greatest(head.logits(x))
+    x[3, 100] = float("nan")
+    x[1] = float("inf")
+    expected[3] = expected[1] = NO_TOKEN
+    assert head.likeliest(x)[0] == expected
+    assert head.likeliest(x[1:2])[0] == [NO_TOKEN]
+
+
+@pytest.mark.parametrize("change", [{"weight_format": EIGHT}, {"n": 100}, {"scale": -1.0}, {"scale": 0.0}])
+def test_where_there_is_no_shorter_way(pool: Pool, change: dict[str, Any]) -> None:
+    layout = Layout(torch.bfloat16, None, pool, Arena(), K, 8)
+    head = Linear((numbers(N, K) * 0.02).bfloat16(), None)
+    scale = change.get("scale", 1.0)
+    packed = replace(layout.pack_head(head), **{name: value for name, value in change.items() if name != "scale"})
+    assert lay_out_pick(layout, head, packed, layout.normed, scale) is None
+    assert not layout.ops
+
+
+def test_patience() -> None:
+    patience = Patience()
+    waited = []
+    for _ in range(12):  # it waits twice as long each time
+        passed = 0
+        while not patience.tries():
+            passed += 1
+        waited.append(passed)
+        patience.learn(decided=False)
+    assert waited == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023]
+    while not patience.tries():
+        pass
+    patience.learn(decided=True)
+    assert patience.tries() and patience.tries()
+    patience.learn(decided=False)
+    assert [patience.tries() for _ in range(1024)].index(True) == 1023  # half, doubled

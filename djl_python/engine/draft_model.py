@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from .opened_runner import OpenedRunner
-from .sampler import Sampler
+from .sampler import Sampler, positions_of
 from .scheduler import Chunk
 from .sequence import NO_TOKEN, Sequence
 from .speculation import ROW_COST, Confidence, Drafts
@@ -50,7 +50,7 @@ class ModelDrafter:
 
     def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int, block_size: int) -> None:
         self._runner = draft.runner
-        self._likeliest = draft.likeliest
+        self._pick = draft.pick
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._unread: set[int] = set()  # whole blocks with positions that only the model has read
@@ -146,9 +146,10 @@ class ModelDrafter:
         for twin in twins:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
-        tokens = None if self._sampler.needs_logits(twins) else self._likeliest(chunks)
-        if tokens is None:
-            logits = self._runner.run(chunks)
+        plan = self._sampler.plan_for(twins)
+        tokens = self._pick(chunks, plan, positions_of(twins)) if plan.plain else None
+        if not isinstance(tokens, list):
+            logits = self._runner.run(chunks) if tokens is None else tokens
             with torch.inference_mode():
                 tokens = [drawn.token_id for drawn in self._sampler.sample(logits, twins)]
         for twin, token in zip(twins, tokens, strict=True):

@@ -13,6 +13,7 @@ from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
 from .images import PagedImages
 from .masks import UNKNOWN, configured_window
 from .recurrent import RecurrentLayers, returned_cache
+from .sampling_plan import Plan
 from .scheduler import Chunk
 from .sequence import Sequence
 from .uploads import indices, upload
@@ -42,15 +43,18 @@ class ModelRunner(Protocol):
         ...
 
 
-class Likeliest(Protocol):
-    """A shorter way to the tokens of a step of which nothing but the likeliest ones is wanted."""
+class Pick(Protocol):
+    """A shorter way to a step's tokens than through all logits."""
 
-    def __call__(self, chunks: list[Chunk]) -> list[int] | None:
-        """Compute the chunks' tokens, and of each row that `ModelRunner.run` would return the likeliest token.
+    def __call__(self, chunks: list[Chunk], plan: Plan, positions: list[int]) -> list[int] | Tensor | None:
+        """Compute the chunks' tokens, and choose one for each row that `ModelRunner.run` would return, at least one.
+
+        Args:
+            plan: of these rows, a `plain` one.
+            positions: as for `Chooser.choose`, which would choose the same tokens.
 
         Returns:
-            A token for each row, at least one: the first of the greatest scores, or NO_TOKEN where they are NaN. None,
-            with nothing computed, if all logits are as fast.
+            A token for each row; the logits if they were needed; or None, with nothing computed, if `run` is as fast.
         """
         ...
 

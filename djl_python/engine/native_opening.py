@@ -87,7 +87,7 @@ def open_native(
         near=recipe.near,
         on_torch=False,
         chooser=chooser,
-        likeliest=runner.likeliest,
+        pick=runner.pick,
         close=close,
         resident_blocks=lambda: program.resident_blocks,
         description=f"{name_of(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .choosing import Chooser
 from .loading import LoadedModel, rounding
-from .model_runner import Likeliest, ModelRunner
+from .model_runner import ModelRunner, Pick
 from .rolling_batch import EngineSettings
 from .state_slots import StateSlots
 from .torch_chooser import TorchChooser
@@ -28,7 +28,7 @@ class OpenedRunner:
     takes_images: bool = False
     takes_drafts: bool = False
     chooser: Chooser = field(default_factory=TorchChooser)
-    likeliest: Likeliest = lambda chunks: None
+    pick: Pick = lambda chunks, plan, positions: None
     resident_blocks: Callable[[], int] | None = None  # `BlockManager`'s `resident_blocks`
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
     near: int = 0  # `Scheduler`'s `near`

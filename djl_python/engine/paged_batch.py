@@ -28,7 +28,7 @@ from .native.advance import Advance
 from .ranks import open_shared
 from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
 from .runners import open_runner
-from .sampler import Sampled, Sampler, prompt_entries
+from .sampler import Sampled, Sampler, positions_of, prompt_entries
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
 from .sharing import degree_of
@@ -81,7 +81,7 @@ class PagedRollingBatch(RollingBatch):
             on_preempt=self.runner.forget,
         )
         self._chooser = opened.chooser
-        self._likeliest = opened.likeliest
+        self._pick = opened.pick
         self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
@@ -231,18 +231,19 @@ class PagedRollingBatch(RollingBatch):
     def _compute(self, chunks: list[Chunk], drawing: list[Chunk]) -> list[Sampled]:
         """Compute the chunks' tokens, and draw after the last position of those in `drawing`, and after each draft."""
         sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
-        asked = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
-        if sequences and not asked and not self.sampler.needs_logits(sequences):
-            tokens = self._likeliest(chunks)
-            if tokens is not None:
-                return [Sampled(token, 0.0) for token in tokens]
-        logits = self.runner.run(chunks)
+        ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
+        picked = None
+        if sequences and not any(chunk.sequence.wants_prompt_logprobs for chunk in chunks):
+            plan = self.sampler.plan_for(sequences)
+            picked = self._pick(chunks, plan, positions_of(sequences, ahead)) if plan.plain else None
+        if isinstance(picked, list):
+            return [Sampled(token, 0.0) for token in picked]
+        logits = self.runner.run(chunks) if picked is None else picked
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
         after = [(end, len(chunk.drafts)) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
         rows = [row for end, drafts in after for row in range(end - 1 - drafts, end)]
-        ahead = [i for _, drafts in after for i in range(drafts + 1)]
         if len(logits) != len(rows):
             logits = logits.index_select(0, indices(rows, logits.device))
         with torch.inference_mode():

@@ -1,9 +1,8 @@
 """Draws the next token of every sequence of the batch at once. Runs in the engine process.
 
 Each rule works on the rows that ask for it, in the order `SamplingParams` gives. What is drawn for a row depends on
-that row's logits, parameters, seed and position only, never on the rest of the batch: one uniform number per row and
-token comes from a counter-based generator (a hash of seed and position), so a preempted or retried request draws the
-same tokens again.
+that row's logits, parameters, seed and position only, never on the rest of the batch: random numbers come from a
+counter-based generator (a hash of seed and position), so a preempted or retried request draws the same tokens again.
 
 Most rows choose from the model's own logits, which are left as they are. Rows whose scores a rule changes get a copy. A
 `Chooser` then picks a token for each row.
@@ -76,22 +75,18 @@ class Sampler:
             ahead: how many drafts precede each row; none anywhere if left out.
         """
         raw = logits.float().contiguous()
-        plan = self._plan_for(sequences)
+        plan = self.plan_for(sequences)
         changed = None
         if plan.changed:
             changed = raw.index_select(0, plan.changed_index)  # twice as fast as indexing
             self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
-        generated = [sequence.generated for sequence in sequences]
-        positions = list(map(operator.add, generated, ahead)) if ahead else generated
+        positions = positions_of(sequences, ahead)
         occurred = [self._penalties.of(sequences[row]) for row in plan.penalized]
         chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
         return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
-    def needs_logits(self, sequences: list[Sequence]) -> bool:
-        """Whether these rows, as for `sample`, need more than their likeliest tokens."""
-        return not self._plan_for(sequences).likeliest
-
-    def _plan_for(self, sequences: list[Sequence]) -> Plan:
+    def plan_for(self, sequences: list[Sequence]) -> Plan:
+        """How the rows of these sequences are sampled; the same plan while they are the same."""
         ids = [sequence.id for sequence in sequences]
         if self._plan is None or self._plan.ids != ids:
             self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._device)
@@ -124,6 +119,12 @@ class Sampler:
         octets = upload(masks.view(np.uint8), self._device)
         added = self._of_mask_byte.index_select(0, octets.flatten().int()).view(len(masks), -1)
         scores.index_add_(0, changes.constrained_rows, added[:, : self._vocabulary])
+
+
+def positions_of(sequences: list[Sequence], ahead: list[int] | None = None) -> list[int]:
+    """How many tokens each row's sequence has generated, drafts included; arguments as for `Sampler.sample`."""
+    generated = [sequence.generated for sequence in sequences]
+    return list(map(operator.add, generated, ahead)) if ahead else generated
 
 
 def prompt_entries(chooser: Chooser, logits: Tensor, next_ids: list[int], alternatives: int) -> list[PromptEntry]:

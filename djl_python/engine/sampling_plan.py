@@ -11,6 +11,7 @@ from torch import Tensor
 from ..types import SamplingParams
 from .uploads import indices, upload
 
+_COLD: Final = 0.01
 _COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
 
@@ -22,7 +23,7 @@ class Plan:
         params: sampling parameters of each row.
         changed: rows whose scores a rule other than penalties changes before the draw.
         penalized: rows with penalties.
-        likeliest: whether all rows take the likeliest token, and need no logits beside.
+        plain: whether all rows take their likeliest tokens or draw from all tokens, and nothing else is wanted.
     """
 
     def __init__(self, ids: list[int], params: list[SamplingParams], device: torch.device) -> None:
@@ -30,7 +31,9 @@ class Plan:
         self.params = params
         self.changed = [row for row, p in enumerate(params) if _changes(p)]
         self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
-        self.likeliest = not (self.changed or self.penalized or any(samples(p) or p.logprobs for p in params))
+        self.plain = not (self.changed or self.penalized) and all(
+            not p.logprobs and (is_unbounded(p) or not samples(p)) for p in params
+        )
         self._device = device
 
     @functools.cached_property
@@ -64,6 +67,12 @@ class Changes:
 def samples(params: SamplingParams) -> bool:
     """Whether a draw takes a random number."""
     return params.do_sample and params.temperature > _COLDEST
+
+
+def is_unbounded(params: SamplingParams) -> bool:
+    """Whether a draw is from all tokens, at a temperature that noise of fp32 is fine enough for."""
+    bounded = params.top_k or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1
+    return samples(params) and params.temperature >= _COLD and not bounded
 
 
 def _changes(params: SamplingParams) -> bool:

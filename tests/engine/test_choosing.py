@@ -33,6 +33,10 @@ DRAWS: list[dict[str, Any]] = [
 ]
 
 
+#: Where tokens are drawn from all, native kernels add noise to scores, and torch takes one random number.
+BOUNDED = [params for params in DRAWS if {"top_k", "top_p", "min_p", "typical_p"} & params.keys()]
+
+
 @pytest.fixture(params=["torch", "native"])
 def chooser(request: pytest.FixtureRequest) -> Chooser:
     return TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")
@@ -49,11 +53,17 @@ def rows_of(vocabulary: int) -> Tensor:
     return scores
 
 
-def choose(chooser: Chooser, logits: Tensor, params: list[dict[str, Any]], changed: Tensor | None = None) -> Chosen:
+def choose(
+    chooser: Chooser,
+    logits: Tensor,
+    params: list[dict[str, Any]],
+    changed: Tensor | None = None,
+    positions: list[int] | None = None,
+) -> Chosen:
     sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
     plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, sampling[row])) for row in plan.penalized]
-    return chooser.choose(logits, changed, plan, [7] * len(params), occurred)
+    return chooser.choose(logits, changed, plan, positions or [7] * len(params), occurred)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -155,7 +165,7 @@ def test_a_row_is_read_alike_alone_and_among_others(chooser: Chooser, params: di
     )
 
 
-@pytest.mark.parametrize("params", DRAWS, ids=str)
+@pytest.mark.parametrize("params", BOUNDED, ids=str)
 def test_the_same_random_number_draws_the_same_token_whoever_chooses(
     native_chooser: Chooser, params: dict[str, Any]
 ) -> None:
@@ -168,10 +178,49 @@ def test_the_same_random_number_draws_the_same_token_whoever_chooses(
     assert len(set(ours)) > 4
 
 
+@pytest.mark.parametrize("temperature", [0.005, 0.4, 1.0, 2.5])
+@pytest.mark.parametrize("of", ["one sequence", "many sequences"])
+def test_tokens_are_drawn_as_often_as_they_are_likely(chooser: Chooser, temperature: float, of: str) -> None:
+    """Chi-square: of 40,000 draws from 300 tokens, which vary by a factor of a million."""
+    draws, vocabulary = 40_000, 300
+    scores = torch.randn(vocabulary, generator=torch.Generator().manual_seed(6)) * 2.5
+    if temperature < 0.01:
+        scores /= 100
+    numbers = range(draws)
+    params = [
+        {"do_sample": True, "temperature": temperature, "seed": 9 if of == "one sequence" else n, "logprobs": False}
+        for n in numbers
+    ]
+    positions = list(numbers) if of == "one sequence" else [7] * draws
+    chosen = choose(chooser, scores.expand(draws, -1).contiguous(), params, positions=positions).token_ids
+    expected = (scores / temperature).double().softmax(0) * draws
+    counts = torch.bincount(torch.tensor(chosen), minlength=vocabulary).double()
+    often = expected >= 5
+    rest = counts[~often].sum() - expected[~often].sum()
+    square = ((counts - expected)[often].square() / expected[often]).sum()
+    degrees = int(often.sum()) - 1
+    assert degrees > 10
+    assert float(square) < degrees + 5 * (2 * degrees) ** 0.5
+    assert abs(float(rest)) < 5 * max(1.0, float(expected[~often].sum())) ** 0.5
+
+
+def test_draws_do_not_know_of_one_another(chooser: Chooser) -> None:
+    """Of 40,000 draws of a sequence, each pair of tokens follows one another as often as each of them is likely."""
+    draws, vocabulary = 40_000, 8
+    scores = torch.linspace(-0.5, 0.5, vocabulary)
+    params = [{"do_sample": True, "seed": 3, "logprobs": False}] * draws
+    rows = scores.expand(draws, -1).contiguous()
+    chosen = torch.tensor(choose(chooser, rows, params, positions=list(range(draws))).token_ids)
+    likely = scores.double().softmax(0)
+    expected = likely[:, None] * likely * (draws - 1)
+    counts = torch.bincount(chosen[:-1] * vocabulary + chosen[1:], minlength=vocabulary**2).view_as(expected)
+    assert float(((counts - expected).square() / expected).sum()) < 64 + 5 * 128**0.5
+
+
 def test_from_a_mixture_the_same_is_chosen_whoever_chooses(native_chooser: Chooser) -> None:
     """Rows with scores of their own among others, drawn in every way or the best; again, rounding decides a few."""
     rng, generator = random.Random(4), torch.Generator().manual_seed(4)
-    params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(DRAWS)} for _ in range(400)]
+    params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(BOUNDED)} for _ in range(400)]
     for seed, each in enumerate(params):
         each.update(seed=seed, top_logprobs=seed % 3, bad_words_ids=((1,),) if rng.random() < 0.5 else ())
     logits, changed = (

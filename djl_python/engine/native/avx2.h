@@ -169,11 +169,17 @@ inline Lanes is_equal(Floats a, Floats b) {
 }
 
 inline Floats as_floats(Ints x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }
+inline Ints as_ints(Floats x) { return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)}; }
 inline Floats to_floats(Ints x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
 inline Ints to_ints(Floats x) { return {_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)}; }
 
 inline Ints add_ints(Ints a, Ints b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 inline Ints subtract_ints(Ints a, Ints b) { return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)}; }
+inline Ints multiply_ints(Ints a, Ints b) {
+    return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+}
+inline Ints exclusive_or(Ints a, Ints b) { return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)}; }
+template <int N> inline Ints shift_right(Ints x) { return {_mm256_srli_epi32(x.low, N), _mm256_srli_epi32(x.high, N)}; }
 template <int N> inline Ints shift_left(Ints x) { return {_mm256_slli_epi32(x.low, N), _mm256_slli_epi32(x.high, N)}; }
 template <int N> inline Ints shift_shorts_right(Ints x) {
     return {_mm256_srli_epi16(x.low, N), _mm256_srli_epi16(x.high, N)};

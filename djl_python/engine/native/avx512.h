@@ -64,12 +64,16 @@ inline Floats select(Lanes lanes, Floats these, Floats others) { return _mm512_m
 inline Ints select(Lanes lanes, Ints these, Ints others) { return _mm512_mask_mov_epi32(others, lanes, these); }
 
 inline Floats as_floats(Ints x) { return _mm512_castsi512_ps(x); }
+inline Ints as_ints(Floats x) { return _mm512_castps_si512(x); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 inline Ints to_ints(Floats x) { return _mm512_cvtps_epi32(x); }  // to the nearest
 
 inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 inline Ints subtract_ints(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+inline Ints multiply_ints(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+inline Ints exclusive_or(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
 template <int N> inline Ints shift_left(Ints x) { return _mm512_slli_epi32(x, N); }
+template <int N> inline Ints shift_right(Ints x) { return _mm512_srli_epi32(x, N); }
 template <int N> inline Ints shift_shorts_right(Ints x) { return _mm512_srli_epi16(x, N); }
 template <int N> inline Ints shift_longs_left(Ints x) { return _mm512_slli_epi64(x, N); }
 template <int N> inline Ints shift_longs_right(Ints x) { return _mm512_srli_epi64(x, N); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "formats.h"
+#include "noise.h"
 #include "pool.h"
 #include "program.h"
 
@@ -66,7 +67,8 @@ inline float max_of(const float* x, int n) {
     return max_lane(maxima);
 }
 
-enum ChoiceMode : int32_t { kGiven, kBest, kDraw };
+// kDraw: within bounds; kNoise: from all tokens, see noise.h.
+enum ChoiceMode : int32_t { kGiven, kBest, kDraw, kNoise };
 
 constexpr int64_t kNoToken = -1;  // NO_TOKEN of sequence.py
 
@@ -294,6 +296,26 @@ int draw_by_rejection(const Row& row, const Choice& choice, uint64_t state) {
     }
 }
 
+// Draws from all tokens: the greatest of scores plus noise, the lower id first among equals.
+int draw_by_noise(const float* x, int n, const Draw& draw) {
+    Floats best = floats(-INFINITY);
+    Ints places = Ints{};
+    for (int i = 0; i < n; i += 16) {
+        const Floats scores = drawn_by(load_floats(x + i, lanes_of(n - i)), draw, i);
+        const Lanes better = is_greater(scores, best) & lanes_of(n - i);
+        best = select(better, scores, best);
+        places = select(better, ints(i), places);
+    }
+    float scores[16];
+    int32_t firsts[16];
+    store_floats(scores, best);
+    store_ints(firsts, places);
+    int lane = 0;
+    for (int i = 1; i < 16; ++i)
+        if (scores[i] > scores[lane] || (scores[i] == scores[lane] && firsts[i] + i < firsts[lane] + lane)) lane = i;
+    return std::min(firsts[lane] + lane, n - 1);
+}
+
 // Penalizes a row's scores in place; the destructor restores them.
 struct Penalized {
     Row& row;
@@ -354,6 +376,10 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
             if (choice.mode == kBest) {
                 find_best(row, 1, best);
                 choice.token = best[0].second;
+            } else if (choice.mode == kNoise) {
+                const uint64_t state = mixed(choice.seed + choice.position);
+                const Draw draw{choice.inverse_temperature, 1, {(uint32_t)state, (uint32_t)(state >> 32)}};
+                choice.token = draw_by_noise(scores, op.n, draw);
             } else {
                 const uint64_t state = mixed(choice.seed + choice.position);
                 const bool has_masses = choice.wants_logprob && !of_changed && !choice.occurrences;

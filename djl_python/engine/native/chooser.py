@@ -15,14 +15,14 @@ from ..choosing import Chosen, Top
 from ..draws import Draws, draw
 from ..penalties import Occurrences, penalize, penalties_of
 from ..row_scan import mix, scan_rows
-from ..sampling_plan import Plan, samples
+from ..sampling_plan import Plan, is_unbounded, samples
 from ..sequence import NO_TOKEN
 from .operations import choose
 from .pool import CHOICE, Op, Pool, Step
 
 # Below this many logits the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 400_000
-_GIVEN, _BEST, _DRAW = range(3)
+_GIVEN, _BEST, _DRAW, _NOISE = range(4)
 
 
 class NativeChooser:
@@ -124,6 +124,7 @@ class _Table:
         choices["seed"] = mix(np.array([p.seed for p in params], np.uint64))
         choices["mode"] = np.where(drawn, _DRAW, _BEST)
         choices["mode"][self.typical] = _GIVEN
+        choices["mode"][[row for row, p in enumerate(params) if is_unbounded(p)]] = _NOISE
         choices["wants_logprob"] = [p.logprobs for p in params]
         choices["alternatives"] = [min(p.top_logprobs, vocabulary) if p.logprobs else 0 for p in params]
         choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]

@@ -10,18 +10,18 @@ from .lay_out_experts import lay_out_experts
 from .lay_out_inputs import lay_out_branch, lay_out_inputs
 from .lay_out_latents import lay_out_latents
 from .lay_out_mlp import lay_out_mlp
-from .lay_out_pick import Picking, lay_out_pick
+from .lay_out_pick import lay_out_pick
 from .lay_out_states import StatePlaces, lay_out_stateful
 from .layout import Layout, Rows
 from .operations import Into, embed, norm
 from .packing import Packed
-from .pool import Mode
+from .pool import Mode, Op
 from .recipe import Experts, Layer, Recipe
 from .recipe_mixers import Attending, Attention, LatentAttention, Mixer
 
 
-def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> Picking | None:
-    """Add all operations of a step; returns what may take the place of the last one, the lm_head's product.
+def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePlaces) -> list[Op]:
+    """Add all operations of a step; returns those that may take the place of the last one, the lm_head's product.
 
     Raises:
         NotUnderstoodError: something is of a size that the kernels don't support.
@@ -53,7 +53,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
         layout.add_linear(packed, layout.normed, Into(read.at, pitch=read.stride))
     logits = Into(None, Mode.STORE_FP32, scale=recipe.head_scale, softcap=recipe.head_softcap)  # each step says where
     layout.add_linear(head, read, logits)
-    return lay_out_pick(layout, recipe.head, head, read, recipe.head_scale)
+    return lay_out_pick(layout, recipe.head, head, read, logits)
 
 
 def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:

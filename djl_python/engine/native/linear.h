@@ -15,6 +15,7 @@
 
 #include "activations.h"
 #include "formats.h"
+#include "noise.h"
 #include "pool.h"
 #include "prefetch.h"
 #include "program.h"
@@ -84,6 +85,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
             x = tanh(x / cap) * cap;
         }
         if (op.mode != kMaximaOnly) store_floats(out, x, mask);
+        else if (op.draws) x = drawn_by(x, op.draws[row], c);
         max_score = select(mask, max(max_score, x), max_score);
     }
     if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);

@@ -196,6 +196,11 @@ inline Ints to_ints(Floats x) {
 
 inline Ints add_ints(Ints x, Ints y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
 inline Ints subtract_ints(Ints x, Ints y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
+inline Ints multiply_ints(Ints x, Ints y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
+inline Ints exclusive_or(Ints x, Ints y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
+template <int N> inline Ints shift_right(Ints x) {
+    return quarters(x, [](int32x4_t x) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), N)); });
+}
 template <int N> inline Ints shift_left(Ints x) {
     return quarters(x, [](int32x4_t x) { return vshlq_n_s32(x, N); });
 }

@@ -291,20 +291,21 @@ def pick(
     stride: int,
     bias: int | None,
     scale: float,
-    codes: int | None = None,
-    weight_squares: int | None = None,
-    error_squares: int | None = None,
+    softcap: float,
+    codes: int,
+    weight_squares: int,
+    error_squares: int,
 ) -> Op:
-    """Find each row's greatest logit, given what each panel's greatest one is exactly, or nearly.
+    """Find the token of each row's greatest logit, or of a logit plus noise, given each panel's greatest one, nearly.
 
     Args:
-        n, k, weights, in_, stride, bias, scale: as those of the lm_head's product, whose weight is packed in 12 bits.
-        codes: the rows as `quantize` wrote them, if the maxima are those of rounded numbers.
+        n, k, weights, in_, stride, bias, scale, softcap: of the lm_head's product, whose weight is packed in 12 bits.
+        codes: the rows as `quantize` wrote them.
         weight_squares, error_squares: what `round_` told of the head's weights.
     """
     return Op(
-        kind=Kind.PICK, n=n, k=k, **weights._asdict(), in_=in_, stride=stride, bias=bias, scale=scale, keys=codes,
-        cosines=weight_squares, sines=error_squares,
+        kind=Kind.PICK, n=n, k=k, **weights._asdict(), in_=in_, stride=stride, bias=bias, scale=scale, softcap=softcap,
+        keys=codes, cosines=weight_squares, sines=error_squares,
     )  # fmt: skip
 
 

@@ -1,14 +1,16 @@
-// Finds each row's greatest logit without computing all of them.
+// Finds the token of each row's greatest logit, or of the greatest logit plus noise, without computing all logits.
 //
 // A product with the lm_head's weights rounded to 8 bits comes first, of which only each panel's maximum is kept. Such a
 // maximum is wrong by no more than an error that the rounded numbers' distances from the given ones tell. So one panel is
-// multiplied exactly, that of the greatest maximum, and then those that may have a greater logit: a few of thousands.
+// multiplied exactly, that of the greatest maximum, and then those that may have a greater logit: a few of thousands. A soft
+// cap, which brings numbers nearer to each other, and noise, which is the same for both, leave the errors what they are.
 
 #pragma once
 
 #include <vector>
 
 #include "floats.h"
+#include "noise.h"
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"
@@ -17,8 +19,8 @@
 namespace djl {
 namespace {
 
-// NO_TOKEN of sequence.py: there is no greatest logit, as logits are NaN; and UNDECIDED of picker.py: there are too many panels.
-constexpr int64_t kNone = -1, kUndecided = -2;
+// UNDECIDED of picker.py: too many panels may have it, or logits are NaN.
+constexpr int64_t kUndecided = -1;
 // Of how many panels one may be multiplied exactly, and how many may be in any case: beyond, all logits cost less.
 constexpr int kPanelsPerExact = 64, kMinExact = 8;
 // Bounds are this much wider than the norms say: the exact product's own rounding is part of what is compared.
@@ -38,7 +40,7 @@ struct RowErrors {
         for (int g = 0; g < (int)squares.size(); ++g) {
             float error = 0, square = 0;
             for (int i = g * kGroup; i < std::min(k, (g + 1) * kGroup); ++i) {
-                const float rounded = (float)row.codes[i] * row.scales[g], off = rounded - BF16::to(x[i]);
+                const float rounded = (float)row.codes[place_of_code(i)] * row.scales[g], off = rounded - BF16::to(x[i]);
                 error += off * off;
                 square += rounded * rounded;
             }
@@ -59,13 +61,13 @@ struct RowErrors {
     }
 };
 
-// The exact logits of a row, in the panels that are asked for, and the greatest of them.
+// A row's exact logits in the panels that are asked for, and the greatest of what they are compared by.
 struct ExactLogits {
     int count = 0;  // of panels
     float best = -INFINITY;
-    int64_t token = kNone;
+    int64_t token = kUndecided;
 
-    // Args: product: the lm_head's operation; logits: (n,), of which only what is asked for is written and read.
+    // Args: logits: room for (n,), of which only what is asked for is written and read.
     ExactLogits(const Op& op, const Step& step, int row, std::vector<float>& logits)
         : product(op), cut(Panel::cut(op, step)), row(row), logits(logits) {
         logits.resize(product.n);
@@ -86,11 +88,16 @@ struct ExactLogits {
         Floats sum[4];
         for (int v = 0; v < 4; ++v) sum[v] = load_floats(sums + v * 16);
         finish_row<BF16>(product, 0, number, sum);
-        for (int64_t i = (int64_t)number * kPanel; i < std::min<int64_t>((number + 1) * kPanel, product.n); ++i)
-            if (logits[i] > best || (logits[i] == best && i < token)) {
-                best = logits[i];
-                token = i;
-            }
+        for (int first = number * kPanel; first < std::min((number + 1) * kPanel, product.n); first += 16) {
+            float scores[16];
+            const Floats x = load_floats(logits.data() + first, lanes_of(product.n - first));
+            store_floats(scores, product.draws ? drawn_by(x, product.draws[row], first) : x);
+            for (int i = 0; i < std::min(16, product.n - first); ++i)
+                if (scores[i] > best || (scores[i] == best && first + i < token)) {
+                    best = scores[i];
+                    token = first + i;
+                }
+        }
         ++count;
     }
 
@@ -105,29 +112,26 @@ private:
 void pick(Run& run, int index, const Op& op, const Step& step) {
     thread_local std::vector<float> logits;
     const int panels = (op.n + kPanel - 1) / kPanel, groups = (op.k + kGroup - 1) / kGroup;
-    const int max_exact = op.codes ? std::max(kMinExact, panels / kPanelsPerExact) : panels;
-    const Floats widened = floats(op.scale * op.scale * kWidened * kWidened);
+    const int max_exact = std::max(kMinExact, panels / kPanelsPerExact);
     RowErrors errors(groups);
     run.parallel_for(index, rows_of(op, step), [&](int row) {
         const float* maxima = op.maxima + (int64_t)row * panels;
         const int first = (int)(std::max_element(maxima, maxima + panels) - maxima);
         ExactLogits exact(op, step, row, logits);
         exact.multiply(first);
-        if (op.codes)
-            errors.read((const BF16::T*)op.in + row * stride_of(op, op.k), op.k, integer_row(op.codes, row, groups));
+        errors.read((const BF16::T*)op.in + row * stride_of(op, op.k), op.k, integer_row(op.codes, row, groups));
+        const bool noisy = op.draws && op.draws[row].noisy;
+        const float widened = kWidened * op.scale * (noisy ? op.draws[row].inverse_temperature : 1.0f);
         for (int p = 0; p < panels && exact.count <= max_exact; p += 16) {
             const Lanes lanes = lanes_of(panels - p);
             const Floats missing = floats(exact.best) - load_floats(maxima + p, lanes);
-            Lanes open = lanes & is_at_least(Floats{}, missing);
-            if (op.codes) {
-                const Floats reach = errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes) * widened;
-                open |= lanes & is_at_least(reach, missing * missing);
-            }
+            const Floats reach = errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes);
+            Lanes open = lanes & (is_at_least(Floats{}, missing) |
+                                  is_at_least(reach * floats(widened * widened), missing * missing));
             for (; open && exact.count <= max_exact; open &= open - 1)
                 if (const int number = p + __builtin_ctz(open); number != first) exact.multiply(number);
         }
-        const bool decided = exact.count <= max_exact && (!op.codes || !std::isnan(maxima[first]));
-        op.picked[row] = decided ? exact.token : kUndecided;
+        op.picked[row] = exact.count <= max_exact && !std::isnan(maxima[first]) ? exact.token : kUndecided;
     });
 }
 

@@ -1,17 +1,19 @@
-"""Finds the likeliest token of each row after a program's layers. Runs in the engine process."""
+"""Finds each row's next token after a program's layers, without all logits. Runs in the engine process."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from .lay_out_pick import Picking
-from .pool import Op, Pool, Step
+from ..row_scan import mix
+from ..sampling_plan import Plan, samples
+from .pool import DRAW, Op, Pool, Step
 
 #: `kUndecided` of pick.h: too many logits may be the greatest.
-UNDECIDED: Final = -2
+_UNDECIDED: Final = -1
 _LONGEST_PAUSE: Final = 1024
 
 
@@ -34,32 +36,53 @@ class Patience:
 
 
 class Picker:
-    """The operations of a step that ends with tokens, and of what follows where these can't be told.
+    """The operations of a step that ends with tokens.
 
     Args:
-        layers: the operations before the lm_head's product, `head`.
+        operations: all of a step, the last two a product that leaves maxima, and what finds the tokens.
     """
 
-    def __init__(self, layers: list[Op], head: Op, picking: Picking) -> None:
-        operations = [*layers, *picking.operations]
-        self._approximate = (Op * len(operations))(*operations)
-        self._exact = (Op * 2)(head, picking.exact)
+    def __init__(self, operations: list[Op]) -> None:
+        self._array = (Op * len(operations))(*operations)
         self.patience = Patience()
 
-    def run(self, pool: Pool, given: Step, late: Step, logits: Tensor, maxima: Tensor) -> list[int]:
-        """Run a step; returns the likeliest token of each wanted row, or NO_TOKEN.
+    def run(
+        self, pool: Pool, given: Step, late: Step, maxima: Tensor, draws: npt.NDArray[Any] | None
+    ) -> list[int] | None:
+        """Run a step; returns the token of each wanted row, or None if not all could be told.
 
         Args:
-            logits, maxima: room for these rows' logits and their panels' maxima.
+            maxima: room for those of these rows' panels.
+            draws: (rows,) of dtype DRAW; None: the likeliest tokens are wanted.
         """
         tokens = np.empty(given.wanted, np.int64)
-        for product, pick in (self._approximate[-2:], self._exact):
-            product.out, product.maxima, pick.maxima = logits.data_ptr(), maxima.data_ptr(), maxima.data_ptr()
-            pick.routed = tokens.ctypes.data
-        pool.run(self._approximate, len(self._approximate), given, late=late, bf16=True)
-        decided = UNDECIDED not in tokens
+        product, pick = self._array[-2:]
+        product.maxima = pick.maxima = maxima.data_ptr()
+        product.sinks = pick.sinks = None if draws is None else draws.ctypes.data
+        pick.routed = tokens.ctypes.data
+        pool.run(self._array, len(self._array), given, late=late, bf16=True)
+        decided = bool((tokens != _UNDECIDED).all())
         self.patience.learn(decided)
-        if not decided:
-            pool.run(self._exact, len(self._exact), given, late=late, bf16=True)
-        found: list[int] = tokens.tolist()
-        return found
+        return tokens.tolist() if decided else None
+
+
+class DrawTable:
+    """How the rows of a plan are drawn, kept from step to step."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        noisy = [samples(p) for p in plan.params]
+        self._draws: npt.NDArray[Any] | None = None
+        if not any(noisy):
+            return
+        self._draws = np.zeros(len(noisy), DRAW)
+        self._draws["noisy"] = noisy
+        self._draws["inverse_temperature"] = [1 / p.temperature if samples(p) else 1 for p in plan.params]
+        self._seeds = mix(np.array([p.seed for p in plan.params], np.uint64))
+
+    def at(self, positions: list[int]) -> npt.NDArray[Any] | None:
+        """(rows,) of dtype DRAW, for tokens at these positions; None if all rows take their likeliest tokens."""
+        if self._draws is not None:
+            keys = mix(self._seeds + np.array(positions, np.uint64))
+            self._draws["keys"] = keys.view(np.uint32).reshape(-1, 2)
+        return self._draws

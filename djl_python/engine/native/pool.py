@@ -116,6 +116,9 @@ CHOICE: Final = np.dtype(
     align=True,
 )  # fmt: skip
 
+#: `Draw` of noise.h.
+DRAW: Final = np.dtype([("inverse_temperature", np.float32), ("noisy", np.int32), ("keys", np.uint32, 2)])
+
 
 class Pool:
     """Threads that run lists of operations together with the thread that calls `run`.
@@ -132,8 +135,9 @@ class Pool:
 
     def __init__(self, threads: int, *, often: bool = False) -> None:
         self._library = library()
-        theirs = [self._library.djl_op_size(), self._library.djl_step_size(), self._library.djl_choice_size()]
-        if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
+        sizes = ("djl_op_size", "djl_step_size", "djl_choice_size", "djl_draw_size")
+        theirs = [getattr(self._library, name)() for name in sizes]
+        if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize, DRAW.itemsize]:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
         self.vectors: str = self._library.djl_vectors().decode()
         self._handle: int | None = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)

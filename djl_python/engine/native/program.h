@@ -74,14 +74,16 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32, kMaximaOnly };
 //   apart: numbers from where a product side by side puts its results to where the next one does
 //   of_experts, experts, chosen, routed: 1, and as for kRoute: each expert's rows have their own weight; or 0
 //   maxima: (rows, panels): receives each panel's greatest result; or null
+//   draws: (rows,) Draw of noise.h: with kMaximaOnly, what results are compared by; or null: themselves
 //
-// kPick, pick.h: finds each row's greatest logit, of which little is computed.
-//   n, k, in, stride, format, weight, weight2, weight3, bias, scale: of the lm_head's product, a kLinear with kTwelve
-//   maxima: (wanted, panels) each panel's greatest logit, from that product or, without a soft cap, from one of rounded
-//     numbers
-//   codes: what a kQuantize wrote, the product's rounded rows; null: maxima are exact
+// kPick, pick.h: finds the token of each row's greatest logit, or of a logit plus noise, of which few are computed.
+//   n, k, in, stride, format, weight, weight2, weight3, bias, scale, softcap: of the lm_head's product, a kLinear with
+//     kTwelve
+//   maxima: (wanted, panels) each panel's greatest logit, nearly: of rounded weights and rows
+//   draws: (wanted,) what logits are compared by, as are the maxima; or null: themselves
+//   codes: what a kQuantize wrote, the product's rounded rows
 //   weight_squares, error_squares: (groups, panels), from kRound
-//   picked: (wanted,) int64: receives the token; or that there is none, or none that is certain
+//   picked: (wanted,) int64: receives the token; or that none is certain
 //
 // kHeads, heads.h: norms and rotates queries, in place, and keys; norms values; puts keys and values into the KV cache.
 //   in, stride: rows of (heads, dim) queries, (kv_heads, dim) keys and (kv_heads, value_dim) values, fp32
@@ -309,7 +311,10 @@ struct Op {
         const float* sines;
         float* error_squares;
     };
-    const float* sinks;
+    union {
+        const float* sinks;
+        const struct Draw* draws;
+    };
     const float* slopes;
     union {
         void *keys, *cache;

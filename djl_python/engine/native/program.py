@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,7 @@ class Program:
 
     Attributes:
         choose: sees and may change each router's choice of experts, in a check; None in use.
+        picker: finds tokens without all logits; None if that wouldn't be faster.
     """
 
     def __init__(
@@ -111,9 +112,8 @@ class Program:
             raise
         memory.close()
         self.weight_bytes = self._layout.weight_bytes
-        *layers, head = self._layout.ops
-        self._array = (Op * (len(layers) + 1))(*layers, head)
-        self._picker = None if picking is None else Picker(layers, head, picking)
+        self._array = (Op * len(self._layout.ops))(*self._layout.ops)
+        self.picker = Picker([*self._layout.ops[:-1], *picking]) if picking else None
         # First-touch page faults cost more than the writes themselves, so the buffers are kept.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
@@ -138,20 +138,28 @@ class Program:
         self._made = logits
         return logits
 
-    def picks(self) -> bool:
-        """Whether the next step's likeliest tokens are found sooner by `likeliest` than through all logits."""
-        return self._picker is not None and self._picker.patience.tries()
+    def pick(self, step: StepArrays, draws: npt.NDArray[Any] | None) -> list[int] | Tensor:
+        """Run a step of a program with a picker.
 
-    def likeliest(self, step: StepArrays) -> list[int]:
-        """Run a step of a program that `picks`; returns the likeliest token of each wanted row, or NO_TOKEN.
+        Args:
+            draws: how each wanted row's token is chosen, of dtype DRAW; None: the likeliest.
+
+        Returns:
+            The token of each wanted row; or, where not all could be told, the logits, as `run`.
 
         Raises:
             ValueError: as `run`.
         """
-        assert self._picker is not None
+        assert self.picker is not None
         logits = self._make_room(len(step.rows))
         with self._begun(step) as (given, late):
-            return self._picker.run(self.pool, given, late, logits, self._maxima)
+            tokens = self.picker.run(self.pool, given, late, self._maxima, draws)
+            if tokens is not None:
+                return tokens
+            self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
+            self.pool.run((Op * 1)(self._array[-1]), 1, given, late=late, bf16=self._bf16)
+        self._made = logits
+        return logits
 
     def _make_room(self, rows: int) -> Tensor:
         """Memory for so many rows of logits, and `_maxima` for their panels."""

@@ -9,9 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from ..model_runner import rows_of
+from ..sampling_plan import Plan
 from ..scheduler import Chunk
 from ..sequence import Sequence
 from ..state_slots import StateSlots
+from .picker import DrawTable
 from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
 from .read_experts import Choose
@@ -30,12 +32,18 @@ class NativeModelRunner:
         self._tile = tile_of(program.heads_per_kv_head)
         self._near = program.near
         self._states = states
+        self._table: DrawTable | None = None
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
-    def likeliest(self, chunks: list[Chunk]) -> list[int] | None:
-        return self._program.likeliest(self._arrays(chunks)) if self._program.picks() else None
+    def pick(self, chunks: list[Chunk], plan: Plan, positions: list[int]) -> list[int] | Tensor | None:
+        picker = self._program.picker
+        if picker is None or not picker.patience.tries():
+            return None
+        if self._table is None or self._table.plan is not plan:
+            self._table = DrawTable(plan)
+        return self._program.pick(self._arrays(chunks), self._table.at(positions))
 
     @contextmanager
     def routing(self, choose: Choose) -> Iterator[None]:

@@ -66,11 +66,13 @@ inline Floats add_pairs(Floats sum, Ints b, Ints a) {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
 using Code = int8_t;
 inline void store_codes(Code* to, const Ints (&x)[4]) { store_bytes(to, x); }
+inline int place_of_code(int i) { return i; }
 #else
 using Code = int16_t;
 inline void store_codes(Code* to, const Ints (&x)[4]) {
     for (int i = 0; i < 4; ++i) store_shorts_of_quads(to + 16 * i, x[i]);
 }
+inline int place_of_code(int i) { return (i & ~3) | (i & 1) << 1 | (i >> 1 & 1); }
 inline void add_quads(Ints& sum, Ints b, Ints first, Ints second) {
     const Ints even = multiply_pairs(b & shorts(255), first), odd = multiply_pairs(shift_shorts_right<8>(b), second);
     sum = add_ints(sum, add_ints(even, odd));

@@ -14,7 +14,7 @@ from djl_python.engine.native.pool import Pool
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[Pool]:
     made = Pool(request.param)
     yield made
     made.close()

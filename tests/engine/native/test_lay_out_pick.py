@@ -1,4 +1,4 @@
-"""The likeliest tokens found with rounded weights are those of all logits, whatever weights and inputs are."""
+"""Tokens found with rounded weights are those of all logits, whatever weights and inputs are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -15,13 +17,13 @@ from djl_python.engine.native import lay_out_pick as laying_out
 from djl_python.engine.native.lay_out_pick import lay_out_pick
 from djl_python.engine.native.layout import Layout
 from djl_python.engine.native.memory import Arena
-from djl_python.engine.native.operations import Into
+from djl_python.engine.native.operations import Into, choose
 from djl_python.engine.native.packing import EIGHT, TWELVE, Packer
 from djl_python.engine.native.picker import Patience, Picker
-from djl_python.engine.native.pool import Mode, Op, Pool, Step
+from djl_python.engine.native.pool import CHOICE, DRAW, Mode, Op, Pool, Step
 from djl_python.engine.native.recipe_parts import Linear
 from djl_python.engine.quantization import GROUP
-from djl_python.engine.sequence import NO_TOKEN
+from djl_python.engine.row_scan import mix
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320
@@ -29,7 +31,7 @@ ROWS: Final = 24
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(_kernels: None) -> Iterator[Pool]:
     made = Pool(2)
     yield made
     made.close()
@@ -42,18 +44,24 @@ def numbers(*shape: int, seed: int = 1) -> Tensor:
 class Head:
     """An lm_head whose product and search read rows of 16 bits."""
 
-    def __init__(self, pool: Pool, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: float = 1.0,
+        softcap: float = 0.0,
+    ) -> None:
         self._pool = pool
         self.n, self.k = weight.shape
         self.head = Linear(weight.bfloat16(), bias)
         self._layout = layout = Layout(torch.bfloat16, None, pool, Arena(), self.k, 256)
         packed = layout.pack_head(self.head)
-        layout.add_linear(packed, layout.normed, Into(None, Mode.STORE_FP32, scale=scale))
-        picking = lay_out_pick(layout, self.head, packed, layout.normed, scale)
-        assert picking is not None and packed.weight_format == TWELVE
+        into = Into(None, Mode.STORE_FP32, scale=scale, softcap=softcap)
+        layout.add_linear(packed, layout.normed, into)
+        self.operations = lay_out_pick(layout, self.head, packed, layout.normed, into)
+        assert packed.weight_format == TWELVE
         (self.product,) = layout.ops
-        self._picker = Picker([], self.product, picking)
-        self.operations = picking.operations
 
     def logits(self, x: Tensor) -> Tensor:
         self._give(x)
@@ -62,13 +70,13 @@ class Head:
         self._pool.run((Op * 1)(self.product), 1, self._step(x), late=self._step(x), bf16=True)
         return logits
 
-    def likeliest(self, x: Tensor) -> tuple[list[int], bool]:
-        """The tokens, and whether rounded weights told them."""
+    def pick(self, x: Tensor, draws: npt.NDArray[Any] | None = None) -> list[int] | None:
+        """The tokens, if rounded weights tell them."""
         self._give(x)
-        self._picker.patience = Patience()
-        logits, maxima = torch.empty(len(x), self.n), torch.empty(len(x), -(-self.n // 64))
-        tokens = self._picker.run(self._pool, self._step(x), self._step(x), logits, maxima)
-        return tokens, self._picker.patience.tries()
+        picker = Picker(self.operations)
+        tokens = picker.run(self._pool, self._step(x), self._step(x), torch.empty(len(x), -(-self.n // 64)), draws)
+        assert picker.patience.tries() == (tokens is not None)
+        return tokens
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
         """(rows, panels) of the product with rounded weights."""
@@ -132,11 +140,10 @@ SHAPES: Final[list[Shape]] = [
 def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
     weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
     head = Head(pool, weight)
-    tokens, decided = head.likeliest(x)
-    assert decided
+    tokens = head.pick(x)
     assert tokens == greatest(head.logits(x))
     for row in range(3):
-        assert head.likeliest(x[row : row + 1]) == (tokens[row : row + 1], True)
+        assert head.pick(x[row : row + 1]) == tokens[row : row + 1]
 
 
 @pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
@@ -146,18 +153,15 @@ def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: 
     n = 3000
     head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3), scale)
     x = numbers(ROWS, k, seed=4)
-    tokens, decided = head.likeliest(x)
-    assert decided
-    assert tokens == greatest(head.logits(x))
+    assert head.pick(x) == greatest(head.logits(x))
 
 
 def test_rounding_alone_would_name_others(pool: Pool) -> None:
     """Panels whose rounded maximum is not the greatest one are looked into, and for good reason."""
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(256, K, seed=8)
-    tokens, decided = head.likeliest(x)
     expected = greatest(head.logits(x))
-    assert decided and tokens == expected
+    assert head.pick(x) == expected
     panels = head.rounded_maxima(x).argmax(1).tolist()
     assert sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True)) > 2
 
@@ -211,30 +215,60 @@ def test_the_first_of_equals_is_taken(pool: Pool) -> None:
     weight[[777, 790, 13_000]] = weight[40] = weight[900] * 1.5
     head = Head(pool, weight)
     x = weight[40].expand(3, K) * 20
-    assert head.likeliest(x) == ([40] * 3, True)
+    assert head.pick(x) == [40] * 3
 
 
-def test_where_too_many_may_be_the_greatest_all_logits_are_computed(pool: Pool) -> None:
+def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: Pool) -> None:
     weight = numbers(N, K) * 0.02
     weight[64 : 64 * 200 : 64] = weight[7]
     head = Head(pool, weight)
     x = numbers(4, K, seed=2)
+    assert head.pick(x) is not None
     x[2] = weight[7] * 40
-    tokens, decided = head.likeliest(x)
-    assert not decided
-    assert tokens == greatest(head.logits(x))
-    assert tokens[2] == 7
+    assert head.pick(x) is None
 
 
-def test_scores_that_are_no_numbers_name_no_token(pool: Pool) -> None:
+def test_nor_where_scores_are_no_numbers(pool: Pool) -> None:
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(5, K, seed=2)
-    expected = greatest(head.logits(x))
     x[3, 100] = float("nan")
-    x[1] = float("inf")
-    expected[3] = expected[1] = NO_TOKEN
-    assert head.likeliest(x)[0] == expected
-    assert head.likeliest(x[1:2])[0] == [NO_TOKEN]
+    assert head.pick(x) is None
+    assert head.pick(torch.full((1, K), float("inf"))) is None
+
+
+def draws_of(*temperatures: float) -> npt.NDArray[Any]:
+    """Rows that draw, or with a temperature of 0 don't."""
+    draws = np.zeros(len(temperatures), DRAW)
+    draws["noisy"] = [temperature > 0 for temperature in temperatures]
+    draws["inverse_temperature"] = [1 / temperature if temperature else 0 for temperature in temperatures]
+    draws["keys"] = np.arange(2 * len(temperatures)).reshape(-1, 2) * 2654435761 % 2**32
+    return draws
+
+
+@pytest.mark.parametrize("softcap", [0.0, 12.0])
+@pytest.mark.parametrize("temperature", [0.1, 0.8, 3.0])
+def test_draws_are_those_from_all_logits(pool: Pool, temperature: float, softcap: float) -> None:
+    """Greedy rows among them."""
+    head = Head(pool, numbers(N, K) * 0.2, softcap=softcap)
+    x = numbers(ROWS, K, seed=2)
+    temperatures = [0.0 if row % 5 == 3 else temperature for row in range(ROWS)]
+    draws = draws_of(*temperatures)
+    choices = np.zeros(ROWS, CHOICE)
+    choices["changed"] = -1
+    choices["mode"] = [3 if each else 1 for each in temperatures]
+    choices["inverse_temperature"] = draws["inverse_temperature"]
+    choices["seed"] = np.arange(ROWS, dtype=np.uint64) * 77
+    states = mix(choices["seed"] + choices["position"].astype(np.uint64))
+    draws["keys"] = states.view(np.uint32).reshape(-1, 2)
+    logits = head.logits(x)
+    operation = choose(
+        n=N, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.ctypes.data, max_alternatives=0,
+        logprobs=0, token_ids=0,
+    )  # fmt: skip
+    pool.run((Op * 1)(operation), 1, Step(wanted=ROWS))
+    assert head.pick(x, draws) == choices["token"].tolist()
+    if temperature == 3:
+        assert choices["token"].tolist() != greatest(logits)
 
 
 @pytest.mark.parametrize("change", [{"weight_format": EIGHT}, {"n": 100}, {"scale": -1.0}, {"scale": 0.0}])
@@ -243,7 +277,7 @@ def test_where_there_is_no_shorter_way(pool: Pool, change: dict[str, Any]) -> No
     head = Linear((numbers(N, K) * 0.02).bfloat16(), None)
     scale = change.get("scale", 1.0)
     packed = replace(layout.pack_head(head), **{name: value for name, value in change.items() if name != "scale"})
-    assert lay_out_pick(layout, head, packed, layout.normed, scale) is None
+    assert lay_out_pick(layout, head, packed, layout.normed, Into(None, Mode.STORE_FP32, scale=scale)) == []
     assert not layout.ops
 
 

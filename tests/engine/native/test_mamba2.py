@@ -17,7 +17,7 @@ HEADS, GROUPS = 6, 2
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[Pool]:
     made = Pool(request.param)
     yield made
     made.close()

@@ -21,7 +21,7 @@ FORMATS = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[tuple[Pool, Pool]]:
+def pools(_kernels: None) -> Iterator[tuple[Pool, Pool]]:
     made = Pool(3), Pool(1)
     yield made
     for each in made:

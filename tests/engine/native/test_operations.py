@@ -33,7 +33,7 @@ SHARED: Final = {
     "twelve.h": [Kind.LINEAR, Kind.EMBED],
 }
 #: What no function sets: the program tells it in each step.
-TOLD_LATER: Final = {Kind.LINEAR: {"maxima"}, Kind.PICK: {"maxima", "routed"}}
+TOLD_LATER: Final = {Kind.LINEAR: {"maxima", "sinks"}, Kind.PICK: {"maxima", "routed", "sinks"}}
 
 
 def fields() -> dict[str, str]:

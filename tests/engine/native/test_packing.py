@@ -18,7 +18,7 @@ SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(_kernels: None) -> Iterator[Pool]:
     made = Pool(2)
     yield made
     made.close()

@@ -283,6 +283,8 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
         "step_sizes",
         "selective_scan",
         "latents",
+        "pick",
+        "round",
     }
     assert {kind for kind, seconds in spent.items() if not seconds} == nothing
     native.program.close()

@@ -31,7 +31,7 @@ OfFalcon.__module__ = modeling_falcon_h1.__name__
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(_kernels: None) -> Iterator[Pool]:
     made = Pool(2)
     yield made
     made.close()

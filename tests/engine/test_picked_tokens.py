@@ -1,4 +1,4 @@
-"""Requests that only need their likeliest tokens get those that they would get through all logits."""
+"""Requests that need no more than tokens get those that they would get through all logits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from djl_python.engine.native import lay_out_pick
 from djl_python.engine.native.library import library
@@ -31,20 +32,24 @@ def _small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each step has found without logits."""
     counts: list[int] = []
-    ask = NativeModelRunner.likeliest
+    ask = NativeModelRunner.pick
 
-    def likeliest(self: NativeModelRunner, chunks: Any) -> list[int] | None:
-        tokens = ask(self, chunks)
-        counts.append(len(tokens or ()))
-        return tokens
+    def pick(self: NativeModelRunner, *given: Any) -> list[int] | Tensor | None:
+        picked = ask(self, *given)
+        counts.append(len(picked) if isinstance(picked, list) else 0)
+        return picked
 
-    monkeypatch.setattr(NativeModelRunner, "likeliest", likeliest)
+    monkeypatch.setattr(NativeModelRunner, "pick", pick)
     return counts
 
 
 def prompts() -> list[list[int]]:
     rng = random.Random(3)
     return [[rng.randrange(2, VOCABULARY) for _ in range(length)] for length in (5, 40, 1, 17, 70, 9)]
+
+
+#: Some greedy, some not.
+MIXED: list[dict[str, Any]] = [{"do_sample": n % 3 != 1, "temperature": 0.5 + n / 4, "seed": 90 + n} for n in range(6)]
 
 
 def answers(batch: PagedRollingBatch, *changes: dict[str, Any], **params: Any) -> dict[int, list[TokenEvent]]:
@@ -66,16 +71,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
 def test_tokens_are_those_that_come_with_log_probabilities(architecture: str, tmp_path: Path, found: list[int]) -> None:
     path = build_checkpoint(tmp_path, architecture, torch.bfloat16)
-    expected = ids(answers(open_batch(path, dtype="bf16")))
-    assert not found
-    assert ids(answers(open_batch(path, dtype="bf16"), logprobs=False)) == expected
-    assert sum(found) == NEW_TOKENS * len(expected)
+    for params in ([], MIXED):
+        expected = ids(answers(open_batch(path, dtype="bf16"), *params))
+        assert not found
+        assert ids(answers(open_batch(path, dtype="bf16"), *params, logprobs=False)) == expected
+        assert sum(found) == NEW_TOKENS * len(expected)
+        found.clear()
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"do_sample": True, "seed": 4},
+        {"do_sample": True, "top_p": 0.9, "seed": 4},
+        {"do_sample": True, "temperature": 1e-3, "seed": 4},
         {"logprobs": True, "top_logprobs": 2},
         {"repetition_penalty": 1.3},
         {"logit_bias": {5: 9.0}},
@@ -95,11 +103,12 @@ def test_beside_one_that_needs_logits_all_are_computed(path: Path, other: dict[s
 @pytest.mark.parametrize("how", ["ngram", "draft"])
 def test_drafts_are_proposed_and_checked_without_logits(path: Path, how: str, found: list[int]) -> None:
     settings = {"dtype": "bf16", "speculative": how, "draft_model_path": str(path)}
-    expected = ids(answers(open_batch(path, dtype="bf16")))
-    batch = open_batch(path, **settings)
-    assert ids(answers(batch, logprobs=False)) == expected
-    assert found and all(found)
-    assert how == "ngram" or batch.stats.accepted_draft_tokens > 0
+    for params in ([], MIXED):
+        expected = ids(answers(open_batch(path, dtype="bf16"), *params))
+        batch = open_batch(path, **settings)
+        assert ids(answers(batch, *params, logprobs=False)) == expected
+        assert found and all(found)
+        assert how == "ngram" or batch.stats.accepted_draft_tokens > 0
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"dtype": "bf16", "quantize": "int8"}])

@@ -131,7 +131,7 @@ void pick(Run& run, int index, const Op& op, const Step& step) {
             for (; open && exact.count <= max_exact; open &= open - 1)
                 if (const int number = p + __builtin_ctz(open); number != first) exact.multiply(number);
         }
-        op.picked[row] = exact.count <= max_exact && !std::isnan(maxima[first]) ? exact.token : kUndecided;
+        op.picked[row] = exact.count <= max_exact ? exact.token : kUndecided;
     });
 }
 

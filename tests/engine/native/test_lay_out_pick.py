@@ -27,7 +27,7 @@ from djl_python.engine.row_scan import mix
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320
-ROWS: Final = 24
+ROWS: Final = 256
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,13 @@ class Head:
         tokens = picker.run(self._pool, self._step(x), self._step(x), torch.empty(len(x), -(-self.n // 64)), draws)
         assert picker.patience.tries() == (tokens is not None)
         return tokens
+
+    def expect(self, x: Tensor, expected: list[int], draws: npt.NDArray[Any] | None = None) -> None:
+        """Rounded weights tell nearly every row's token, and these are the ones."""
+        each = [None if draws is None else draws[row : row + 1] for row in range(len(x))]
+        found = [(self.pick(x[row : row + 1], one) or [None])[0] for row, one in enumerate(each)]
+        assert found.count(None) <= len(x) // 20
+        assert [a for a in found if a is not None] == [b for a, b in zip(found, expected, strict=True) if a is not None]
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
         """(rows, panels) of the product with rounded weights."""
@@ -140,10 +147,9 @@ SHAPES: Final[list[Shape]] = [
 def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
     weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
     head = Head(pool, weight)
-    tokens = head.pick(x)
-    assert tokens == greatest(head.logits(x))
-    for row in range(3):
-        assert head.pick(x[row : row + 1]) == tokens[row : row + 1]
+    expected = greatest(head.logits(x))
+    head.expect(x, expected)
+    assert head.pick(x[:20]) == expected[:20]  # together
 
 
 @pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
@@ -159,11 +165,44 @@ def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: 
 def test_rounding_alone_would_name_others(pool: Pool) -> None:
     """Panels whose rounded maximum is not the greatest one are looked into, and for good reason."""
     head = Head(pool, numbers(N, K) * 0.02)
-    x = numbers(256, K, seed=8)
+    x = numbers(ROWS, K, seed=8)
     expected = greatest(head.logits(x))
-    assert head.pick(x) == expected
+    head.expect(x, expected)
     panels = head.rounded_maxima(x).argmax(1).tolist()
     assert sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True)) > 2
+
+
+def test_with_exact_weights_the_rows_errors_count(pool: Pool) -> None:
+    """In each group, a number that nothing is multiplied with makes the others' steps wide."""
+    weight = (numbers(N, K) * 30).round().clamp(-126, 126)
+    weight[:, ::GROUP] = 0
+    weight[:, 0] = 127  # the greatest: a step is 1
+    x = numbers(ROWS, K, seed=2)
+    x[:, ::GROUP] = 12
+    x[:, 0] = 0
+    _expect_luck(Head(pool, weight), x)
+
+
+def test_with_exact_rows_the_weights_errors_count(pool: Pool) -> None:
+    x = (numbers(ROWS, K, seed=2) * 30).round().clamp(-126, 126)
+    x[:, ::GROUP] = 127
+    weight = numbers(N, K)
+    weight[:, ::GROUP] = 0
+    weight[:, 0] = 12
+    x[:, 0] = 0
+    x[:, 1] = 127
+    weight[:, 1] = 0
+    _expect_luck(Head(pool, weight), x)
+
+
+def _expect_luck(head: Head, x: Tensor) -> None:
+    """Rounding alone would be right for some rows, but not for all; the tokens are those of all logits."""
+    logits = head.logits(x)
+    expected = greatest(logits)
+    head.expect(x, expected)
+    panels = head.rounded_maxima(x).argmax(1).tolist()
+    wrong = sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True))
+    assert 5 < wrong < ROWS / 2
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
@@ -236,6 +275,17 @@ def test_nor_where_scores_are_no_numbers(pool: Pool) -> None:
     assert head.pick(torch.full((1, K), float("inf"))) is None
 
 
+def noise_of(keys: npt.NDArray[np.uint32], count: int) -> npt.NDArray[np.float64]:
+    """noise.h in other words."""
+    first, second = (np.uint32(key) for key in keys)
+    h = np.arange(count, dtype=np.uint32) + first
+    h = (h ^ h >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    h = (h ^ h >> np.uint32(15) ^ second) * np.uint32(0x846CA68B)
+    h ^= h >> np.uint32(16)
+    noise: npt.NDArray[np.float64] = -np.log(-np.log1p(-((h >> np.uint32(1)) + 0.5) / 2**31))
+    return noise
+
+
 def draws_of(*temperatures: float) -> npt.NDArray[Any]:
     """Rows that draw, or with a temperature of 0 don't."""
     draws = np.zeros(len(temperatures), DRAW)
@@ -266,7 +316,11 @@ def test_draws_are_those_from_all_logits(pool: Pool, temperature: float, softcap
         logprobs=0, token_ids=0,
     )  # fmt: skip
     pool.run((Op * 1)(operation), 1, Step(wanted=ROWS))
-    assert head.pick(x, draws) == choices["token"].tolist()
+    head.expect(x, choices["token"].tolist(), draws)
+    noise = np.stack([noise_of(keys, N) for keys in draws["keys"]]) * draws["noisy"][:, None]
+    scaled = logits.double().numpy() * np.where(draws["noisy"], draws["inverse_temperature"], 1)[:, None]
+    alike = (scaled + noise).argmax(1) == choices["token"]
+    assert alike.sum() >= ROWS - 1  # rounding may decide
     if temperature == 3:
         assert choices["token"].tolist() != greatest(logits)
 

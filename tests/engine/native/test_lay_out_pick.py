@@ -81,9 +81,9 @@ class Head:
     def expect(self, x: Tensor, expected: list[int], draws: npt.NDArray[Any] | None = None) -> None:
         """Rounded weights tell nearly every row's token, and these are the ones."""
         each = [None if draws is None else draws[row : row + 1] for row in range(len(x))]
-        found = [(self.pick(x[row : row + 1], one) or [None])[0] for row, one in enumerate(each)]
+        found = [self.pick(x[row : row + 1], one) for row, one in enumerate(each)]
         assert found.count(None) <= len(x) // 20
-        assert [a for a in found if a is not None] == [b for a, b in zip(found, expected, strict=True) if a is not None]
+        assert all(tokens in (None, [token]) for tokens, token in zip(found, expected, strict=True))
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
         """(rows, panels) of the product with rounded weights."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from .model_runner import tokens_or_logits
 from .opened_runner import OpenedRunner
 from .sampler import Sampler, positions_of
 from .scheduler import Chunk
@@ -147,11 +148,10 @@ class ModelDrafter:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
         plan = self._sampler.plan_for(twins)
-        tokens = self._pick(chunks, plan, positions_of(twins)) if plan.plain else None
+        tokens = tokens_or_logits(self._runner, self._pick, chunks, plan, positions_of(twins))
         if not isinstance(tokens, list):
-            logits = self._runner.run(chunks) if tokens is None else tokens
             with torch.inference_mode():
-                tokens = [drawn.token_id for drawn in self._sampler.sample(logits, twins)]
+                tokens = [drawn.token_id for drawn in self._sampler.sample(tokens, twins)]
         for twin, token in zip(twins, tokens, strict=True):
             twin.computed = len(twin.tokens)
             # Where the draft model's scores are NaN, any token will do: the model checks it.

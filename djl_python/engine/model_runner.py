@@ -59,6 +59,19 @@ class Pick(Protocol):
         ...
 
 
+def tokens_or_logits(
+    runner: ModelRunner, pick: Pick, chunks: list[Chunk], plan: Plan, positions: list[int]
+) -> list[int] | Tensor:
+    """Compute the chunks' tokens; returns what `pick` finds for each row if it can, else the logits that `run` returns.
+
+    Args:
+        plan, positions: of the rows that are sampled, as for `Chooser.choose`.
+    """
+    asked = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
+    picked = pick(chunks, plan, positions) if plan.plain and positions and not asked else None
+    return runner.run(chunks) if picked is None else picked
+
+
 def rows_of(chunk: Chunk) -> int:
     """How many rows of logits `ModelRunner.run` returns for this chunk."""
     if chunk.sequence.wants_prompt_logprobs:

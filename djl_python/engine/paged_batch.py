@@ -23,7 +23,7 @@ from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .loading import threads_of
-from .model_runner import ModelRunner, rows_of
+from .model_runner import ModelRunner, rows_of, tokens_or_logits
 from .native.advance import Advance
 from .ranks import open_shared
 from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
@@ -232,13 +232,10 @@ class PagedRollingBatch(RollingBatch):
         """Compute the chunks' tokens, and draw after the last position of those in `drawing`, and after each draft."""
         sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
         ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
-        picked = None
-        if sequences and not any(chunk.sequence.wants_prompt_logprobs for chunk in chunks):
-            plan = self.sampler.plan_for(sequences)
-            picked = self._pick(chunks, plan, positions_of(sequences, ahead)) if plan.plain else None
-        if isinstance(picked, list):
-            return [Sampled(token, 0.0) for token in picked]
-        logits = self.runner.run(chunks) if picked is None else picked
+        plan, positions = self.sampler.plan_for(sequences), positions_of(sequences, ahead)
+        logits = tokens_or_logits(self.runner, self._pick, chunks, plan, positions)
+        if isinstance(logits, list):
+            return [Sampled(token, 0.0) for token in logits]
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..types import SamplingParams
 from .uploads import indices, upload
 
-_COLD: Final = 0.01
+_COLD: Final = 0.01  # below it, scores over the temperature may have no digits left for noise
 _COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
 
@@ -67,6 +67,11 @@ class Changes:
 def samples(params: SamplingParams) -> bool:
     """Whether a draw takes a random number."""
     return params.do_sample and params.temperature > _COLDEST
+
+
+def inverse_temperature(params: SamplingParams) -> float:
+    """What scores are multiplied by before a draw; 1 where there is none."""
+    return 1 / params.temperature if samples(params) else 1.0
 
 
 def is_unbounded(params: SamplingParams) -> bool:

@@ -373,15 +373,14 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
             Row& row = of_changed ? other : own;
             if (of_changed) row.read_maxima(scores, op.n);
             const Penalized penalized(row, scores, choice, kept);
+            const uint64_t state = mixed(choice.seed + choice.position);
             if (choice.mode == kBest) {
                 find_best(row, 1, best);
                 choice.token = best[0].second;
             } else if (choice.mode == kNoise) {
-                const uint64_t state = mixed(choice.seed + choice.position);
                 const Draw draw{choice.inverse_temperature, 1, {(uint32_t)state, (uint32_t)(state >> 32)}};
                 choice.token = draw_by_noise(scores, op.n, draw);
             } else {
-                const uint64_t state = mixed(choice.seed + choice.position);
                 const bool has_masses = choice.wants_logprob && !of_changed && !choice.occurrences;
                 if (choice.top_k) {
                     choice.token = draw_top_k(row, choice, state);

@@ -15,7 +15,7 @@ from ..choosing import Chosen, Top
 from ..draws import Draws, draw
 from ..penalties import Occurrences, penalize, penalties_of
 from ..row_scan import mix, scan_rows
-from ..sampling_plan import Plan, is_unbounded, samples
+from ..sampling_plan import Plan, inverse_temperature, is_unbounded, samples
 from ..sequence import NO_TOKEN
 from .operations import choose
 from .pool import CHOICE, Op, Pool, Step
@@ -130,9 +130,7 @@ class _Table:
         choices["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
         choices["top_p"] = [p.top_p for p in params]
         choices["min_p"] = [p.min_p for p in params]
-        choices["inverse_temperature"] = [
-            1 / p.temperature if draws else 1 for p, draws in zip(params, drawn, strict=True)
-        ]
+        choices["inverse_temperature"] = [inverse_temperature(p) for p in params]
         choices["repetition"], choices["presence"], choices["frequency"] = penalties_of(params)
         self.positions = choices["position"]
         self.asked = _Asked(choices)

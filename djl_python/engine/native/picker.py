@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..row_scan import mix
-from ..sampling_plan import Plan, samples
+from ..sampling_plan import Plan, inverse_temperature, samples
 from .pool import DRAW, Op, Pool, Step
 
 #: `kUndecided` of pick.h: too many logits may be the greatest.
@@ -77,7 +77,7 @@ class DrawTable:
             return
         self._draws = np.zeros(len(noisy), DRAW)
         self._draws["noisy"] = noisy
-        self._draws["inverse_temperature"] = [1 / p.temperature if samples(p) else 1 for p in plan.params]
+        self._draws["inverse_temperature"] = [inverse_temperature(p) for p in plan.params]
         self._seeds = mix(np.array([p.seed for p in plan.params], np.uint64))
 
     def at(self, positions: list[int]) -> npt.NDArray[Any] | None:

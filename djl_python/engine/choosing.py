@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -12,6 +12,21 @@ from .sampling_plan import Plan
 
 #: (id, log-probability) of a row's most likely tokens, best first.
 Top = tuple[tuple[int, float], ...]
+
+
+class Asked(NamedTuple):
+    """What is asked of a step: a token for each row.
+
+    Attributes:
+        plan: how each is chosen.
+        positions: how many tokens each row's sequence has generated, drafts included. A draw depends on the row's
+            scores, parameters, seed and position alone.
+        occurred: tokens that have occurred, for each of the rows `plan.penalized`.
+    """
+
+    plan: Plan
+    positions: list[int]
+    occurred: list[Occurrences]
 
 
 @dataclass(frozen=True)
@@ -30,21 +45,11 @@ class Chosen:
 class Chooser(Protocol):
     """Reads whole rows of logits (R, vocabulary), fp32. The result for a row does not depend on the other rows."""
 
-    def choose(
-        self,
-        logits: Tensor,
-        changed: Tensor | None,
-        plan: Plan,
-        positions: list[int],
-        occurred: list[Occurrences],
-    ) -> Chosen:
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
         """Choose a token for each row: the best one, or one drawn at random.
 
         Args:
-            changed: (len(plan.changed), vocabulary) scores that the rows `plan.changed` choose from instead.
-            positions: how many tokens each row's sequence has generated, drafts included. A draw depends on the row's
-                scores, parameters, seed and position alone.
-            occurred: tokens that have occurred, for each of the rows `plan.penalized`.
+            changed: (len(asked.plan.changed), vocabulary) scores that the rows `plan.changed` choose from instead.
         """
         ...
 

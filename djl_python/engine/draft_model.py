@@ -14,9 +14,10 @@ from typing import Final
 
 import torch
 
-from .model_runner import tokens_or_logits
+from .choosing import Chosen
+from .model_runner import chosen_or_logits
 from .opened_runner import OpenedRunner
-from .sampler import Sampler, positions_of
+from .sampler import Sampler
 from .scheduler import Chunk
 from .sequence import NO_TOKEN, Sequence
 from .speculation import ROW_COST, Confidence, Drafts
@@ -147,11 +148,13 @@ class ModelDrafter:
         for twin in twins:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
-        plan = self._sampler.plan_for(twins)
-        tokens = tokens_or_logits(self._runner, self._pick, chunks, plan, positions_of(twins))
-        if not isinstance(tokens, list):
+        asked = self._sampler.ask(twins)
+        found = chosen_or_logits(self._runner, self._pick, chunks, asked)
+        if isinstance(found, Chosen):
+            tokens = found.token_ids
+        else:
             with torch.inference_mode():
-                tokens = [drawn.token_id for drawn in self._sampler.sample(tokens, twins)]
+                tokens = [drawn.token_id for drawn in self._sampler.sample(found, twins, asked)]
         for twin, token in zip(twins, tokens, strict=True):
             twin.computed = len(twin.tokens)
             # Where the draft model's scores are NaN, any token will do: the model checks it.

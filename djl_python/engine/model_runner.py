@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
+from .choosing import Asked, Chosen
 from .images import PagedImages
 from .masks import UNKNOWN, configured_window
 from .recurrent import RecurrentLayers, returned_cache
-from .sampling_plan import Plan
 from .scheduler import Chunk
 from .sequence import Sequence
 from .uploads import indices, upload
@@ -46,29 +46,27 @@ class ModelRunner(Protocol):
 class Pick(Protocol):
     """A shorter way to a step's tokens than through all logits."""
 
-    def __call__(self, chunks: list[Chunk], plan: Plan, positions: list[int]) -> list[int] | Tensor | None:
+    def __call__(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
         """Compute the chunks' tokens, and choose one for each row that `ModelRunner.run` would return, at least one.
 
         Args:
-            plan: of these rows, a `plain` one.
-            positions: as for `Chooser.choose`, which would choose the same tokens.
+            asked: of these rows, with a `simple` plan.
 
         Returns:
-            A token for each row; the logits if they were needed; or None, with nothing computed, if `run` is as fast.
+            What `Chooser.choose` would choose, with nearly its log-probabilities; the logits if they were needed; or
+            None, with nothing computed, if `run` is as fast.
         """
         ...
 
 
-def tokens_or_logits(
-    runner: ModelRunner, pick: Pick, chunks: list[Chunk], plan: Plan, positions: list[int]
-) -> list[int] | Tensor:
-    """Compute the chunks' tokens; returns what `pick` finds for each row if it can, else the logits that `run` returns.
+def chosen_or_logits(runner: ModelRunner, pick: Pick, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor:
+    """Compute the chunks' tokens; returns what `pick` chooses if it can, else the logits that `run` returns.
 
     Args:
-        plan, positions: of the rows that are sampled, as for `Chooser.choose`.
+        asked: of the rows that are sampled.
     """
-    asked = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
-    picked = pick(chunks, plan, positions) if plan.plain and positions and not asked else None
+    whole = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
+    picked = pick(chunks, asked) if asked.plan.simple and asked.positions and not whole else None
     return runner.run(chunks) if picked is None else picked
 
 

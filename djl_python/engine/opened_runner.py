@@ -28,7 +28,7 @@ class OpenedRunner:
     takes_images: bool = False
     takes_drafts: bool = False
     chooser: Chooser = field(default_factory=TorchChooser)
-    pick: Pick = lambda chunks, plan, positions: None
+    pick: Pick = lambda chunks, asked: None
     resident_blocks: Callable[[], int] | None = None  # `BlockManager`'s `resident_blocks`
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
     near: int = 0  # `Scheduler`'s `near`

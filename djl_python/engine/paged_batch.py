@@ -19,16 +19,17 @@ from torch import Tensor
 
 from ..errors import GenerationError, ParameterError
 from ..types import EngineStats, Images, SamplingParams, TokenEvent
+from .choosing import Chosen
 from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
 from .kv_cache import BlockManager
 from .loading import threads_of
-from .model_runner import ModelRunner, rows_of, tokens_or_logits
+from .model_runner import ModelRunner, chosen_or_logits, rows_of
 from .native.advance import Advance
 from .ranks import open_shared
 from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
 from .runners import open_runner
-from .sampler import Sampled, Sampler, positions_of, prompt_entries
+from .sampler import Sampled, Sampler, prompt_entries, sampled
 from .scheduler import Chunk, Scheduler
 from .sequence import PromptEntry, Sequence
 from .sharing import degree_of
@@ -145,13 +146,13 @@ class PagedRollingBatch(RollingBatch):
                 chunk.sequence.began_s = began
         self._chunks = chunks = self._speculate(self._chunks)  # apart: `isolate` needs chunks if the drafter fails
         drawing = [chunk for chunk in chunks if chunk.completes]
-        sampled = iter(self._compute(chunks, drawing))
+        drawn = iter(self._compute(chunks, drawing))
         self.scheduler.learn(chunks, time.perf_counter() - began)
         if self._speculation is not None:
             self._speculation.follow(chunks)
         self.scheduler.advance(chunks)
         for chunk in drawing:
-            self._append(chunk, list(itertools.islice(sampled, len(chunk.drafts) + 1)))
+            self._append(chunk, list(itertools.islice(drawn, len(chunk.drafts) + 1)))
         self._step_s = time.perf_counter() - began
         return self._events
 
@@ -232,10 +233,10 @@ class PagedRollingBatch(RollingBatch):
         """Compute the chunks' tokens, and draw after the last position of those in `drawing`, and after each draft."""
         sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
         ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
-        plan, positions = self.sampler.plan_for(sequences), positions_of(sequences, ahead)
-        logits = tokens_or_logits(self.runner, self._pick, chunks, plan, positions)
-        if isinstance(logits, list):
-            return [Sampled(token, 0.0) for token in logits]
+        asked = self.sampler.ask(sequences, ahead)
+        logits = chosen_or_logits(self.runner, self._pick, chunks, asked)
+        if isinstance(logits, Chosen):
+            return sampled(logits)
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)
@@ -244,7 +245,7 @@ class PagedRollingBatch(RollingBatch):
         if len(logits) != len(rows):
             logits = logits.index_select(0, indices(rows, logits.device))
         with torch.inference_mode():
-            return self.sampler.sample(logits, sequences, ahead) if sequences else []
+            return self.sampler.sample(logits, sequences, asked) if sequences else []
 
     def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
         """Add draft tokens to the chunks."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .choosing import Chooser, Top
+from .choosing import Asked, Chooser, Chosen, Top
 from .grammar import MaskComputer, forbid
 from .penalties import PenaltyTable
 from .sampling_plan import Changes, Plan
@@ -67,30 +67,33 @@ class Sampler:
         self._penalties.drop(sequence.id)
         self._plan = None  # it was made with this sequence
 
-    def sample(self, logits: Tensor, sequences: list[Sequence], ahead: list[int] | None = None) -> list[Sampled]:
-        """Draw for each row of `logits` (N, vocabulary).
+    def ask(self, sequences: list[Sequence], ahead: list[int] | None = None) -> Asked:
+        """What these rows ask for.
 
         Args:
             sequences: the sequence of each row; one whose drafts are being checked has several rows.
             ahead: how many drafts precede each row; none anywhere if left out.
         """
-        raw = logits.float().contiguous()
-        plan = self.plan_for(sequences)
-        changed = None
-        if plan.changed:
-            changed = raw.index_select(0, plan.changed_index)  # twice as fast as indexing
-            self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
-        positions = positions_of(sequences, ahead)
-        occurred = [self._penalties.of(sequences[row]) for row in plan.penalized]
-        chosen = self._chooser.choose(raw, changed, plan, positions, occurred)
-        return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
-
-    def plan_for(self, sequences: list[Sequence]) -> Plan:
-        """How the rows of these sequences are sampled; the same plan while they are the same."""
         ids = [sequence.id for sequence in sequences]
         if self._plan is None or self._plan.ids != ids:
             self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._device)
-        return self._plan
+        generated = [sequence.generated for sequence in sequences]
+        positions = list(map(operator.add, generated, ahead)) if ahead else generated
+        return Asked(self._plan, positions, [self._penalties.of(sequences[row]) for row in self._plan.penalized])
+
+    def sample(self, logits: Tensor, sequences: list[Sequence], asked: Asked | None = None) -> list[Sampled]:
+        """Draw for each row of `logits` (N, vocabulary).
+
+        Args:
+            asked: what `ask` has returned for these sequences, if it was asked.
+        """
+        raw = logits.float().contiguous()
+        asked = asked or self.ask(sequences)
+        plan, changed = asked.plan, None
+        if plan.changed:
+            changed = raw.index_select(0, plan.changed_index)  # twice as fast as indexing
+            self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
+        return sampled(self._chooser.choose(raw, changed, asked))
 
     def _change(self, scores: Tensor, sequences: list[Sequence], changes: Changes) -> None:
         """Apply bias, grammars, bad words and minimum length in place."""
@@ -121,10 +124,9 @@ class Sampler:
         scores.index_add_(0, changes.constrained_rows, added[:, : self._vocabulary])
 
 
-def positions_of(sequences: list[Sequence], ahead: list[int] | None = None) -> list[int]:
-    """How many tokens each row's sequence has generated, drafts included; arguments as for `Sampler.sample`."""
-    generated = [sequence.generated for sequence in sequences]
-    return list(map(operator.add, generated, ahead)) if ahead else generated
+def sampled(chosen: Chosen) -> list[Sampled]:
+    """The same, row by row."""
+    return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
 
 def prompt_entries(chooser: Chooser, logits: Tensor, next_ids: list[int], alternatives: int) -> list[PromptEntry]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..types import SamplingParams
 from .uploads import indices, upload
 
-_COLD: Final = 0.01  # below it, scores over the temperature may have no digits left for noise
+_COLD: Final = 0.01  # below it, scores over the temperature may have no digits for noise, but next to the greatest
+_MOST_RANKED: Final = 64  # of a row's tokens, whose logits are computed one panel of the lm_head after the other
 _COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
 
@@ -23,7 +24,7 @@ class Plan:
         params: sampling parameters of each row.
         changed: rows whose scores a rule other than penalties changes before the draw.
         penalized: rows with penalties.
-        plain: whether all rows take their likeliest tokens or draw from all tokens, and nothing else is wanted.
+        simple: whether all tokens can be told from few logits: those of the best tokens, or of what may be drawn.
     """
 
     def __init__(self, ids: list[int], params: list[SamplingParams], device: torch.device) -> None:
@@ -31,9 +32,7 @@ class Plan:
         self.params = params
         self.changed = [row for row, p in enumerate(params) if _changes(p)]
         self.penalized = [row for row, p in enumerate(params) if _penalizes(p)]
-        self.plain = not (self.changed or self.penalized) and all(
-            not p.logprobs and (is_unbounded(p) or not samples(p)) for p in params
-        )
+        self.simple = not self.changed and all(map(_is_simple, params))
         self._device = device
 
     @functools.cached_property
@@ -74,10 +73,18 @@ def inverse_temperature(params: SamplingParams) -> float:
     return 1 / params.temperature if samples(params) else 1.0
 
 
-def is_unbounded(params: SamplingParams) -> bool:
-    """Whether a draw is from all tokens, at a temperature that noise of fp32 is fine enough for."""
-    bounded = params.top_k or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1
-    return samples(params) and params.temperature >= _COLD and not bounded
+def _is_simple(params: SamplingParams) -> bool:
+    if params.top_logprobs and params.logprobs:
+        return False
+    # Of most tokens it will be known how high their scores may be at most, and of all but their penalties, their mass.
+    if params.repetition_penalty < 1 or params.presence_penalty < 0 or params.frequency_penalty < 0:
+        return False
+    if not samples(params):
+        return True
+    if params.top_k or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1:
+        ranked = 0 < params.top_k <= _MOST_RANKED
+        return params.typical_p >= 1 and (ranked or not (params.top_k or _penalizes(params)))
+    return params.temperature >= _COLD
 
 
 def _changes(params: SamplingParams) -> bool:

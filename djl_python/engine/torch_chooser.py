@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..types import SamplingParams
-from .choosing import Chosen, Top
+from .choosing import Asked, Chosen, Top
 from .draws import Draws, draw
 from .penalties import Occurrences, penalize, penalties_of
 from .row_scan import Scan, best_of, mix, scan_rows
@@ -25,14 +25,8 @@ class TorchChooser:
     def __init__(self) -> None:
         self._groups: _Groups | None = None
 
-    def choose(
-        self,
-        logits: Tensor,
-        changed: Tensor | None,
-        plan: Plan,
-        positions: list[int],
-        occurred: list[Occurrences],
-    ) -> Chosen:
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
+        plan, positions, occurred = asked
         if self._groups is None or self._groups.plan is not plan:
             self._groups = _Groups(plan, logits)
         groups = self._groups

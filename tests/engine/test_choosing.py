@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.choosing import Chooser, Chosen
+from djl_python.engine.choosing import Asked, Chooser, Chosen
 from djl_python.engine.native.chooser import NativeChooser
 from djl_python.engine.penalties import Occurrences
 from djl_python.engine.sampling_plan import Plan
 from djl_python.engine.sequence import NO_TOKEN, Sequence
 from djl_python.engine.torch_chooser import TorchChooser
 from djl_python.types import SamplingParams
+from tests.engine.gumbel import drawn
 from tests.operations import Operations
 
 VOCABULARIES = [5, 64, 1500, 20_000, 20_032]
@@ -33,8 +34,11 @@ DRAWS: list[dict[str, Any]] = [
 ]
 
 
-#: Where tokens are drawn from all, native kernels add noise to scores, and torch takes one random number.
-BOUNDED = [params for params in DRAWS if {"top_k", "top_p", "min_p", "typical_p"} & params.keys()]
+#: Native kernels add noise to scores, where torch and typical_p take one random number.
+NOISY: list[dict[str, Any]] = [
+    *({}, {"top_k": 5}, {"top_k": 700, "top_p": 0.6}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_p": 0.7, "min_p": 0.03}),
+    {"top_k": 64, "top_p": 0.99, "min_p": 0.05},
+]
 
 
 @pytest.fixture(params=["torch", "native"])
@@ -63,7 +67,7 @@ def choose(
     sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
     plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, sampling[row])) for row in plan.penalized]
-    return chooser.choose(logits, changed, plan, positions or [7] * len(params), occurred)
+    return chooser.choose(logits, changed, Asked(plan, positions or [7] * len(params), occurred))
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -165,17 +169,19 @@ def test_a_row_is_read_alike_alone_and_among_others(chooser: Chooser, params: di
     )
 
 
-@pytest.mark.parametrize("params", BOUNDED, ids=str)
-def test_the_same_random_number_draws_the_same_token_whoever_chooses(
-    native_chooser: Chooser, params: dict[str, Any]
+@pytest.mark.parametrize("temperature", [0.002, 0.5, 1.4])
+@pytest.mark.parametrize("params", NOISY, ids=str)
+def test_with_noise_the_permitted_token_of_the_greatest_sum_is_drawn(
+    native_chooser: Chooser, params: dict[str, Any], temperature: float
 ) -> None:
-    """But for a few whose random number lies where rounding decides."""
+    """But for a few where rounding decides."""
     generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(1, 5000, generator=generator).mul_(2).expand(400, -1).contiguous()
-    seeds = [{"do_sample": True, "seed": seed, **params} for seed in range(400)]
-    ours, theirs = (choose(one, logits, seeds).token_ids for one in (native_chooser, TorchChooser()))
-    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 395
-    assert len(set(ours)) > 4
+    row = torch.randn(5000, generator=generator) * 2 * temperature + 3
+    seeds = [{"do_sample": True, **params, "temperature": temperature, "seed": seed} for seed in range(400)]
+    found = choose(native_chooser, row.expand(400, -1).contiguous(), seeds).token_ids
+    expected = [drawn(row, SamplingParams(max_new_tokens=1, **each), 7) for each in seeds]
+    assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 398
+    assert len(set(found)) > 4
 
 
 @pytest.mark.parametrize("temperature", [0.005, 0.4, 1.0, 2.5])
@@ -217,22 +223,28 @@ def test_draws_do_not_know_of_one_another(chooser: Chooser) -> None:
     assert float(((counts - expected).square() / expected).sum()) < 64 + 5 * 128**0.5
 
 
-def test_from_a_mixture_the_same_is_chosen_whoever_chooses(native_chooser: Chooser) -> None:
+def test_from_a_mixture_each_row_gets_what_it_asks_for(native_chooser: Chooser) -> None:
     """Rows with scores of their own among others, drawn in every way or the best; again, rounding decides a few."""
     rng, generator = random.Random(4), torch.Generator().manual_seed(4)
-    params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(BOUNDED)} for _ in range(400)]
+    params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(NOISY)} for _ in range(400)]
     for seed, each in enumerate(params):
         each.update(seed=seed, top_logprobs=seed % 3, bad_words_ids=((1,),) if rng.random() < 0.5 else ())
     logits, changed = (
         torch.randn(rows, 1500, generator=generator) * 2
         for rows in (400, sum(bool(each["bad_words_ids"]) for each in params))
     )
-    ours, theirs = (choose(one, logits, params, changed.clone()) for one in (native_chooser, TorchChooser()))
-    alike = [a == b for a, b in zip(ours.token_ids, theirs.token_ids, strict=True)]
-    assert sum(alike) >= 396
-    for same, *logprobs in zip(alike, ours.logprobs, theirs.logprobs, strict=True):
-        assert not same or logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
-    assert [[i for i, _ in top] for top in ours.tops] == [[i for i, _ in top] for top in theirs.tops]
+    found = choose(native_chooser, logits, params, changed.clone())
+    own = iter(changed)
+    alike = []
+    for row, (each, token) in enumerate(zip(params, found.token_ids, strict=True)):
+        scores = next(own) if each["bad_words_ids"] else logits[row]
+        sampling = SamplingParams(max_new_tokens=1, **each)
+        alike.append(token == (drawn(scores, sampling, 7) if each["do_sample"] else int(scores.argmax())))
+    assert sum(alike) >= 398
+    likely = logits.log_softmax(-1)
+    assert found.logprobs == pytest.approx([float(likely[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-4)
+    theirs = choose(TorchChooser(), logits, params, changed.clone())
+    assert [[i for i, _ in top] for top in found.tops] == [[i for i, _ in top] for top in theirs.tops]
 
 
 def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:
@@ -263,7 +275,7 @@ def test_a_gpu_is_waited_for_once_in_each_attempt_of_those_who_may_need_another(
     chooser = TorchChooser()
     plan = Plan(list(range(4)), [SamplingParams(max_new_tokens=1, **params)] * 4, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, plan.params[row])) for row in plan.penalized]
-    chooser.choose(logits, None, plan, [7] * 4, occurred)
+    chooser.choose(logits, None, Asked(plan, [7] * 4, occurred))
     with Operations() as operations:
-        assert chooser.choose(logits, None, plan, [8] * 4, occurred).token_ids == [9] * 4
+        assert chooser.choose(logits, None, Asked(plan, [8] * 4, occurred)).token_ids == [9] * 4
     assert operations.waits == waits

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.engine.choosing import Chosen
 from djl_python.engine.native import lay_out_pick
 from djl_python.engine.native.library import library
 from djl_python.engine.native.runner import NativeModelRunner
@@ -34,9 +35,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     ask = NativeModelRunner.pick
 
-    def pick(self: NativeModelRunner, *given: Any) -> list[int] | Tensor | None:
+    def pick(self: NativeModelRunner, *given: Any) -> Chosen | Tensor | None:
         picked = ask(self, *given)
-        counts.append(len(picked) if isinstance(picked, list) else 0)
+        counts.append(len(picked.token_ids) if isinstance(picked, Chosen) else 0)
         return picked
 
     monkeypatch.setattr(NativeModelRunner, "pick", pick)
@@ -48,6 +49,8 @@ def prompts() -> list[list[int]]:
     return [[rng.randrange(2, VOCABULARY) for _ in range(length)] for length in (5, 40, 1, 17, 70, 9)]
 
 
+#: What needs all logits.
+ALL: dict[str, Any] = {"top_logprobs": 1}
 #: Some greedy, some not.
 MIXED: list[dict[str, Any]] = [{"do_sample": n % 3 != 1, "temperature": 0.5 + n / 4, "seed": 90 + n} for n in range(6)]
 
@@ -69,30 +72,49 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
-def test_tokens_are_those_that_come_with_log_probabilities(architecture: str, tmp_path: Path, found: list[int]) -> None:
+def test_tokens_are_those_that_come_with_all_logits(architecture: str, tmp_path: Path, found: list[int]) -> None:
     path = build_checkpoint(tmp_path, architecture, torch.bfloat16)
     for params in ([], MIXED):
-        expected = ids(answers(open_batch(path, dtype="bf16"), *params))
+        expected = ids(answers(open_batch(path, dtype="bf16"), *params, **ALL))
         assert not found
         assert ids(answers(open_batch(path, dtype="bf16"), *params, logprobs=False)) == expected
         assert sum(found) == NEW_TOKENS * len(expected)
         found.clear()
 
 
+def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(path: Path, found: list[int]) -> None:
+    penalized = {"repetition_penalty": 1.2, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+    bounds: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}, {"top_k": 3, "top_p": 0.5}, {}, {}]
+    params = [{"seed": n, "do_sample": n < 5, **each} for n, each in enumerate(bounds)]
+    params[0].update(penalized)
+    params[5].update(penalized)
+    expected = answers(open_batch(path, dtype="bf16"), *params, **ALL)
+    got = answers(open_batch(path, dtype="bf16"), *params)
+    assert ids(got) == ids(expected)
+    assert sum(found) > NEW_TOKENS * len(expected) / 2
+    pairs = [(a.logprob, b.logprob) for n in got for a, b in zip(got[n], expected[n], strict=True)]
+    assert all(a is not None and b is not None and abs(a - b) < 0.02 for a, b in pairs)
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        {"do_sample": True, "top_p": 0.9, "seed": 4},
+        {"do_sample": True, "typical_p": 0.9, "seed": 4},
+        {"do_sample": True, "top_k": 65, "seed": 4},
+        {"do_sample": True, "top_p": 0.9, "presence_penalty": 0.1, "seed": 4},
         {"do_sample": True, "temperature": 1e-3, "seed": 4},
         {"logprobs": True, "top_logprobs": 2},
-        {"repetition_penalty": 1.3},
+        {"repetition_penalty": 0.9},
+        {"presence_penalty": -0.1},
+        {"frequency_penalty": -0.1},
         {"logit_bias": {5: 9.0}},
         {"min_new_tokens": 3},
         {"prompt_logprobs": 1},
     ],
 )
 def test_beside_one_that_needs_logits_all_are_computed(path: Path, other: dict[str, Any], found: list[int]) -> None:
-    expected = answers(open_batch(path, dtype="bf16"), {}, other)
+    expected = answers(open_batch(path, dtype="bf16"), ALL, other)
+    found.clear()
     got = answers(open_batch(path, dtype="bf16"), {}, {"logprobs": False, **other}, logprobs=False)
     assert ids(got) == ids(expected)
     assert [event.top for event in got[1]] == [event.top for event in expected[1]]
@@ -104,7 +126,7 @@ def test_beside_one_that_needs_logits_all_are_computed(path: Path, other: dict[s
 def test_drafts_are_proposed_and_checked_without_logits(path: Path, how: str, found: list[int]) -> None:
     settings = {"dtype": "bf16", "speculative": how, "draft_model_path": str(path)}
     for params in ([], MIXED):
-        expected = ids(answers(open_batch(path, dtype="bf16"), *params))
+        expected = ids(answers(open_batch(path, dtype="bf16"), *params, **ALL))
         batch = open_batch(path, **settings)
         assert ids(answers(batch, *params, logprobs=False)) == expected
         assert found and all(found)

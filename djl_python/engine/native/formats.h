@@ -100,6 +100,9 @@ inline Floats tanh(Floats x) {
     return floats(1.0f) - floats(2.0f) / (e + floats(1.0f));
 }
 
+// Soft cap: within +-cap, if that is not 0.
+inline Floats capped(Floats x, float cap) { return cap > 0 ? tanh(x / floats(cap)) * floats(cap) : x; }
+
 // Abramowitz and Stegun, 7.1.26: within 1.5e-7.
 inline Floats erf(Floats x) {
     const Floats one = floats(1.0f), size = abs(x);

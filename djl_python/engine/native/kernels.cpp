@@ -109,7 +109,6 @@ const char* djl_fingerprint() { return DJL_FINGERPRINT; }
 int djl_op_size() { return sizeof(Op); }
 int djl_step_size() { return sizeof(Step); }
 int djl_choice_size() { return sizeof(Choice); }
-int djl_draw_size() { return sizeof(Draw); }
 
 // Null if the system gives no more threads.
 void* djl_pool(int threads, int follow_spins) {

@@ -15,11 +15,11 @@
 
 #include "activations.h"
 #include "formats.h"
-#include "noise.h"
 #include "pool.h"
 #include "prefetch.h"
 #include "program.h"
 #include "routing.h"
+#include "screen.h"
 #include "tiles.h"
 
 namespace djl {
@@ -53,6 +53,7 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
+    if (op.mode == kMaximaOnly) return screen(op, row, panel, sum);
     Floats max_score = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.side_by_side ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {
@@ -80,12 +81,8 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
         float* out = (float*)op.out + begin + c;
         Floats x = sum[v] * floats(op.scale);
         if (op.mode == kAdd) x = x + load_floats(out, mask);
-        if (op.softcap > 0) {
-            const Floats cap = floats(op.softcap);
-            x = tanh(x / cap) * cap;
-        }
-        if (op.mode != kMaximaOnly) store_floats(out, x, mask);
-        else if (op.draws) x = drawn_by(x, op.draws[row], c);
+        x = capped(x, op.softcap);
+        store_floats(out, x, mask);
         max_score = select(mask, max(max_score, x), max_score);
     }
     if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);

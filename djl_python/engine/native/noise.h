@@ -1,7 +1,7 @@
 // Gumbel noise: the token whose score plus noise is the greatest is one drawn with the probabilities softmax(scores).
 //
-// A token's noise is a hash of its number and its row's key. So a draw needs no sum over all tokens, and what can't be the
-// greatest needn't be known.
+// A token's noise is a hash of its number and its row's key. So a draw needs no sum over all tokens, what can't be the
+// greatest needn't be known, and of some tokens alone the one is drawn that is drawn among more, if it is one of them.
 
 #pragma once
 
@@ -10,13 +10,6 @@
 #include "formats.h"
 
 namespace djl {
-
-// How a row's token is chosen. Mirrored in pool.py.
-struct Draw {
-    float inverse_temperature;
-    int32_t noisy;  // 0: the token of the greatest score
-    uint32_t keys[2];
-};
 
 namespace {
 
@@ -35,16 +28,19 @@ inline Floats log2(Floats x) {
     return fma(p, r, exponent);
 }
 
-// The noise of sixteen tokens from `first` on. Two rounds of an integer hash (C. Wellons, "lowbias32") make 31 bits u of each,
-// uniform in 0 to 1; -log(1 - u) is exponentially distributed, minus its logarithm is Gumbel's. Winners have small u, where a
-// series keeps its digits.
-inline Floats noise(const uint32_t (&keys)[2], int first) {
-    Ints h = add_ints(iota_ints(), ints((int32_t)(keys[0] + (uint32_t)first)));
+// A number of each of sixteen tokens, uniform in 0 to 1: 31 bits of two rounds of an integer hash (C. Wellons, "lowbias32").
+inline Floats uniforms(const uint32_t (&keys)[2], Ints tokens) {
+    Ints h = add_ints(tokens, ints((int32_t)keys[0]));
     h = multiply_ints(exclusive_or(h, shift_right<16>(h)), ints(0x7feb352d));
     h = exclusive_or(exclusive_or(h, shift_right<15>(h)), ints((int32_t)keys[1]));
     h = multiply_ints(h, ints((int32_t)0x846ca68b));
     h = exclusive_or(h, shift_right<16>(h));
-    const Floats u = (to_floats(shift_right<1>(h)) + floats(0.5f)) * floats(0x1p-31f);
+    return (to_floats(shift_right<1>(h)) + floats(0.5f)) * floats(0x1p-31f);
+}
+
+// Noise from uniform numbers u: -log(1 - u) is exponentially distributed, minus its logarithm is Gumbel's. It is at most
+// -log(u): winners have small u, where a series keeps its digits.
+inline __attribute__((noinline)) Floats noise_of(Floats u) {
     Floats small = fma(u, floats(1.0f / 5), floats(1.0f / 4));
     small = fma(u, small, floats(1.0f / 3));
     small = fma(u, small, floats(1.0f / 2));
@@ -52,11 +48,6 @@ inline Floats noise(const uint32_t (&keys)[2], int first) {
     const Floats ln2 = floats(0.693147181f);
     const Floats large = -ln2 * log2(floats(1.0f) - u);
     return -ln2 * log2(select(is_greater(floats(0.125f), u), small, large));
-}
-
-// What sixteen tokens' scores, from token `first` on, are compared by.
-inline __attribute__((noinline)) Floats drawn_by(Floats scores, const Draw& draw, int first) {
-    return draw.noisy ? fma(scores, floats(draw.inverse_temperature), noise(draw.keys, first)) : scores;
 }
 
 }  // namespace

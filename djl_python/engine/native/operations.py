@@ -277,7 +277,7 @@ def choose(
         logprobs, token_ids: (rows, max_alternatives) fp32 and int64, which are filled in.
     """
     return Op(
-        kind=Kind.CHOOSE, n=n, in_=in_, maxima=maxima, weight=changed, routed=choices, k=max_alternatives,
+        kind=Kind.CHOOSE, n=n, in_=in_, maxima=maxima, weight=changed, sinks=choices, k=max_alternatives,
         values=logprobs, keys=token_ids,
     )  # fmt: skip
 
@@ -296,7 +296,7 @@ def pick(
     weight_squares: int,
     error_squares: int,
 ) -> Op:
-    """Find the token of each row's greatest logit, or of a logit plus noise, given each panel's greatest one, nearly.
+    """Choose a token for each row, given what a product with rounded weights keeps of each panel.
 
     Args:
         n, k, weights, in_, stride, bias, scale, softcap: of the lm_head's product, whose weight is packed in 12 bits.

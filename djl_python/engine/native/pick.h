@@ -1,30 +1,36 @@
-// Finds the token of each row's greatest logit, or of the greatest logit plus noise, without computing all logits.
+// Chooses each row's next token without computing all logits.
 //
-// A product with the lm_head's weights rounded to 8 bits comes first, of which only each panel's maximum is kept. Such a
-// maximum is wrong by no more than an error that the rounded numbers' distances from the given ones tell. So one panel is
-// multiplied exactly, that of the greatest maximum, and then those that may have a greater logit: a few of thousands. A soft
-// cap, which brings numbers nearer to each other, and noise, which is the same for both, leave the errors what they are.
+// A product with the lm_head's weights rounded to 8 bits comes first, of which only each panel's maximum and masses are kept
+// (screen.h). Such a maximum is wrong by no more than an error that the rounded numbers' distances from the given ones tell.
+// So panels are multiplied exactly, the one that may have the greatest logit first, until no other one matters to the
+// choice: a few of thousands. A soft cap, which brings numbers nearer to each other, and noise, which is the same for both,
+// leave the errors what they are; penalties only lower scores.
 
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <vector>
 
+#include "choice.h"
+#include "choose.h"
 #include "floats.h"
-#include "noise.h"
 #include "pool.h"
 #include "program.h"
 #include "quantized.h"
+#include "screen.h"
 #include "twelve.h"
 
 namespace djl {
 namespace {
 
-// UNDECIDED of picker.py: too many panels may have it, or logits are NaN.
-constexpr int64_t kUndecided = -1;
 // Of how many panels one may be multiplied exactly, and how many may be in any case: beyond, all logits cost less.
-constexpr int kPanelsPerExact = 64, kMinExact = 8;
+constexpr int kPanelsPerExact = 16, kMinExact = 8;
 // Bounds are this much wider than the norms say: the exact product's own rounding is part of what is compared.
 constexpr float kWidened = 1.02f;
+// What the masses of panels that are known nearly are wrong by, at most, as a share of all, if all their logits were wrong by
+// as much as they may be, in the same direction. They are wrong by an eighth of that, and most by their own part of it.
+constexpr float kMostDoubt = 0.25f;
 
 // A row's product with a column of weights is wrong by x' * w' - x * w = (x' - x) * w + x' * (w' - w), group by group, where x'
 // and w' are rounded. In a group, neither product exceeds that of two norms. Groups' errors don't know of each other, so their
@@ -61,77 +67,223 @@ struct RowErrors {
     }
 };
 
-// A row's exact logits in the panels that are asked for, and the greatest of what they are compared by.
-struct ExactLogits {
-    int count = 0;  // of panels
-    float best = -INFINITY;
-    int64_t token = kUndecided;
-
-    // Args: logits: room for (n,), of which only what is asked for is written and read.
-    ExactLogits(const Op& op, const Step& step, int row, std::vector<float>& logits)
-        : product(op), cut(Panel::cut(op, step)), row(row), logits(logits) {
-        logits.resize(product.n);
-        product.out = logits.data();
+// A row's panels, all known nearly and some exactly.
+class Search {
+public:
+    // Args: row: receives the exact logits, panel by panel.
+    Search(const Op& op, const Step& step, int number, const RowErrors& errors, Row& row)
+        : op(op), product(op), cut(Panel::cut(op, step)), choice(op.choices[number]), number(number),
+          panels((op.n + kPanel - 1) / kPanel), row(row) {
+        row.x = (const float*)op.out + (int64_t)number * op.n;
+        row.n = op.n;
+        row.blocks = panels;
+        row.whole = false;
+        row.maxima.assign(panels, -INFINITY);
+        row.top = -INFINITY;
+        product.out = (void*)row.x;
         product.mode = kStoreFp32;
-        product.maxima = nullptr;
+        product.maxima = row.maxima.data();
+        opened.clear();
+        best.clear();
+        bound(errors);
     }
 
-    void multiply(int number) {
-        const Panel panel(product, number);
+    // Computes the panels that matter to the choice, and half as many more if it has been run before; returns whether it is
+    // sure that these are all.
+    bool run() {
+        if (!sound) return false;
+        const size_t fewest = with_half(opened.size()), most = std::max(kMinExact, panels / kPanelsPerExact);
+        while (true) {
+            const Greatest next = closed_greatest(upper.data());
+            const bool told = !opened.empty() && tells_token(next.value());
+            if (told && opened.size() >= fewest && tells_masses()) return true;
+            if (opened.size() >= most) return false;
+            open(told ? heaviest() : next.place());
+        }
+    }
+
+    // The sum of all tokens' masses. Its doubt is four standard deviations, if panels' errors don't know of each other.
+    Total total(MassKind kind) const {
+        const Masses masses = read(kind);
+        return {masses.sum, std::sqrt(masses.squares) * (4 / 8.0f)};
+    }
+
+private:
+    struct Masses {
+        float sum, errors, squares;  // of all masses; of errors of those known nearly, and their squares
+        bool sure() const { return errors <= kMostDoubt * sum; }
+    };
+
+    Masses read(MassKind kind) const {
+        const float inverse_temperature = kind == kPlain ? 1.0f : choice.inverse_temperature, factor = kLog2e * inverse_temperature;
+        const float* log_masses = masses_at(op, number, kind, panels);
+        Floats sum = Floats{}, errors = Floats{}, squares = Floats{};
+        for (int p = 0; p < panels; p += 16) {
+            const Lanes lanes = lanes_of(panels - p);
+            const Floats logarithms = load_floats(log_masses + p, lanes);
+            const Floats mass = select(closed(p), exp2(logarithms - floats(row.top * factor)), Floats{});
+            sum = sum + mass;
+            const Floats error = mass * load_floats(reach.data() + p, lanes) * floats(inverse_temperature);
+            errors = errors + error;
+            squares = fma(error, error, squares);
+        }
+        return {sum_of_lanes(sum) + mass_above(-INFINITY, inverse_temperature), sum_of_lanes(errors), sum_of_lanes(squares)};
+    }
+
+    using Panel = FloatPanel<BF16, TwelveWeights>;
+    static thread_local std::vector<float> reach, upper, best;
+    static thread_local std::vector<int> opened;
+
+    // reach: (panels,) by how much logits may be off; upper: what no token of a panel that isn't open exceeds, by comparison.
+    void bound(const RowErrors& errors) {
+        reach.resize(panels);
+        upper.resize(panels);
+        sound = true;
+        const float* maxima = op.maxima + (int64_t)number * panels;
+        const float factor = compares_noise() ? choice.inverse_temperature : 1;
+        for (int p = 0; p < panels; p += 16) {
+            const Lanes lanes = lanes_of(panels - p);
+            store_floats(reach.data() + p, errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes), lanes);
+        }
+        for (int p = 0; p < panels; ++p) {
+            reach[p] = std::sqrt(reach[p]) * kWidened * op.scale;
+            upper[p] = maxima[p] + reach[p] * factor;
+            sound &= !std::isnan(upper[p]);
+        }
+    }
+
+    bool compares_noise() const { return choice.mode == kDraw && !is_bounded(choice); }
+
+    // Whether no token that isn't known, none of which exceeds `most`, can be chosen.
+    bool tells_token(float most) {
+        if (most == -INFINITY) return true;  // all are open
+        if (choice.mode != kDraw || !is_bounded(choice) || choice.top_k) return best.size() == wanted() && most < best.front();
+        // A little less than the score of which the mass is min_p of the best.
+        if (choice.min_p > 0 && (most - row.top) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
+        if (choice.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
+        const Total all = total(kTempered);
+        return mass_above(most, choice.inverse_temperature) >= choice.top_p * (all.sum + all.doubt);
+    }
+
+    // Whether the sum of masses is known well enough to be reported.
+    bool tells_masses() { return !choice.wants_logprob || (plain_look.is_due(opened.size()) && read(kPlain).sure()); }
+
+    // The panel whose masses are what the sum depends on most.
+    int heaviest() const {
+        return closed_greatest(masses_at(op, number, needs_total(choice) ? kTempered : kPlain, panels)).place();
+    }
+
+    // Sums of masses are looked at again when there are half as many open panels more.
+    struct Look {
+        size_t next = 1;
+        bool is_due(size_t count) {
+            if (count < next) return false;
+            next = with_half(count);
+            return true;
+        }
+    };
+
+    static size_t with_half(size_t count) { return count + (count + 1) / 2; }
+
+    // The greatest number of a panel that isn't open.
+    Greatest closed_greatest(const float* numbers) const {
+        Greatest greatest;
+        for (int p = 0; p < panels; p += 16) {
+            const Lanes lanes = lanes_of(panels - p);
+            greatest.take(load_floats(numbers + p, lanes), ints_from(p), closed(p));
+        }
+        return greatest;
+    }
+
+    Lanes closed(int first) const {
+        const Lanes lanes = lanes_of(panels - first);
+        return is_greater(load_floats(upper.data() + first, lanes), floats(-INFINITY)) & lanes;
+    }
+
+    // How many of the best tokens matter.
+    size_t wanted() const { return choice.mode == kDraw && choice.top_k ? choice.top_k : 1; }
+
+    // The sum of masses of the known tokens with greater scores than this.
+    float mass_above(float score, float inverse_temperature) const {
+        const Mass mass_of(row.top, inverse_temperature);
+        Floats sum = Floats{};
+        for (const int panel : opened)
+            for (int v = 0; v < 4; ++v) {
+                const Floats x = part_of(row.x, row.n, panel, v);
+                sum = select(is_greater(x, floats(score)), sum + mass_of(x), sum);
+            }
+        return sum_of_lanes(sum);
+    }
+
+    void open(int panel) {
+        multiply(panel);
+        upper[panel] = -INFINITY;
+        opened.push_back(panel);
+        row.top = std::max(row.top, row.maxima[panel]);
+        const int first = panel * kPanel, count = std::min(kPanel, row.n - first);
+        float scores[kPanel];
+        std::copy_n(row.x + first, count, scores);
+        for (int i = 0; i < choice.occurrences; ++i)
+            if (const int64_t at = choice.occurred[i] - first; at >= 0 && at < count) scores[at] = penalized(scores[at], choice, i);
+        if (compares_noise()) {
+            const Comparison by(choice, 0);
+            for (int i = 0; i < kPanel; i += 16) store_floats(scores + i, by(load_floats(scores + i), ints_from(first + i)));
+        }
+        for (int i = 0; i < count; ++i) keep(scores[i]);
+    }
+
+    // Keeps the best as a heap, the least of them in front.
+    void keep(float score) {
+        if (best.size() == wanted()) {
+            if (!(score > best.front())) return;
+            std::pop_heap(best.begin(), best.end(), std::greater<float>());
+            best.pop_back();
+        }
+        best.push_back(score);
+        std::push_heap(best.begin(), best.end(), std::greater<float>());
+    }
+
+    void multiply(int index) {
+        const Panel panel(product, index);
         alignas(64) float sums[kPanel];
         for (int i = 0, from = 0; from < cut.steps; ++i, from += cut.part) {
-            const auto part = panel.part(i, row);
+            const auto part = panel.part(i, number);
             const PrefetchOwn<decltype(part)::lines> prefetch{part.at + kPrefetchDistance, decltype(part)::lines * 64};
             part.template tile<1, 4>(0, 0, std::min(cut.part, cut.steps - from), prefetch, Sums{sums, i > 0});
             part.correct(0, 1, sums);
         }
         Floats sum[4];
         for (int v = 0; v < 4; ++v) sum[v] = load_floats(sums + v * 16);
-        finish_row<BF16>(product, 0, number, sum);
-        for (int first = number * kPanel; first < std::min((number + 1) * kPanel, product.n); first += 16) {
-            float scores[16];
-            const Floats x = load_floats(logits.data() + first, lanes_of(product.n - first));
-            store_floats(scores, product.draws ? drawn_by(x, product.draws[row], first) : x);
-            for (int i = 0; i < std::min(16, product.n - first); ++i)
-                if (scores[i] > best || (scores[i] == best && first + i < token)) {
-                    best = scores[i];
-                    token = first + i;
-                }
-        }
-        ++count;
+        finish_row<BF16>(product, 0, index, sum);
     }
 
-private:
-    using Panel = FloatPanel<BF16, TwelveWeights>;
+    const Op& op;
     Op product;
     const Cut cut;
-    const int row;
-    std::vector<float>& logits;
+    const Choice& choice;
+    const int number, panels;
+    Row& row;
+    Look plain_look, tempered_look;
+    bool sound;
 };
 
+thread_local std::vector<float> Search::reach, Search::upper, Search::best;
+thread_local std::vector<int> Search::opened;
+
 void pick(Run& run, int index, const Op& op, const Step& step) {
-    thread_local std::vector<float> logits;
-    const int panels = (op.n + kPanel - 1) / kPanel, groups = (op.k + kGroup - 1) / kGroup;
-    const int max_exact = std::max(kMinExact, panels / kPanelsPerExact);
+    thread_local Row row;
+    const int groups = (op.k + kGroup - 1) / kGroup;
     RowErrors errors(groups);
-    run.parallel_for(index, rows_of(op, step), [&](int row) {
-        const float* maxima = op.maxima + (int64_t)row * panels;
-        const int first = (int)(std::max_element(maxima, maxima + panels) - maxima);
-        ExactLogits exact(op, step, row, logits);
-        exact.multiply(first);
-        errors.read((const BF16::T*)op.in + row * stride_of(op, op.k), op.k, integer_row(op.codes, row, groups));
-        const bool noisy = op.draws && op.draws[row].noisy;
-        const float widened = kWidened * op.scale * (noisy ? op.draws[row].inverse_temperature : 1.0f);
-        for (int p = 0; p < panels && exact.count <= max_exact; p += 16) {
-            const Lanes lanes = lanes_of(panels - p);
-            const Floats missing = floats(exact.best) - load_floats(maxima + p, lanes);
-            const Floats reach = errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes);
-            Lanes open = lanes & (is_at_least(Floats{}, missing) |
-                                  is_at_least(reach * floats(widened * widened), missing * missing));
-            for (; open && exact.count <= max_exact; open &= open - 1)
-                if (const int number = p + __builtin_ctz(open); number != first) exact.multiply(number);
-        }
-        op.picked[row] = exact.count <= max_exact ? exact.token : kUndecided;
+    run.parallel_for(index, rows_of(op, step), [&](int number) {
+        Choice& choice = op.choices[number];
+        choice.token = kUndecided;
+        errors.read((const BF16::T*)op.in + number * stride_of(op, op.k), op.k, integer_row(op.codes, number, groups));
+        Search search(op, step, number, errors, row);
+        float* logits = (float*)op.out + (int64_t)number * op.n;
+        while (choice.token == kUndecided && search.run())
+            choice.token = chosen_from(row, logits, choice, needs_total(choice) ? search.total(kTempered) : Total{});
+        if (choice.wants_logprob && choice.token >= 0)
+            choice.logprob = logits[choice.token] - row.top - logf(search.total(kPlain).sum);
     });
 }
 

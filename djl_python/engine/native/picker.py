@@ -1,19 +1,17 @@
-"""Finds each row's next token after a program's layers, without all logits. Runs in the engine process."""
+"""Chooses each row's next token after a program's layers, without all logits. Runs in the engine process."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from ..row_scan import mix
-from ..sampling_plan import Plan, inverse_temperature, samples
-from .pool import DRAW, Op, Pool, Step
+from ..choosing import Chosen
+from .choices import UNDECIDED, Choices
+from .packing import PANEL
+from .pool import Op, Pool, Step
 
-#: `kUndecided` of pick.h: too many logits may be the greatest.
-_UNDECIDED: Final = -1
 _LONGEST_PAUSE: Final = 1024
 
 
@@ -39,50 +37,31 @@ class Picker:
     """The operations of a step that ends with tokens.
 
     Args:
-        operations: all of a step, the last two a product that leaves maxima, and what finds the tokens.
+        operations: all of a step, the last two a product that screens panels, and what chooses the tokens.
     """
 
     def __init__(self, operations: list[Op]) -> None:
         self._array = (Op * len(operations))(*operations)
+        self._panels = -(-operations[-1].n // PANEL)
+        self._screened = torch.empty(0, 3, self._panels)
         self.patience = Patience()
 
-    def run(
-        self, pool: Pool, given: Step, late: Step, maxima: Tensor, draws: npt.NDArray[Any] | None
-    ) -> list[int] | None:
-        """Run a step; returns the token of each wanted row, or None if not all could be told.
+    def run(self, pool: Pool, given: Step, late: Step, choices: Choices, room: Tensor) -> Chosen | None:
+        """Run a step; returns what is chosen for each wanted row, or None if not all could be told.
 
         Args:
-            maxima: room for those of these rows' panels.
-            draws: (rows,) of dtype DRAW; None: the likeliest tokens are wanted.
+            choices: without alternatives, and without changed scores.
+            room: (rows, vocabulary) for logits.
         """
-        tokens = np.empty(given.wanted, np.int64)
+        rows = given.wanted
+        if rows > len(self._screened):
+            self._screened = torch.empty(rows, 3, self._panels)
         product, pick = self._array[-2:]
-        product.maxima = pick.maxima = maxima.data_ptr()
-        product.sinks = pick.sinks = None if draws is None else draws.ctypes.data
-        pick.routed = tokens.ctypes.data
+        product.maxima = pick.maxima = self._screened.data_ptr()
+        product.slopes = pick.slopes = self._screened.data_ptr() + rows * self._panels * 4
+        product.sinks = pick.sinks = choices.address
+        pick.out = room.data_ptr()
         pool.run(self._array, len(self._array), given, late=late, bf16=True)
-        decided = bool((tokens != _UNDECIDED).all())
+        decided = bool((choices.tokens != UNDECIDED).all())
         self.patience.learn(decided)
-        return tokens.tolist() if decided else None
-
-
-class DrawTable:
-    """How the rows of a plan are drawn, kept from step to step."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        noisy = [samples(p) for p in plan.params]
-        self._draws: npt.NDArray[Any] | None = None
-        if not any(noisy):
-            return
-        self._draws = np.zeros(len(noisy), DRAW)
-        self._draws["noisy"] = noisy
-        self._draws["inverse_temperature"] = [inverse_temperature(p) for p in plan.params]
-        self._seeds = mix(np.array([p.seed for p in plan.params], np.uint64))
-
-    def at(self, positions: list[int]) -> npt.NDArray[Any] | None:
-        """(rows,) of dtype DRAW, for tokens at these positions; None if all rows take their likeliest tokens."""
-        if self._draws is not None:
-            keys = mix(self._seeds + np.array(positions, np.uint64))
-            self._draws["keys"] = keys.view(np.uint32).reshape(-1, 2)
-        return self._draws
+        return choices.chosen() if decided else None

@@ -104,20 +104,17 @@ class Step(ctypes.Structure):
     )
 
 
-#: `Choice` of choose.h.
+#: `Choice` of choice.h.
 CHOICE: Final = np.dtype(
     [
-        *((name, np.int64) for name in ("changed", "token", "position", "occurred", "counts")),
-        ("seed", np.uint64),
+        *((name, np.int64) for name in ("changed", "token", "occurred", "counts")),
+        ("keys", np.uint32, 2),
         *((name, np.int32) for name in ("mode", "wants_logprob", "alternatives", "top_k", "occurrences")),
         *((name, np.float32) for name in ("top_p", "min_p", "inverse_temperature", "repetition", "presence")),
         *((name, np.float32) for name in ("frequency", "logprob")),
     ],
     align=True,
 )  # fmt: skip
-
-#: `Draw` of noise.h.
-DRAW: Final = np.dtype([("inverse_temperature", np.float32), ("noisy", np.int32), ("keys", np.uint32, 2)])
 
 
 class Pool:
@@ -135,9 +132,9 @@ class Pool:
 
     def __init__(self, threads: int, *, often: bool = False) -> None:
         self._library = library()
-        sizes = ("djl_op_size", "djl_step_size", "djl_choice_size", "djl_draw_size")
+        sizes = ("djl_op_size", "djl_step_size", "djl_choice_size")
         theirs = [getattr(self._library, name)() for name in sizes]
-        if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize, DRAW.itemsize]:
+        if theirs != [ctypes.sizeof(Op), ctypes.sizeof(Step), CHOICE.itemsize]:
             raise NotUnderstoodError("the kernels and pool.py disagree about their structures")
         self.vectors: str = self._library.djl_vectors().decode()
         self._handle: int | None = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)

@@ -74,16 +74,17 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32, kMaximaOnly };
 //   apart: numbers from where a product side by side puts its results to where the next one does
 //   of_experts, experts, chosen, routed: 1, and as for kRoute: each expert's rows have their own weight; or 0
 //   maxima: (rows, panels): receives each panel's greatest result; or null
-//   draws: (rows,) Draw of noise.h: with kMaximaOnly, what results are compared by; or null: themselves
+//   choices: with kMaximaOnly (rows,) Choice: what results are compared by, and which masses are wanted; or null: none
+//   log_masses: (rows, 2, panels): receives them: log2 of a panel's sum of exp(x), and of exp(x / temperature)
 //
-// kPick, pick.h: finds the token of each row's greatest logit, or of a logit plus noise, of which few are computed.
+// kPick, pick.h: chooses a token for each row as kChoose does, but computes few of its logits.
 //   n, k, in, stride, format, weight, weight2, weight3, bias, scale, softcap: of the lm_head's product, a kLinear with
 //     kTwelve
-//   maxima: (wanted, panels) each panel's greatest logit, nearly: of rounded weights and rows
-//   draws: (wanted,) what logits are compared by, as are the maxima; or null: themselves
-//   codes: what a kQuantize wrote, the product's rounded rows
+//   codes: what a kQuantize wrote, the rounded rows
 //   weight_squares, error_squares: (groups, panels), from kRound
-//   picked: (wanted,) int64: receives the token; or that none is certain
+//   maxima, log_masses: of the product of rounded weights and rows, a kLinear with kMaximaOnly; written to
+//   choices: (wanted,) Choice, without alternatives and changed scores: receive what is chosen, or that it isn't decided
+//   out: (wanted, n) room for logits
 //
 // kHeads, heads.h: norms and rotates queries, in place, and keys; norms values; puts keys and values into the KV cache.
 //   in, stride: rows of (heads, dim) queries, (kv_heads, dim) keys and (kv_heads, value_dim) values, fp32
@@ -313,9 +314,12 @@ struct Op {
     };
     union {
         const float* sinks;
-        const struct Draw* draws;
+        struct Choice* choices;
     };
-    const float* slopes;
+    union {
+        const float* slopes;
+        float* log_masses;
+    };
     union {
         void *keys, *cache;
         const void *gate, *channel_bias, *in_factors, *input_rates, *B, *codes;
@@ -328,10 +332,7 @@ struct Op {
         float* logprobs;
         int32_t* counts;
     };
-    union {
-        void *routed, *choices, *states;
-        int64_t* picked;
-    };
+    union { void *routed, *states; };
     union { float *maxima, *scales; };
 };
 

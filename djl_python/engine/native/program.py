@@ -11,15 +11,17 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..choosing import Chosen
 from ..quantization import Quantize
 from .advance import Advance, cache_ahead
+from .choices import Choices
 from .lay_out import lay_out
 from .lay_out_attention import CachePlaces
 from .lay_out_states import StatePlaces
@@ -65,7 +67,7 @@ class Program:
 
     Attributes:
         choose: sees and may change each router's choice of experts, in a check; None in use.
-        picker: finds tokens without all logits; None if that wouldn't be faster.
+        picker: chooses tokens without all logits; None if that wouldn't be faster.
     """
 
     def __init__(
@@ -138,14 +140,14 @@ class Program:
         self._made = logits
         return logits
 
-    def pick(self, step: StepArrays, draws: npt.NDArray[Any] | None) -> list[int] | Tensor:
+    def pick(self, step: StepArrays, choices: Choices) -> Chosen | Tensor:
         """Run a step of a program with a picker.
 
         Args:
-            draws: how each wanted row's token is chosen, of dtype DRAW; None: the likeliest.
+            choices: how each wanted row's token is chosen, without alternatives, and without changed scores.
 
         Returns:
-            The token of each wanted row; or, where not all could be told, the logits, as `run`.
+            What is chosen for each wanted row; or, where not all could be told, the logits, as `run`.
 
         Raises:
             ValueError: as `run`.
@@ -153,9 +155,9 @@ class Program:
         assert self.picker is not None
         logits = self._make_room(len(step.rows))
         with self._begun(step) as (given, late):
-            tokens = self.picker.run(self.pool, given, late, self._maxima, draws)
-            if tokens is not None:
-                return tokens
+            chosen = self.picker.run(self.pool, given, late, choices, logits)
+            if chosen is not None:
+                return chosen
             self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
             self.pool.run((Op * 1)(self._array[-1]), 1, given, late=late, bf16=self._bf16)
         self._made = logits

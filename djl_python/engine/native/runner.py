@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import numpy as np
 from torch import Tensor
 
+from ..choosing import Asked, Chosen
 from ..model_runner import rows_of
-from ..sampling_plan import Plan
 from ..scheduler import Chunk
 from ..sequence import Sequence
 from ..state_slots import StateSlots
-from .picker import DrawTable
+from .choices import PlannedChoices
 from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
 from .read_experts import Choose
@@ -32,18 +32,19 @@ class NativeModelRunner:
         self._tile = tile_of(program.heads_per_kv_head)
         self._near = program.near
         self._states = states
-        self._table: DrawTable | None = None
+        self._choices: PlannedChoices | None = None
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
-    def pick(self, chunks: list[Chunk], plan: Plan, positions: list[int]) -> list[int] | Tensor | None:
+    def pick(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
         picker = self._program.picker
         if picker is None or not picker.patience.tries():
             return None
-        if self._table is None or self._table.plan is not plan:
-            self._table = DrawTable(plan)
-        return self._program.pick(self._arrays(chunks), self._table.at(positions))
+        if self._choices is None or self._choices.plan is not asked.plan:
+            self._choices = PlannedChoices(asked.plan, self._program.vocabulary)
+        self._choices.tell(asked)
+        return self._program.pick(self._arrays(chunks), self._choices)
 
     @contextmanager
     def routing(self, choose: Choose) -> Iterator[None]:

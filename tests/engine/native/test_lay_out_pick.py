@@ -7,23 +7,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from djl_python.engine.choosing import Asked, Chosen
 from djl_python.engine.native import lay_out_pick as laying_out
+from djl_python.engine.native.choices import UNDECIDED, PlannedChoices
 from djl_python.engine.native.lay_out_pick import lay_out_pick
 from djl_python.engine.native.layout import Layout
 from djl_python.engine.native.memory import Arena
 from djl_python.engine.native.operations import Into, choose
 from djl_python.engine.native.packing import EIGHT, TWELVE, Packer
 from djl_python.engine.native.picker import Patience, Picker
-from djl_python.engine.native.pool import CHOICE, DRAW, Mode, Op, Pool, Step
+from djl_python.engine.native.pool import Mode, Op, Pool, Step
 from djl_python.engine.native.recipe_parts import Linear
+from djl_python.engine.penalties import Occurrences
 from djl_python.engine.quantization import GROUP
-from djl_python.engine.row_scan import mix
+from djl_python.engine.sampling_plan import Plan
+from djl_python.engine.sequence import Sequence
+from djl_python.types import SamplingParams
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320
@@ -70,20 +73,45 @@ class Head:
         self._pool.run((Op * 1)(self.product), 1, self._step(x), late=self._step(x), bf16=True)
         return logits
 
-    def pick(self, x: Tensor, draws: npt.NDArray[Any] | None = None) -> list[int] | None:
-        """The tokens, if rounded weights tell them."""
-        self._give(x)
-        picker = Picker(self.operations)
-        tokens = picker.run(self._pool, self._step(x), self._step(x), torch.empty(len(x), -(-self.n // 64)), draws)
-        assert picker.patience.tries() == (tokens is not None)
-        return tokens
+    def choose(self, x: Tensor, asked: Asked) -> Chosen:
+        """What is chosen from all logits."""
+        logits, choices = self.logits(x), PlannedChoices(asked.plan, self.n)
+        choices.tell(asked)
+        operation = choose(
+            n=self.n, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.address, max_alternatives=0,
+            logprobs=choices.logprobs_address, token_ids=choices.ids_address,
+        )  # fmt: skip
+        self._pool.run((Op * 1)(operation), 1, Step(wanted=len(x)))
+        return choices.chosen()
 
-    def expect(self, x: Tensor, expected: list[int], draws: npt.NDArray[Any] | None = None) -> None:
-        """Rounded weights tell nearly every row's token, and these are the ones."""
-        each = [None if draws is None else draws[row : row + 1] for row in range(len(x))]
-        found = [self.pick(x[row : row + 1], one) for row, one in enumerate(each)]
-        assert found.count(None) <= len(x) // 20
-        assert all(tokens in (None, [token]) for tokens, token in zip(found, expected, strict=True))
+    def pick(self, x: Tensor, asked: Asked | None = None) -> Chosen | None:
+        """What is chosen with rounded weights, if they tell it."""
+        chosen = self.pick_rows(x, asked or ask(len(x)))
+        return None if UNDECIDED in chosen.token_ids else chosen
+
+    def pick_rows(self, x: Tensor, asked: Asked) -> Chosen:
+        """The same, row by row: UNDECIDED for those that they don't tell."""
+        self._give(x)
+        picker, choices = Picker(self.operations), PlannedChoices(asked.plan, self.n)
+        choices.tell(asked)
+        room = torch.full((len(x), self.n), float("inf"))  # what is not computed is not read
+        found = picker.run(self._pool, self._step(x), self._step(x), choices, room)
+        chosen = choices.chosen()
+        assert found == (None if UNDECIDED in chosen.token_ids else chosen)
+        assert picker.patience.tries() == (found is not None)
+        return chosen
+
+    def expect(self, x: Tensor, *params: dict[str, Any]) -> list[int]:
+        """Rounded weights tell nearly every row's token, and these are those of all logits, which are returned."""
+        asked = ask(len(x), *params)
+        assert asked.plan.simple
+        expected, found = self.choose(x, asked), self.pick_rows(x, asked)
+        assert found.token_ids.count(UNDECIDED) <= len(x) // 20
+        for row, token in enumerate(found.token_ids):
+            if token != UNDECIDED:
+                assert token == expected.token_ids[row]
+                assert not asked.plan.params[row].logprobs or abs(found.logprobs[row] - expected.logprobs[row]) < 0.03
+        return expected.token_ids
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
         """(rows, panels) of the product with rounded weights."""
@@ -101,6 +129,23 @@ class Head:
 
     def _step(self, x: Tensor) -> Step:
         return Step(tokens=len(x), wanted=len(x))
+
+
+def ask(rows: int, *params: dict[str, Any]) -> Asked:
+    """What so many rows ask for, each with one of these parameters, in turn; the best tokens if there are none."""
+    given = params or ({},)
+    plan = _plan(
+        [
+            SamplingParams(**{"max_new_tokens": 1, "logprobs": False, "seed": row, **given[row % len(given)]})
+            for row in range(rows)
+        ]
+    )
+    texts = [Sequence(row, [row % 7, 40, 41, 40, *range(900, 900 + row)], 2, plan.params[row]) for row in range(rows)]
+    return Asked(plan, [5] * rows, [Occurrences(texts[row]) for row in plan.penalized])
+
+
+def _plan(params: list[SamplingParams]) -> Plan:
+    return Plan(list(range(len(params))), params, torch.device("cpu"))
 
 
 def greatest(logits: Tensor) -> list[int]:
@@ -147,9 +192,10 @@ SHAPES: Final[list[Shape]] = [
 def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
     weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
     head = Head(pool, weight)
-    expected = greatest(head.logits(x))
-    head.expect(x, expected)
-    assert head.pick(x[:20]) == expected[:20]  # together
+    expected = head.expect(x)
+    assert expected == greatest(head.logits(x))
+    together = head.pick(x[:20])
+    assert together is not None and together.token_ids == expected[:20]
 
 
 @pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
@@ -159,15 +205,14 @@ def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: 
     n = 3000
     head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3), scale)
     x = numbers(ROWS, k, seed=4)
-    assert head.pick(x) == greatest(head.logits(x))
+    assert head.expect(x) == greatest(head.logits(x))
 
 
 def test_rounding_alone_would_name_others(pool: Pool) -> None:
     """Panels whose rounded maximum is not the greatest one are looked into, and for good reason."""
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(ROWS, K, seed=8)
-    expected = greatest(head.logits(x))
-    head.expect(x, expected)
+    expected = head.expect(x)
     panels = head.rounded_maxima(x).argmax(1).tolist()
     assert sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True)) > 2
 
@@ -215,9 +260,8 @@ def test_a_panel_that_is_known_exactly_beats_one_that_seemed_greater(pool: Pool)
 
 def _expect_luck(head: Head, x: Tensor) -> None:
     """Rounding alone would be right for some rows, but not for all; the tokens are those of all logits."""
-    expected = greatest(head.logits(x))
-    head.expect(x, expected)
-    head.expect(x, expected, draws_of(*[0.05] * ROWS))  # of these logits, noise changes nothing
+    expected = head.expect(x)
+    head.expect(x, {"do_sample": True, "temperature": 0.05})
     panels = head.rounded_maxima(x).argmax(1).tolist()
     wrong = sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True))
     assert 5 < wrong < ROWS / 2
@@ -272,7 +316,7 @@ def test_the_first_of_equals_is_taken(pool: Pool) -> None:
     weight[[777, 790, 13_000]] = weight[40] = weight[900] * 1.5
     head = Head(pool, weight)
     x = weight[40].expand(3, K) * 20
-    assert head.pick(x) == [40] * 3
+    assert head.expect(x) == [40] * 3
 
 
 def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: Pool) -> None:
@@ -293,54 +337,70 @@ def test_nor_where_scores_are_no_numbers(pool: Pool) -> None:
     assert head.pick(torch.full((1, K), float("inf"))) is None
 
 
-def noise_of(keys: npt.NDArray[np.uint32], count: int) -> npt.NDArray[np.float64]:
-    """noise.h in other words."""
-    first, second = (np.uint32(key) for key in keys)
-    h = np.arange(count, dtype=np.uint32) + first
-    h = (h ^ h >> np.uint32(16)) * np.uint32(0x7FEB352D)
-    h = (h ^ h >> np.uint32(15) ^ second) * np.uint32(0x846CA68B)
-    h ^= h >> np.uint32(16)
-    noise: npt.NDArray[np.float64] = -np.log(-np.log1p(-((h >> np.uint32(1)) + 0.5) / 2**31))
-    return noise
+#: What tokens may be chosen by without all logits; of these logits, from a few to a few dozen tokens are permitted.
+SIMPLE: Final[list[dict[str, Any]]] = [
+    {},
+    {"do_sample": True},
+    {"do_sample": True, "temperature": 0.1},
+    {"do_sample": True, "temperature": 1.5},
+    {"do_sample": True, "top_k": 20},
+    {"do_sample": True, "top_k": 20, "temperature": 3.0},
+    {"do_sample": True, "top_k": 30, "top_p": 0.6, "min_p": 0.01},
+    {"do_sample": True, "top_p": 0.5},
+    {"do_sample": True, "top_p": 0.9, "temperature": 0.6},
+    {"do_sample": True, "min_p": 0.1, "temperature": 0.7},
+    {"do_sample": True, "min_p": 0.02, "top_p": 0.8, "temperature": 0.002},
+    {"repetition_penalty": 1.2},
+    {"frequency_penalty": 0.5, "presence_penalty": 2.0, "do_sample": True},
+    {"repetition_penalty": 1.1, "do_sample": True, "top_k": 20, "top_p": 0.8, "temperature": 0.7},
+]
 
 
-def draws_of(*temperatures: float) -> npt.NDArray[Any]:
-    """Rows that draw, or with a temperature of 0 don't."""
-    draws = np.zeros(len(temperatures), DRAW)
-    draws["noisy"] = [temperature > 0 for temperature in temperatures]
-    draws["inverse_temperature"] = [1 / temperature if temperature else 0 for temperature in temperatures]
-    draws["keys"] = np.arange(2 * len(temperatures)).reshape(-1, 2) * 2654435761 % 2**32
-    return draws
+@pytest.fixture(scope="module", params=[0.0, 40.0], ids=["", "soft cap"])
+def wide(pool: Pool, request: pytest.FixtureRequest) -> Head:
+    """Of many panels. Tokens that have occurred are among the best."""
+    weight = numbers(64_010, 128) * 0.45
+    weight[900:1156] *= 1.2
+    return Head(pool, weight, softcap=request.param)
 
 
-@pytest.mark.parametrize("softcap", [0.0, 12.0])
-@pytest.mark.parametrize("temperature", [0.1, 0.8, 3.0])
-def test_draws_are_those_from_all_logits(pool: Pool, temperature: float, softcap: float) -> None:
-    """Greedy rows among them."""
-    head = Head(pool, numbers(N, K) * 0.2, softcap=softcap)
-    x = numbers(ROWS, K, seed=2)
-    temperatures = [0.0 if row % 5 == 3 else temperature for row in range(ROWS)]
-    draws = draws_of(*temperatures)
-    choices = np.zeros(ROWS, CHOICE)
-    choices["changed"] = -1
-    choices["mode"] = [3 if each else 1 for each in temperatures]
-    choices["inverse_temperature"] = draws["inverse_temperature"]
-    choices["seed"] = np.arange(ROWS, dtype=np.uint64) * 77
-    states = mix(choices["seed"] + choices["position"].astype(np.uint64))
-    draws["keys"] = states.view(np.uint32).reshape(-1, 2)
-    logits = head.logits(x)
-    operation = choose(
-        n=N, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.ctypes.data, max_alternatives=0,
-        logprobs=0, token_ids=0,
-    )  # fmt: skip
-    pool.run((Op * 1)(operation), 1, Step(wanted=ROWS))
-    head.expect(x, choices["token"].tolist(), draws)
-    noise = np.stack([noise_of(keys, N) for keys in draws["keys"]]) * draws["noisy"][:, None]
-    scaled = logits.double().numpy() * np.where(draws["noisy"], draws["inverse_temperature"], 1)[:, None]
-    alike = (scaled + noise).argmax(1) == choices["token"]
-    assert alike.sum() >= ROWS - 1  # rounding may decide
-    if temperature == 3:
-        assert choices["token"].tolist() != greatest(logits)
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("params", SIMPLE, ids=str)
+def test_choices_are_those_from_all_logits(wide: Head, params: dict[str, Any], logprobs: bool) -> None:
+    chosen = wide.expect(numbers(64, wide.k, seed=2), {**params, "logprobs": logprobs})
+    assert len(set(chosen)) > 32
+
+
+def test_choices_of_a_mixture_are_those_from_all_logits(wide: Head) -> None:
+    wide.expect(numbers(56, wide.k, seed=2), *({**each, "logprobs": bool(i % 3)} for i, each in enumerate(SIMPLE)))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
+@pytest.mark.parametrize("spread", [1, 8])
+def test_log_probabilities_are_near(pool: Pool, shape: Shape, spread: float) -> None:
+    """Also where most of the mass is known nearly."""
+    weight, x = shape(numbers(N, K) * 0.02 * spread, numbers(ROWS, K, seed=2))
+    head, asked = Head(pool, weight), ask(ROWS, {"logprobs": True})
+    expected, found = head.choose(x, asked), head.pick_rows(x, asked)
+    off = [
+        abs(ours - theirs)
+        for token, ours, theirs in zip(found.token_ids, found.logprobs, expected.logprobs, strict=True)
+        if token != UNDECIDED
+    ]
+    assert len(off) > ROWS / 2
+    assert max(off) < 0.05 and sum(off) < 0.01 * len(off)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"do_sample": True, "top_p": 0.9, "temperature": 10.0},
+        {"do_sample": True, "min_p": 1e-9},
+    ],
+    ids=str,
+)
+def test_where_too_many_tokens_matter_there_are_none(wide: Head, params: dict[str, Any]) -> None:
+    assert wide.pick(numbers(3, wide.k, seed=2), ask(3, {}, params)) is None
 
 
 @pytest.mark.parametrize("change", [{"weight_format": EIGHT}, {"n": 100}, {"scale": -1.0}, {"scale": 0.0}])

@@ -30,10 +30,11 @@ SHARED: Final = {
     "products.h": [Kind.LINEAR],
     "quantized.h": [Kind.LINEAR, Kind.EMBED],
     "rows.h": [Kind.HEADS],
+    "screen.h": [Kind.LINEAR, Kind.PICK],
     "twelve.h": [Kind.LINEAR, Kind.EMBED],
 }
 #: What no function sets: the program tells it in each step.
-TOLD_LATER: Final = {Kind.LINEAR: {"maxima", "sinks"}, Kind.PICK: {"maxima", "routed", "sinks"}}
+TOLD_LATER: Final = {Kind.LINEAR: {"maxima", "sinks", "slopes"}, Kind.PICK: {"maxima", "out", "sinks", "slopes"}}
 
 
 def fields() -> dict[str, str]:

@@ -268,20 +268,26 @@ struct Penalized {
     Penalized(Row& row, float* x, const Choice& choice, std::vector<float>& kept)
         : row(row), x(x), choice(choice), kept(kept) {
         kept.clear();
-        for (int i = 0; i < choice.occurrences; ++i) {
-            float& score = x[choice.occurred[i]];
+        for_each_known([&](int i, float& score) {
             kept.push_back(score);
             score = penalized(score, choice, i);
-        }
+        });
         update();
     }
 
     ~Penalized() {
-        for (int i = 0; i < choice.occurrences; ++i) x[choice.occurred[i]] = kept[i];
+        size_t place = 0;
+        for_each_known([&](int, float& score) { score = kept[place++]; });
         update();
     }
 
 private:
+    template <class Work>
+    void for_each_known(Work work) const {
+        for (int i = 0; i < choice.occurrences; ++i)
+            if (row.knows((int)(choice.occurred[i] / kPanel))) work(i, x[choice.occurred[i]]);
+    }
+
     void update() const {
         if (choice.occurrences) row.update_maxima(choice.occurred, choice.occurrences);
     }

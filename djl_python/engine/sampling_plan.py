@@ -74,7 +74,7 @@ def inverse_temperature(params: SamplingParams) -> float:
 
 
 def _is_simple(params: SamplingParams) -> bool:
-    if params.top_logprobs and params.logprobs:
+    if params.logprobs and params.top_logprobs > _MOST_RANKED:
         return False
     # Of most tokens it will be known how high their scores may be at most, and of all but their penalties, their mass.
     if params.repetition_penalty < 1 or params.presence_penalty < 0 or params.frequency_penalty < 0:

@@ -50,7 +50,7 @@ def prompts() -> list[list[int]]:
 
 
 #: What needs all logits.
-ALL: dict[str, Any] = {"top_logprobs": 1}
+ALL: dict[str, Any] = {"logit_bias": {0: 0.0}}
 #: Some greedy, some not.
 MIXED: list[dict[str, Any]] = [{"do_sample": n % 3 != 1, "temperature": 0.5 + n / 4, "seed": 90 + n} for n in range(6)]
 
@@ -103,7 +103,7 @@ def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(p
         {"do_sample": True, "top_k": 65, "seed": 4},
         {"do_sample": True, "top_p": 0.9, "presence_penalty": 0.1, "seed": 4},
         {"do_sample": True, "temperature": 1e-3, "seed": 4},
-        {"logprobs": True, "top_logprobs": 2},
+        {"logprobs": True, "top_logprobs": 65},
         {"repetition_penalty": 0.9},
         {"presence_penalty": -0.1},
         {"frequency_penalty": -0.1},

@@ -153,6 +153,17 @@ void find_best(const Row& row, int k, Best& best) {
     best.resize(k);
 }
 
+// Reports a row's best tokens, as many as a choice wants.
+void report_best(const Op& op, int number, const Row& row, float log_mass) {
+    thread_local Best best;
+    const int wanted = op.choices[number].alternatives;
+    if (wanted) find_best(row, wanted, best);
+    for (int i = 0; i < wanted; ++i) {
+        op.logprobs[(int64_t)number * op.max_alternatives + i] = best[i].first - row.top - log_mass;
+        op.token_ids[(int64_t)number * op.max_alternatives + i] = best[i].second;
+    }
+}
+
 // A set of leading tokens, given by the first token that is not in it. Tokens are ordered by falling score, the lower id
 // first among equals.
 struct Before {
@@ -318,7 +329,6 @@ int64_t chosen_from(Row& row, float* scores, const Choice& choice, Total total =
 
 void choose(Run& run, int index, const Op& op, const Step& step) {
     thread_local Row own, other;
-    thread_local Best best;
     run.parallel_for(index, step.wanted, [&](int task) {
         Choice& choice = op.choices[task];
         float* logits = (float*)op.in + (int64_t)task * op.n;
@@ -330,11 +340,7 @@ void choose(Run& run, int index, const Op& op, const Step& step) {
         if (choice.wants_logprob) {
             top = own.top;
             log_mass = logf(own.mass(1.0f));
-            if (choice.alternatives) find_best(own, choice.alternatives, best);
-            for (int i = 0; i < choice.alternatives; ++i) {
-                op.logprobs[(int64_t)task * op.max_alternatives + i] = best[i].first - top - log_mass;
-                op.token_ids[(int64_t)task * op.max_alternatives + i] = best[i].second;
-            }
+            report_best(op, task, own, log_mass);
         }
         if (of_changed) {
             float* scores = op.changed + choice.changed * op.n;

@@ -277,8 +277,8 @@ def choose(
         logprobs, token_ids: (rows, max_alternatives) fp32 and int64, which are filled in.
     """
     return Op(
-        kind=Kind.CHOOSE, n=n, in_=in_, maxima=maxima, weight=changed, sinks=choices, k=max_alternatives,
-        values=logprobs, keys=token_ids,
+        kind=Kind.CHOOSE, n=n, in_=in_, maxima=maxima, weight=changed, sinks=choices,
+        kv_heads=max_alternatives, values=logprobs, routed=token_ids,
     )  # fmt: skip
 
 

@@ -67,6 +67,32 @@ struct RowErrors {
     }
 };
 
+// The greatest of the numbers seen.
+class Leading {
+public:
+    void begin(size_t wanted) {
+        count = wanted;
+        heap.clear();
+    }
+
+    void take(float x) {
+        if (heap.size() == count) {
+            if (!count || !(x > heap.front())) return;
+            std::pop_heap(heap.begin(), heap.end(), std::greater<float>());
+            heap.pop_back();
+        }
+        heap.push_back(x);
+        std::push_heap(heap.begin(), heap.end(), std::greater<float>());
+    }
+
+    // Whether there are as many as wanted, and all greater than this.
+    bool exceed(float x) const { return heap.size() == count && (!count || heap.front() > x); }
+
+private:
+    size_t count;
+    std::vector<float> heap;  // the least in front
+};
+
 // A row's panels, all known nearly and some exactly.
 class Search {
 public:
@@ -84,7 +110,8 @@ public:
         product.mode = kStoreFp32;
         product.maxima = row.maxima.data();
         opened.clear();
-        best.clear();
+        best.begin(choice.mode == kDraw && choice.top_k ? choice.top_k : 1);
+        best_logits.begin(choice.alternatives);
         bound(errors);
     }
 
@@ -96,7 +123,8 @@ public:
         while (true) {
             const Greatest next = closed_greatest(upper.data());
             const bool told = !opened.empty() && tells_token(next.value());
-            if (told && opened.size() >= fewest && tells_masses()) return true;
+            const bool ranked = told && tells_alternatives();
+            if (ranked && opened.size() >= fewest && tells_masses()) return true;
             if (opened.size() >= most) return false;
             open(told ? heaviest() : next.place());
         }
@@ -131,7 +159,8 @@ private:
     }
 
     using Panel = FloatPanel<BF16, TwelveWeights>;
-    static thread_local std::vector<float> reach, upper, best;
+    static thread_local std::vector<float> reach, upper;
+    static thread_local Leading best, best_logits;
     static thread_local std::vector<int> opened;
 
     // reach: (panels,) by how much logits may be off; upper: what no token of a panel that isn't open exceeds, by comparison.
@@ -157,12 +186,21 @@ private:
     // Whether no token that isn't known, none of which exceeds `most`, can be chosen.
     bool tells_token(float most) {
         if (most == -INFINITY) return true;  // all are open
-        if (choice.mode != kDraw || !is_bounded(choice) || choice.top_k) return best.size() == wanted() && most < best.front();
+        if (choice.mode != kDraw || !is_bounded(choice) || choice.top_k) return best.exceed(most);
         // A little less than the score of which the mass is min_p of the best.
         if (choice.min_p > 0 && (most - row.top) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
         if (choice.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
         const Total all = total(kTempered);
         return mass_above(most, choice.inverse_temperature) >= choice.top_p * (all.sum + all.doubt);
+    }
+
+    // Whether all alternatives are known. A logit is less than the logarithm of its panel's mass.
+    bool tells_alternatives() const {
+        const float* log_masses = masses_at(op, number, kPlain, panels);
+        bool told = true;
+        for (int p = 0; p < panels && choice.alternatives; ++p)
+            told &= upper[p] == -INFINITY || best_logits.exceed(log_masses[p] / kLog2e + reach[p]);
+        return told;
     }
 
     // Whether the sum of masses is known well enough to be reported.
@@ -200,9 +238,6 @@ private:
         return is_greater(load_floats(upper.data() + first, lanes), floats(-INFINITY)) & lanes;
     }
 
-    // How many of the best tokens matter.
-    size_t wanted() const { return choice.mode == kDraw && choice.top_k ? choice.top_k : 1; }
-
     // The sum of masses of the known tokens with greater scores than this.
     float mass_above(float score, float inverse_temperature) const {
         const Mass mass_of(row.top, inverse_temperature);
@@ -229,18 +264,8 @@ private:
             const Comparison by(choice, 0);
             for (int i = 0; i < kPanel; i += 16) store_floats(scores + i, by(load_floats(scores + i), ints_from(first + i)));
         }
-        for (int i = 0; i < count; ++i) keep(scores[i]);
-    }
-
-    // Keeps the best as a heap, the least of them in front.
-    void keep(float score) {
-        if (best.size() == wanted()) {
-            if (!(score > best.front())) return;
-            std::pop_heap(best.begin(), best.end(), std::greater<float>());
-            best.pop_back();
-        }
-        best.push_back(score);
-        std::push_heap(best.begin(), best.end(), std::greater<float>());
+        for (int i = 0; i < count; ++i) best.take(scores[i]);
+        for (int i = 0; i < count; ++i) best_logits.take(row.x[first + i]);
     }
 
     void multiply(int index) {
@@ -267,7 +292,8 @@ private:
     bool sound;
 };
 
-thread_local std::vector<float> Search::reach, Search::upper, Search::best;
+thread_local std::vector<float> Search::reach, Search::upper;
+thread_local Leading Search::best, Search::best_logits;
 thread_local std::vector<int> Search::opened;
 
 void pick(Run& run, int index, const Op& op, const Step& step) {
@@ -282,8 +308,10 @@ void pick(Run& run, int index, const Op& op, const Step& step) {
         float* logits = (float*)op.out + (int64_t)number * op.n;
         while (choice.token == kUndecided && search.run())
             choice.token = chosen_from(row, logits, choice, needs_total(choice) ? search.total(kTempered) : Total{});
-        if (choice.wants_logprob && choice.token >= 0)
-            choice.logprob = logits[choice.token] - row.top - logf(search.total(kPlain).sum);
+        if (!choice.wants_logprob || choice.token < 0) return;
+        const float log_mass = logf(search.total(kPlain).sum);
+        choice.logprob = logits[choice.token] - row.top - log_mass;
+        report_best(op, number, row, log_mass);
     });
 }
 

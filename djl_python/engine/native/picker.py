@@ -50,7 +50,7 @@ class Picker:
         """Run a step; returns what is chosen for each wanted row, or None if not all could be told.
 
         Args:
-            choices: without alternatives, and without changed scores.
+            choices: without changed scores.
             room: (rows, vocabulary) for logits.
         """
         rows = given.wanted
@@ -60,6 +60,8 @@ class Picker:
         product.maxima = pick.maxima = self._screened.data_ptr()
         product.slopes = pick.slopes = self._screened.data_ptr() + rows * self._panels * 4
         product.sinks = pick.sinks = choices.address
+        pick.kv_heads = choices.max_alternatives
+        pick.values, pick.routed = choices.logprobs_address, choices.ids_address
         pick.out = room.data_ptr()
         pool.run(self._array, len(self._array), given, late=late, bf16=True)
         decided = bool((choices.tokens != UNDECIDED).all())

@@ -83,7 +83,8 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32, kMaximaOnly };
 //   codes: what a kQuantize wrote, the rounded rows
 //   weight_squares, error_squares: (groups, panels), from kRound
 //   maxima, log_masses: of the product of rounded weights and rows, a kLinear with kMaximaOnly; written to
-//   choices: (wanted,) Choice, without alternatives and changed scores: receive what is chosen, or that it isn't decided
+//   choices: (wanted,) Choice, none of changed scores: receive what is chosen, or that it isn't decided
+//   max_alternatives, logprobs, token_ids: as for kChoose
 //   out: (wanted, n) room for logits
 //
 // kHeads, heads.h: norms and rotates queries, in place, and keys; norms values; puts keys and values into the KV cache.
@@ -267,13 +268,13 @@ struct Op {
     int32_t late;  // 1: works only on the rows whose logits are wanted, which a kGather has collected
     int32_t of_experts;
     union { int32_t n, normalized, row_bytes, value_stride, shared_stride; };
-    union { int32_t k, position_offset, max_alternatives, columns, part, tokens, rate_stride; };
+    union { int32_t k, position_offset, columns, part, tokens, rate_stride; };
     union { int32_t mode, packed, norms_across, sigmoid, gate_first, plain, by_token, unit, rounded; };
     int32_t norm;
     int32_t activation;
     int32_t gated;
     union { int32_t heads, side_by_side, room, groups; };
-    union { int32_t kv_heads, groups_taken, key_heads, head_groups; };
+    union { int32_t kv_heads, groups_taken, key_heads, head_groups, max_alternatives; };
     union { int32_t dim, apart, judges, taps, channels; };
     union { int32_t value_dim, rank, state_size; };
     int32_t rotary;
@@ -324,7 +325,6 @@ struct Op {
         void *keys, *cache;
         const void *gate, *channel_bias, *in_factors, *input_rates, *B, *codes;
         uint8_t* tables;
-        int64_t* token_ids;
     };
     union {
         void* values;
@@ -332,7 +332,10 @@ struct Op {
         float* logprobs;
         int32_t* counts;
     };
-    union { void *routed, *states; };
+    union {
+        void *routed, *states;
+        int64_t* token_ids;
+    };
     union { float *maxima, *scales; };
 };
 

@@ -144,7 +144,7 @@ class Program:
         """Run a step of a program with a picker.
 
         Args:
-            choices: how each wanted row's token is chosen, without alternatives, and without changed scores.
+            choices: how each wanted row's token is chosen, none of them from changed scores.
 
         Returns:
             What is chosen for each wanted row; or, where not all could be told, the logits, as `run`.

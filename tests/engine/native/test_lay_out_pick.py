@@ -78,8 +78,8 @@ class Head:
         logits, choices = self.logits(x), PlannedChoices(asked.plan, self.n)
         choices.tell(asked)
         operation = choose(
-            n=self.n, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.address, max_alternatives=0,
-            logprobs=choices.logprobs_address, token_ids=choices.ids_address,
+            n=self.n, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.address,
+            max_alternatives=choices.max_alternatives, logprobs=choices.logprobs_address, token_ids=choices.ids_address,
         )  # fmt: skip
         self._pool.run((Op * 1)(operation), 1, Step(wanted=len(x)))
         return choices.chosen()
@@ -108,9 +108,12 @@ class Head:
         expected, found = self.choose(x, asked), self.pick_rows(x, asked)
         assert found.token_ids.count(UNDECIDED) <= len(x) // 20
         for row, token in enumerate(found.token_ids):
-            if token != UNDECIDED:
-                assert token == expected.token_ids[row]
-                assert not asked.plan.params[row].logprobs or abs(found.logprobs[row] - expected.logprobs[row]) < 0.03
+            if token == UNDECIDED:
+                continue
+            assert token == expected.token_ids[row]
+            assert not asked.plan.params[row].logprobs or abs(found.logprobs[row] - expected.logprobs[row]) < 0.03
+            assert [i for i, _ in found.tops[row]] == [i for i, _ in expected.tops[row]]
+            assert all(abs(a - b) < 0.03 for (_, a), (_, b) in zip(found.tops[row], expected.tops[row], strict=True))
         return expected.token_ids
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
@@ -364,15 +367,18 @@ def wide(pool: Pool, request: pytest.FixtureRequest) -> Head:
     return Head(pool, weight, softcap=request.param)
 
 
-@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("reported", [{}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 8}], ids=str)
 @pytest.mark.parametrize("params", SIMPLE, ids=str)
-def test_choices_are_those_from_all_logits(wide: Head, params: dict[str, Any], logprobs: bool) -> None:
-    chosen = wide.expect(numbers(64, wide.k, seed=2), {**params, "logprobs": logprobs})
+def test_choices_are_those_from_all_logits(wide: Head, params: dict[str, Any], reported: dict[str, Any]) -> None:
+    chosen = wide.expect(numbers(64, wide.k, seed=2), {**params, **reported})
     assert len(set(chosen)) > 32
 
 
 def test_choices_of_a_mixture_are_those_from_all_logits(wide: Head) -> None:
-    wide.expect(numbers(56, wide.k, seed=2), *({**each, "logprobs": bool(i % 3)} for i, each in enumerate(SIMPLE)))
+    wide.expect(
+        numbers(56, wide.k, seed=2),
+        *({**each, "logprobs": i % 3 > 0, "top_logprobs": i % 5} for i, each in enumerate(SIMPLE)),
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])

@@ -34,7 +34,10 @@ SHARED: Final = {
     "twelve.h": [Kind.LINEAR, Kind.EMBED],
 }
 #: What no function sets: the program tells it in each step.
-TOLD_LATER: Final = {Kind.LINEAR: {"maxima", "sinks", "slopes"}, Kind.PICK: {"maxima", "out", "sinks", "slopes"}}
+TOLD_LATER: Final = {
+    Kind.LINEAR: {"maxima", "sinks", "slopes"},
+    Kind.PICK: {"kv_heads", "maxima", "out", "routed", "sinks", "slopes", "values"},
+}
 
 
 def fields() -> dict[str, str]:

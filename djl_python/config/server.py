@@ -97,9 +97,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
-    max_request_size: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES, description="Bytes a request's body may have.")] = (
-        64 << 20
-    )
+    max_request_size: Annotated[
+        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="Bytes a request's body may have, decompressed.")
+    ] = 64 << 20
     max_bodies_size: Annotated[
         int,
         Meta(

@@ -23,6 +23,7 @@ from ..protocol import Call
 from .answers import error_answer
 from .bodies import Body
 from .connections import MAX_DISCARDED_BYTES, stream_of
+from .content_coding import Decoder, decoder_of
 from .flights import Flight, next_id
 from .http_answer import HttpAnswer
 from .request_head import RequestHead
@@ -62,6 +63,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._body = Body(front_end.bodies)
+        self._decoder: Decoder | None = None
         self._refusal: ServingError | None = None  # found before the whole body was read
         self._received_at = 0.0
         self._stream.reads_head = True
@@ -90,6 +92,7 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._route()
             head.check_host()
             self._check_length(length)
+            self._decoder = decoder_of(head)
         except ServingError as refusal:
             self._refusal = refusal
         waits = head.expects_continue()
@@ -100,16 +103,38 @@ class Exchange(httputil.HTTPMessageDelegate):
             self._answer.close_after = True
             self.fail(self._refusal)
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Keep a piece of the body, or discard it where the request is refused."""
+        if self._decoder is not None:
+            return self._decode(self._decoder, chunk)
+        self._keep(chunk)
+        return None
+
+    async def _decode(self, decoder: Decoder, chunk: bytes) -> None:
+        pieces = decoder.pieces(chunk)
+        while self._refusal is None and not self._answer.ended:
+            try:
+                piece = next(pieces, None)
+            except ServingError as refusal:
+                self._refuse(refusal)
+                return
+            if piece is None:
+                return
+            self._keep(piece)
+            await asyncio.sleep(0)  # others have their turn: the pieces may be thousands
+
+    def _keep(self, chunk: bytes) -> None:
         self._body.size += len(chunk)
         if self._refusal is None:
             try:
                 self._check_length(self._body.size)
                 self._body.keep(chunk)
             except ServingError as refusal:
-                self._refusal = refusal
-                self._body.let_go()
+                self._refuse(refusal)
+
+    def _refuse(self, refusal: ServingError) -> None:
+        self._refusal = refusal
+        self._body.let_go()
 
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
@@ -124,6 +149,8 @@ class Exchange(httputil.HTTPMessageDelegate):
         try:
             if self._refusal is not None:
                 raise self._refusal
+            if self._decoder is not None:
+                self._decoder.end()
             if self._match is None:
                 self._send(Answer(200, b"", {"allow": self._allowed()}))
             elif self._match.is_page:

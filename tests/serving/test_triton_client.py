@@ -78,6 +78,14 @@ def test_infer_of_several_prompts_with_request_parameters(client: Any) -> None:
     assert [_text(value) for value in result.as_numpy("text_output")] == ["one", "two", "thr"]
 
 
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_infer_of_a_compressed_request(client: Any, algorithm: str) -> None:
+    result = client.infer(
+        "echo", [text_input(["grüße"], binary=True), max_tokens(4)], request_compression_algorithm=algorithm
+    )
+    assert [_text(value) for value in result.as_numpy("text_output")] == ["grü"]
+
+
 def test_infer_at_once(client: Any) -> None:
     calls = [client.async_infer("echo", [text_input([f"call {n}"], binary=True), max_tokens(6)]) for n in range(4)]
     assert [_text(call.get_result().as_numpy("text_output")[0]) for call in calls] == [f"call {n}" for n in range(4)]

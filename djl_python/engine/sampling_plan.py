@@ -76,14 +76,13 @@ def inverse_temperature(params: SamplingParams) -> float:
 def _is_simple(params: SamplingParams) -> bool:
     if params.logprobs and params.top_logprobs > _MOST_RANKED:
         return False
-    # Of most tokens it will be known how high their scores may be at most, and of all but their penalties, their mass.
+    # Of most tokens it will be known how high their scores are at most without penalties.
     if params.repetition_penalty < 1 or params.presence_penalty < 0 or params.frequency_penalty < 0:
         return False
     if not samples(params):
         return True
     if params.top_k or params.top_p < 1 or params.min_p > 0 or params.typical_p < 1:
-        ranked = 0 < params.top_k <= _MOST_RANKED
-        return params.typical_p >= 1 and (ranked or not (params.top_k or _penalizes(params)))
+        return params.typical_p >= 1 and params.top_k <= _MOST_RANKED
     return params.temperature >= _COLD
 
 

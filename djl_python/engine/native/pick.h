@@ -85,6 +85,8 @@ public:
         std::push_heap(heap.begin(), heap.end(), std::greater<float>());
     }
 
+    float greatest() const { return *std::max_element(heap.begin(), heap.end()); }
+
     // Whether there are as many as wanted, and all greater than this.
     bool exceed(float x) const { return heap.size() == count && (!count || heap.front() > x); }
 
@@ -110,6 +112,7 @@ public:
         product.mode = kStoreFp32;
         product.maxima = row.maxima.data();
         opened.clear();
+        scores.clear();
         best.begin(choice.mode == kDraw && choice.top_k ? choice.top_k : 1);
         best_logits.begin(choice.alternatives);
         bound(errors);
@@ -130,40 +133,48 @@ public:
         }
     }
 
-    // The sum of all tokens' masses. Its doubt is four standard deviations, if panels' errors don't know of each other.
+    // The sum of all tokens' masses. Its doubt is four standard deviations, if panels' errors don't know of each other, and
+    // what penalties may take from panels that aren't open.
     Total total(MassKind kind) const {
         const Masses masses = read(kind);
-        return {masses.sum, std::sqrt(masses.squares) * (4 / 8.0f)};
+        return {masses.sum, std::sqrt(masses.squares) * (4 / 8.0f) + masses.penalized};
     }
 
 private:
     struct Masses {
         float sum, errors, squares;  // of all masses; of errors of those known nearly, and their squares
+        float penalized;             // of the masses of panels with tokens to penalize that aren't open
         bool sure() const { return errors <= kMostDoubt * sum; }
     };
 
     Masses read(MassKind kind) const {
         const float inverse_temperature = kind == kPlain ? 1.0f : choice.inverse_temperature, factor = kLog2e * inverse_temperature;
         const float* log_masses = masses_at(op, number, kind, panels);
-        Floats sum = Floats{}, errors = Floats{}, squares = Floats{};
+        Floats sum = Floats{}, errors = Floats{}, squares = Floats{}, penalized = Floats{};
         for (int p = 0; p < panels; p += 16) {
             const Lanes lanes = lanes_of(panels - p);
             const Floats logarithms = load_floats(log_masses + p, lanes);
-            const Floats mass = select(closed(p), exp2(logarithms - floats(row.top * factor)), Floats{});
+            const Floats mass = select(closed(p), exp2(logarithms - floats(top_of(kind) * factor)), Floats{});
             sum = sum + mass;
             const Floats error = mass * load_floats(reach.data() + p, lanes) * floats(inverse_temperature);
             errors = errors + error;
             squares = fma(error, error, squares);
+            if (kind == kTempered && choice.occurrences) penalized = fma(mass, load_floats(occurs.data() + p, lanes), penalized);
         }
-        return {sum_of_lanes(sum) + mass_above(-INFINITY, inverse_temperature), sum_of_lanes(errors), sum_of_lanes(squares)};
+        return {sum_of_lanes(sum) + mass_above(kind, -INFINITY), sum_of_lanes(errors), sum_of_lanes(squares),
+                sum_of_lanes(penalized)};
     }
 
+    // The score that masses are measured from: plain ones are of logits, tempered ones of penalized scores.
+    float top_of(MassKind kind) const { return kind == kPlain ? row.top : best.greatest(); }
+
     using Panel = FloatPanel<BF16, TwelveWeights>;
-    static thread_local std::vector<float> reach, upper;
+    static thread_local std::vector<float> reach, upper, occurs, scores;
     static thread_local Leading best, best_logits;
     static thread_local std::vector<int> opened;
 
-    // reach: (panels,) by how much logits may be off; upper: what no token of a panel that isn't open exceeds, by comparison.
+    // reach: (panels,) by how much logits may be off; upper: what no token of a panel that isn't open exceeds, by comparison;
+    // occurs: 1 where a panel has tokens to penalize; scores: of the open panels, one after the other, penalized.
     void bound(const RowErrors& errors) {
         reach.resize(panels);
         upper.resize(panels);
@@ -179,6 +190,8 @@ private:
             upper[p] = maxima[p] + reach[p] * factor;
             sound &= !std::isnan(upper[p]);
         }
+        occurs.assign(panels, 0);
+        for (int i = 0; i < choice.occurrences; ++i) occurs[choice.occurred[i] / kPanel] = 1;
     }
 
     bool compares_noise() const { return choice.mode == kDraw && !is_bounded(choice); }
@@ -188,10 +201,10 @@ private:
         if (most == -INFINITY) return true;  // all are open
         if (choice.mode != kDraw || !is_bounded(choice) || choice.top_k) return best.exceed(most);
         // A little less than the score of which the mass is min_p of the best.
-        if (choice.min_p > 0 && (most - row.top) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
+        if (choice.min_p > 0 && (most - best.greatest()) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
         if (choice.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
         const Total all = total(kTempered);
-        return mass_above(most, choice.inverse_temperature) >= choice.top_p * (all.sum + all.doubt);
+        return mass_above(kTempered, most) >= choice.top_p * (all.sum + all.doubt);
     }
 
     // Whether all alternatives are known. A logit is less than the logarithm of its panel's mass.
@@ -238,14 +251,15 @@ private:
         return is_greater(load_floats(upper.data() + first, lanes), floats(-INFINITY)) & lanes;
     }
 
-    // The sum of masses of the known tokens with greater scores than this.
-    float mass_above(float score, float inverse_temperature) const {
-        const Mass mass_of(row.top, inverse_temperature);
+    // The sum of masses of the known tokens with greater logits than this, or greater scores.
+    float mass_above(MassKind kind, float bar) const {
+        const Mass mass_of(top_of(kind), kind == kPlain ? 1.0f : choice.inverse_temperature);
         Floats sum = Floats{};
-        for (const int panel : opened)
+        for (size_t i = 0; i < opened.size(); ++i)
             for (int v = 0; v < 4; ++v) {
-                const Floats x = part_of(row.x, row.n, panel, v);
-                sum = select(is_greater(x, floats(score)), sum + mass_of(x), sum);
+                const Floats logits = part_of(row.x, row.n, opened[i], v);
+                const Floats x = kind == kPlain ? logits : load_floats(scores.data() + i * kPanel + v * 16);
+                sum = select(is_greater(x, floats(bar)), sum + mass_of(x), sum);
             }
         return sum_of_lanes(sum);
     }
@@ -256,15 +270,16 @@ private:
         opened.push_back(panel);
         row.top = std::max(row.top, row.maxima[panel]);
         const int first = panel * kPanel, count = std::min(kPanel, row.n - first);
-        float scores[kPanel];
-        std::copy_n(row.x + first, count, scores);
-        for (int i = 0; i < choice.occurrences; ++i)
-            if (const int64_t at = choice.occurred[i] - first; at >= 0 && at < count) scores[at] = penalized(scores[at], choice, i);
+        scores.resize(opened.size() * kPanel, -INFINITY);
+        float* own = scores.data() + scores.size() - kPanel;
+        std::copy_n(row.x + first, count, own);
+        for (int i = 0; i < choice.occurrences && occurs[panel] > 0; ++i)
+            if (const int64_t at = choice.occurred[i] - first; at >= 0 && at < count) own[at] = penalized(own[at], choice, i);
         if (compares_noise()) {
             const Comparison by(choice, 0);
-            for (int i = 0; i < kPanel; i += 16) store_floats(scores + i, by(load_floats(scores + i), ints_from(first + i)));
+            for (int i = 0; i < kPanel; i += 16) store_floats(own + i, by(load_floats(own + i), ints_from(first + i)));
         }
-        for (int i = 0; i < count; ++i) best.take(scores[i]);
+        for (int i = 0; i < count; ++i) best.take(own[i]);
         for (int i = 0; i < count; ++i) best_logits.take(row.x[first + i]);
     }
 
@@ -292,7 +307,7 @@ private:
     bool sound;
 };
 
-thread_local std::vector<float> Search::reach, Search::upper;
+thread_local std::vector<float> Search::reach, Search::upper, Search::occurs, Search::scores;
 thread_local Leading Search::best, Search::best_logits;
 thread_local std::vector<int> Search::opened;
 

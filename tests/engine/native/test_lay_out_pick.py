@@ -356,6 +356,8 @@ SIMPLE: Final[list[dict[str, Any]]] = [
     {"repetition_penalty": 1.2},
     {"frequency_penalty": 0.5, "presence_penalty": 2.0, "do_sample": True},
     {"repetition_penalty": 1.1, "do_sample": True, "top_k": 20, "top_p": 0.8, "temperature": 0.7},
+    {"repetition_penalty": 1.03, "do_sample": True, "top_p": 0.9, "temperature": 0.5},
+    {"presence_penalty": 6.0, "do_sample": True, "min_p": 0.1, "temperature": 0.7},
 ]
 
 

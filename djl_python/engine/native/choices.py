@@ -64,6 +64,7 @@ class PlannedChoices(Choices):
 
     Attributes:
         typical: rows with typical_p sampling, which has no native operation: the kernels are given their tokens.
+        states: (rows,) of each draw's random numbers.
     """
 
     def __init__(self, plan: Plan, vocabulary: int) -> None:
@@ -83,14 +84,16 @@ class PlannedChoices(Choices):
         array["inverse_temperature"] = [inverse_temperature(p) for p in params]
         array["repetition"], array["presence"], array["frequency"] = penalties_of(params)
         super().__init__(array)
+        self._draw = any(drawn)
         self.states = np.zeros(len(params), np.uint64)
         self._seeds = mix(np.array([p.seed for p in params], np.uint64))
         self._occurred: list[tuple[int, int]] = []
 
     def tell(self, asked: Asked) -> None:
         """Tell where the draws are, and what has occurred; the plan is the same."""
-        self.states = mix(self._seeds + np.array(asked.positions, np.uint64))
-        self.array["keys"] = self.states.view(np.uint32).reshape(-1, 2)
+        if self._draw:
+            self.states = mix(self._seeds + np.array(asked.positions, np.uint64))
+            self.array["keys"] = self.states.view(np.uint32).reshape(-1, 2)
         if not asked.occurred:
             return
         rows = self.plan.penalized

@@ -383,6 +383,13 @@ def test_choices_of_a_mixture_are_those_from_all_logits(wide: Head) -> None:
     )
 
 
+def test_what_is_not_known_of_a_total_does_not_decide_what_top_p_permits(pool: Pool) -> None:
+    """Otherwise some of a thousand draws would be others."""
+    head = Head(pool, numbers(64_010, 128) * 0.25)
+    for seed in range(20, 24):
+        head.expect(numbers(256, 128, seed=seed), {"do_sample": True, "temperature": 0.5, "top_p": 0.8})
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
 @pytest.mark.parametrize("spread", [1, 8])
 def test_log_probabilities_are_near(pool: Pool, shape: Shape, spread: float) -> None:

@@ -53,7 +53,10 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
-    if (op.mode == kMaximaOnly) return screen(op, row, panel, sum);
+    if (op.mode == kMaximaOnly) {
+        const Floats copy[4] = {sum[0], sum[1], sum[2], sum[3]};  // the sums themselves stay in registers
+        return screen(op, row, panel, copy);
+    }
     Floats max_score = floats(-INFINITY);
     int vectors = 4, first = (op.experts || op.side_by_side ? panel % panels_of(op) : panel) * kPanel;
     if (op.gated) {

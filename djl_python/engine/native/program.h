@@ -82,7 +82,7 @@ enum Mode : int32_t { kStore, kAdd, kStoreFp32, kMaximaOnly };
 //     kTwelve
 //   codes: what a kQuantize wrote, the rounded rows
 //   weight_squares, error_squares: (groups, panels), from kRound
-//   maxima, log_masses: of the product of rounded weights and rows, a kLinear with kMaximaOnly; written to
+//   maxima, log_masses: of the product of rounded weights and rows, a kLinear with kMaximaOnly
 //   choices: (wanted,) Choice, none of changed scores: receive what is chosen, or that it isn't decided
 //   max_alternatives, logprobs, token_ids: as for kChoose
 //   out: (wanted, n) room for logits

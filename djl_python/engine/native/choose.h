@@ -176,8 +176,9 @@ struct Before {
     }
 };
 
-// The token that is drawn from those in `open`: the greatest by comparison, the lower id first among equals.
-int drawn_from(const Row& row, const Comparison& by, const Before& open) {
+// The token that is drawn from those in `open`: the greatest by comparison, the lower id first among equals; kNoToken if none
+// is greater than minus infinity.
+int64_t drawn_from(const Row& row, const Comparison& by, const Before& open) {
     Greatest greatest;
     float bar = -INFINITY, limits[kBlocksTogether];
     for (int b = 0; b < row.blocks; ++b) {
@@ -194,7 +195,7 @@ int drawn_from(const Row& row, const Comparison& by, const Before& open) {
             bar = greatest.value();
         }
     }
-    return greatest.place();
+    return bar > -INFINITY ? greatest.place() : kNoToken;
 }
 
 // Draws among the top_k best. top_p is a share of their total mass; the token that crosses it may be drawn too.
@@ -244,8 +245,9 @@ int64_t draw_in_bounds(const Row& row, const Choice& choice, const Comparison& b
     const Mass mass_of(row.top, choice.inverse_temperature);
     Before open{-INFINITY, row.n};  // the tokens that may still be drawn; at first all
     while (true) {
-        const int token = drawn_from(row, by, open);
-        const Before before{row.x[token], token};
+        const int64_t token = drawn_from(row, by, open);
+        if (token == kNoToken) return token;
+        const Before before{row.x[token], (int)token};
         const bool heavy = max_lane(mass_of(floats(before.score))) >= choice.min_p;
         if (heavy && choice.top_p >= 1) return token;
         float ahead = 0;

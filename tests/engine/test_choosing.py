@@ -176,7 +176,7 @@ def test_with_noise_the_permitted_token_of_the_greatest_sum_is_drawn(
 ) -> None:
     """But for a few where rounding decides."""
     generator = torch.Generator().manual_seed(3)
-    row = torch.randn(5000, generator=generator) * 2 * temperature + 3
+    row = torch.randn(5000, generator=generator) * 2 * temperature + 3 / temperature
     seeds = [{"do_sample": True, **params, "temperature": temperature, "seed": seed} for seed in range(400)]
     found = choose(native_chooser, row.expand(400, -1).contiguous(), seeds).token_ids
     expected = [drawn(row, SamplingParams(max_new_tokens=1, **each), 7) for each in seeds]

@@ -206,9 +206,9 @@ def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
 def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laying_out, "_LEAST_WEIGHTS", 0)
     n = 3000
-    head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3), scale)
+    head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3) - 40 / scale, scale)
     x = numbers(ROWS, k, seed=4)
-    assert head.expect(x) == greatest(head.logits(x))
+    assert head.expect(x, {"logprobs": True}) == greatest(head.logits(x))
 
 
 def test_rounding_alone_would_name_others(pool: Pool) -> None:

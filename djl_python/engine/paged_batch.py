@@ -234,9 +234,10 @@ class PagedRollingBatch(RollingBatch):
         sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
         ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
         asked = self.sampler.ask(sequences, ahead)
-        logits = chosen_or_logits(self.runner, self._pick, chunks, asked)
-        if isinstance(logits, Chosen):
-            return sampled(logits)
+        found = chosen_or_logits(self.runner, self._pick, chunks, asked)
+        if isinstance(found, Chosen):
+            return sampled(found)
+        logits = found
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
         ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
         self._keep_prompt_entries(chunks, ends, logits)

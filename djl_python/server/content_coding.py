@@ -19,8 +19,7 @@ class Decoder:
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
-        self._empty = True
-        self._begin()
+        self._inflate: zlib._Decompress | None = None  # from the first byte on
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         """What a part of the body stands for.
@@ -28,10 +27,9 @@ class Decoder:
         Raises:
             PayloadError: the body is not what its header says.
         """
-        self._empty = False
         while chunk:
-            if self._inflate.eof:  # gzip data may follow gzip data
-                self._begin()
+            if self._inflate is None or self._inflate.eof:  # gzip data may follow gzip data
+                self._inflate = zlib.decompressobj(_FORMATS[self._coding])
             try:
                 piece = self._inflate.decompress(chunk, _PIECE_BYTES)
             except zlib.error as exc:
@@ -46,11 +44,8 @@ class Decoder:
         Raises:
             PayloadError: it is not.
         """
-        if not self._inflate.eof and not self._empty:
+        if self._inflate is not None and not self._inflate.eof:
             raise PayloadError(f"the body's {self._coding} data has no end")
-
-    def _begin(self) -> None:
-        self._inflate = zlib.decompressobj(_FORMATS[self._coding])
 
 
 def decoder_of(head: RequestHead) -> Decoder | None:

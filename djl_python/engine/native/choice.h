@@ -13,7 +13,7 @@ namespace djl {
 enum ChoiceMode : int32_t { kGiven, kBest, kDraw };
 
 constexpr int64_t kNoToken = -1;    // NO_TOKEN of sequence.py: the scores are NaN
-constexpr int64_t kUndecided = -2;  // UNDECIDED of picker.py: only all logits tell it
+constexpr int64_t kUndecided = -2;  // UNDECIDED of choices.py: only all logits tell it
 
 // One row's choice; the i-th is for row i of the logits. Mirrored in pool.py.
 struct Choice {
@@ -37,22 +37,23 @@ namespace {
 // Whether only some leading tokens are drawn from.
 inline bool is_bounded(const Choice& choice) { return choice.top_k || choice.top_p < 1 || choice.min_p > 0; }
 
-// What a row's tokens are compared by: their scores or, in a draw, scores at its temperature plus noise. In fp32, noise has
-// digits next to the best scores; where these may be large, they are measured from the row's greatest one.
+inline bool draws_from_all(const Choice& choice) { return choice.mode == kDraw && !is_bounded(choice); }
+
+inline bool draws_in_bounds(const Choice& choice) { return choice.mode == kDraw && is_bounded(choice); }
+
+// What a draw compares tokens by: scores at its temperature plus noise. In fp32, noise has digits next to the best scores;
+// where these may be large, they are measured from the row's greatest one.
 struct Comparison {
     float factor, top;
     const uint32_t (&keys)[2];
-    bool noisy;
 
     // Args: top: the row's greatest score; unused by draws from all tokens, but at the coldest temperatures.
     Comparison(const Choice& choice, float top)
-        : factor(choice.inverse_temperature), top(measures(choice) ? top : 0), keys(choice.keys), noisy(choice.mode == kDraw) {}
+        : factor(choice.inverse_temperature), top(measures(choice) ? top : 0), keys(choice.keys) {}
 
     static bool measures(const Choice& choice) { return is_bounded(choice) || choice.inverse_temperature > 100; }
 
-    Floats operator()(Floats scores, Ints tokens) const {
-        return noisy ? with(scores, uniforms(keys, tokens)) : scores;
-    }
+    Floats operator()(Floats scores, Ints tokens) const { return with(scores, uniforms(keys, tokens)); }
 
     Floats with(Floats scores, Floats uniforms) const {
         return fma(scores - floats(top), floats(factor), noise_of(uniforms));

@@ -66,7 +66,7 @@ inline float max_of(const float* x, int n) {
     return max_lane(maxima);
 }
 
-// Statistics of one row of scores. Each thread keeps two: for the raw logits and for changed scores.
+// Statistics of one row of scores. Each thread keeps one for each use: raw logits, changed scores, and what a search knows.
 struct Row {
     const float* x;
     int n, blocks;

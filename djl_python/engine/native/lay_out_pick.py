@@ -1,9 +1,9 @@
-"""Lays out the search for each row's next token, without all logits. Runs in the engine process, once.
+"""Lays out the choice of each row's next token, without all logits. Runs in the engine process, once.
 
-A request that takes the likeliest token needs one logit of 150,000; so does one that draws from all tokens, if noise is
-added to the logits (noise.h). The lm_head is a quarter of a small model's weights, and a product with its weights
-rounded to 8 bits takes half the time. pick.h says how far from the exact logits the result can be, and computes exactly
-those that may be the greatest: a few panels of thousands.
+A request that takes the likeliest token needs one logit of 150,000; one that draws needs few, if noise is added to the
+logits (noise.h). The lm_head is a quarter of a small model's weights, and a product with its weights rounded to 8 bits
+takes half the time. pick.h says how far from the exact logits the result can be, and computes exactly those that matter
+to the choice: a few panels of thousands.
 """
 
 from __future__ import annotations

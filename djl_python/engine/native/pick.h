@@ -174,13 +174,13 @@ private:
     static thread_local std::vector<int> opened;
 
     // reach: (panels,) by how much logits may be off; upper: what no token of a panel that isn't open exceeds, by comparison;
-    // occurs: 1 where a panel has tokens to penalize; scores: of the open panels, one after the other, penalized.
+    // occurs: if there are tokens to penalize, 1 where a panel has some; scores: of the open panels, one after the other, penalized.
     void bound(const RowErrors& errors) {
         reach.resize(panels);
         upper.resize(panels);
         sound = true;
         const float* maxima = op.maxima + (int64_t)number * panels;
-        const float factor = compares_noise() ? choice.inverse_temperature : 1;
+        const float factor = draws_from_all(choice) ? choice.inverse_temperature : 1;
         for (int p = 0; p < panels; p += 16) {
             const Lanes lanes = lanes_of(panels - p);
             store_floats(reach.data() + p, errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes), lanes);
@@ -190,16 +190,14 @@ private:
             upper[p] = maxima[p] + reach[p] * factor;
             sound &= !std::isnan(upper[p]);
         }
-        occurs.assign(panels, 0);
+        if (choice.occurrences) occurs.assign(panels, 0);
         for (int i = 0; i < choice.occurrences; ++i) occurs[choice.occurred[i] / kPanel] = 1;
     }
-
-    bool compares_noise() const { return choice.mode == kDraw && !is_bounded(choice); }
 
     // Whether no token that isn't known, none of which exceeds `most`, can be chosen.
     bool tells_token(float most) {
         if (most == -INFINITY) return true;  // all are open
-        if (choice.mode != kDraw || !is_bounded(choice) || choice.top_k) return best.exceed(most);
+        if (!draws_in_bounds(choice) || choice.top_k) return best.exceed(most);
         // A little less than the score of which the mass is min_p of the best.
         if (choice.min_p > 0 && (most - best.greatest()) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
         if (choice.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
@@ -275,7 +273,7 @@ private:
         std::copy_n(row.x + first, count, own);
         for (int i = 0; i < choice.occurrences && occurs[panel] > 0; ++i)
             if (const int64_t at = choice.occurred[i] - first; at >= 0 && at < count) own[at] = penalized(own[at], choice, i);
-        if (compares_noise()) {
+        if (draws_from_all(choice)) {
             const Comparison by(choice, 0);
             for (int i = 0; i < kPanel; i += 16) store_floats(own + i, by(load_floats(own + i), ints_from(first + i)));
         }

@@ -42,8 +42,7 @@ class Picker:
 
     def __init__(self, operations: list[Op]) -> None:
         self._array = (Op * len(operations))(*operations)
-        self._panels = -(-operations[-1].n // PANEL)
-        self._screened = torch.empty(0, 3, self._panels)
+        self._make_room(0)
         self.patience = Patience()
 
     def run(self, pool: Pool, given: Step, late: Step, choices: Choices, room: Tensor) -> Chosen | None:
@@ -54,11 +53,11 @@ class Picker:
             room: (rows, vocabulary) for logits.
         """
         rows = given.wanted
-        if rows > len(self._screened):
-            self._screened = torch.empty(rows, 3, self._panels)
+        if rows > len(self._maxima):
+            self._make_room(rows)
         product, pick = self._array[-2:]
-        product.maxima = pick.maxima = self._screened.data_ptr()
-        product.slopes = pick.slopes = self._screened.data_ptr() + rows * self._panels * 4
+        product.maxima = pick.maxima = self._maxima.data_ptr()
+        product.slopes = pick.slopes = self._log_masses.data_ptr()
         product.sinks = pick.sinks = choices.address
         pick.kv_heads = choices.max_alternatives
         pick.values, pick.routed = choices.logprobs_address, choices.ids_address
@@ -67,3 +66,8 @@ class Picker:
         decided = bool((choices.tokens != UNDECIDED).all())
         self.patience.learn(decided)
         return choices.chosen() if decided else None
+
+    def _make_room(self, rows: int) -> None:
+        """Memory for what is kept of each row's panels."""
+        panels = -(-self._array[-1].n // PANEL)
+        self._maxima, self._log_masses = torch.empty(rows, panels), torch.empty(rows, 2, panels)

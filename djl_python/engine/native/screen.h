@@ -42,7 +42,7 @@ inline __attribute__((noinline)) void screen(const Op& op, int64_t row, int pane
     const Choice& choice = op.choices[row];
     if (choice.wants_logprob) masses_at(op, row, kPlain, panels)[panel] = log_mass(x, top, kLog2e);
     if (needs_total(choice)) masses_at(op, row, kTempered, panels)[panel] = log_mass(x, top, kLog2e * choice.inverse_temperature);
-    if (choice.mode != kDraw || is_bounded(choice)) return;
+    if (!draws_from_all(choice)) return;
     const Comparison by(choice, 0);
     greatest = floats(-INFINITY);
     for (int v = 0; v < 4; ++v) greatest = max(greatest, by(x[v], ints_from(panel * kPanel + v * 16)));

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from .config import ModelConfig
     from .inputs import Input
+    from .types import EngineInfo
 
 
 class Reply(Protocol):
@@ -97,6 +98,9 @@ class Handler(abc.ABC):
 
     #: How many queries (`dialects.base.Kind.QUERY`) it should have in addition; 0: queries count as calls.
     queries: int = 0
+
+    #: What runs the model, where an engine does: shown in the ready line, on pages that describe it, and as a metric.
+    engine_info: EngineInfo | None = None
 
     @abc.abstractmethod
     async def load(self, context: Context) -> None:

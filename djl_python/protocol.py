@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .types import EngineStats, Images, SamplingParams, TokenEvent
+from .types import EngineInfo, EngineStats, Images, SamplingParams, TokenEvent
 
 #: A reader refuses a longer frame: the peer does not speak this protocol.
 MAX_FRAME_BYTES: Final = 1 << 30
@@ -81,7 +81,7 @@ class Status(Message, frozen=True):
     """The state of a worker (sent to the front end) or of an engine (sent to the worker).
 
     `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity` and `queries`: how many calls
-    it takes at once, see `Handler`) or "failed" (`detail` is the text to show).
+    it takes at once, and `engine`, if it has one, see `Handler`) or "failed" (`detail` is the text to show).
     """
 
     state: str
@@ -90,6 +90,7 @@ class Status(Message, frozen=True):
     total: int = 0
     capacity: int = 1
     queries: int = 0
+    engine: EngineInfo | None = None
 
 
 class Start(Message, frozen=True):
@@ -158,7 +159,7 @@ class Opened(Message, frozen=True):
     block_size: int
     description: str = ""
     takes_images: bool = False
-    dtype: str = ""
+    info: EngineInfo = EngineInfo()
 
 
 class Step(Message, frozen=True):

@@ -283,6 +283,52 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     running_s: float | None = None
 
 
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs a model, once it is loaded.
+
+    Attributes:
+        runner: "native" (the fused operations of the CPU kernels), "torch-paged", "transformers-cache" (torch over its
+            cache), the latter two followed by " (native products)" where kernels compute parts; or another engine.
+        dtype: what the model computes in, by torch's name; "" where that isn't known.
+        quantize: what its weights are quantized with or rounded to; "none".
+        device: by torch's name; "" where that isn't known.
+        refusal: why native kernels that could run here do not run the model; "": they do, or there are none.
+        unrounded: which weights are not as `quantize` says; "": all are.
+        weight_bytes: what a step reads of weights at least, on each device.
+        cache_bytes: what the cache may grow to, on each device.
+    """
+
+    runner: str = ""
+    dtype: str = ""
+    quantize: str = "none"
+    device: str = ""
+    refusal: str = ""
+    unrounded: str = ""
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+
+    @property
+    def summary(self) -> str:
+        """One line: the runner, and what it computes with."""
+        weights = "" if self.quantize == "none" else f"{self.quantize} weights"
+        return ", ".join(filter(None, (self.runner, self.dtype, weights, self.device)))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not as one would expect, in sentences for the model's owner."""
+        said = []
+        if self.refusal:
+            alike = self.quantize != "none" and not self.unrounded
+            same = f" Its {self.quantize} weights are the same there." if alike else ""
+            said.append(
+                f"not on the native kernels: {self.refusal}. It runs on {self.runner}, where steps take longer: "
+                f"djl-serving bench measures how long.{same}"
+            )
+        if self.unrounded:
+            said.append(f"not all weights are {self.quantize}: {self.unrounded}")
+        return tuple(said)
+
+
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     """The engine after a step: gauges, the step itself, and counts since the engine started.
 

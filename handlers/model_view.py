@@ -42,7 +42,8 @@ class ModelView:
     ) -> None:
         self.config = config
         self.model_id = shown_url(config.option.model_id) or config.name
-        self.dtype = limits.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
+        self.engine = limits.info
+        self.dtype = self.engine.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
         self.max_model_len = limits.max_model_len
         self.capacity = capacity
         self._tokenizer = tokenizer

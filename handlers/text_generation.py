@@ -116,6 +116,7 @@ class TextGenerationHandler(Handler):
             await _abandon(opening)
             raise
         self.capacity = _CALLS_PER_SEQUENCE * limits.max_batch_size
+        self.engine_info = limits.info
         self._view = ModelView(config, path, self._tokenizer, self._preparation, limits, self.capacity)
 
     async def serve(self, inputs: Input, reply: Reply) -> None:

@@ -33,12 +33,14 @@ class CacheSize:
         blocks: that there are.
         length: most tokens of a sequence.
         saved_states: for how many states there is room beside those of running sequences.
+        bytes: that blocks and states may take together.
         description: for the log.
     """
 
     blocks: int
     length: int
     saved_states: int
+    bytes: int
     description: str
 
 
@@ -102,7 +104,7 @@ def size_cache(
     memory = f"KV cache {blocks} blocks of {size} tokens ({blocks * block_bytes / 2**20:.0f} MiB)"
     if states:
         memory += f" and {settings.max_batch_size + saved} states ({states / 2**20:.0f} MiB)"
-    return CacheSize(blocks, length, saved, f"context {length}, {memory}")
+    return CacheSize(blocks, length, saved, reserved, f"context {length}, {memory}")
 
 
 def _measures(settings: EngineSettings, device: torch.device) -> bool:

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _FEW_ROWS: Final = 32
 # Columns that torch's 4-bit kernel takes at a time.
 _COLUMNS: Final = 16
+# Share of matrices' numbers that is not worth telling about: routers, decays. And how many names are told.
+_SMALL: Final = 0.01
+_NAMED: Final = 3
 
 
 @torch.inference_mode()
@@ -47,12 +50,36 @@ def replace_linears_(
             if linear.numbers.data_ptr() == embedding.data_ptr():
                 # New memory: pages of the mapped file may be given back at any time, with what was written to them.
                 embedding.data = quantized(embedding, bits).values(embedding.shape[1]).to(embedding.dtype)
-    if quantize is not None and any(parameter.dim() == 3 for parameter in model.parameters()):
-        log.warning(
-            "%s keeps its experts as they are: torch has no kernels for weights of several experts in %s",
-            type(model).__name__,
-            quantize,
-        )
+
+
+def matrices(model: nn.Module) -> dict[str, int]:
+    """How many numbers the model's matrices have, apart from embeddings and convolutions, by class and name."""
+    found: dict[str, int] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.Conv1d | nn.Conv2d):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() > 1 and parameter.is_floating_point():
+                label = f"{type(module).__name__}.{name}"
+                found[label] = found.get(label, 0) + parameter.numel()
+    return found
+
+
+def unrounded(model: nn.Module, before: dict[str, int], quantize: Quantize) -> str:
+    """Which weights are not what `replace_linears_` was asked for; "" if all are, apart from a hundredth.
+
+    Args:
+        before: the model's `matrices` before that.
+    """
+    said, left, total = [], matrices(model), sum(before.values())
+    if (kept := sum(left.values())) > _SMALL * total:
+        largest = sorted(left, key=lambda name: -left[name])[:_NAMED]
+        said.append(f"{kept / total:.0%} of the numbers in matrices stay as they are ({', '.join(largest)})")
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    eight = [each for each in model.modules() if isinstance(each, QuantizedLinear) and each.bits == 8]
+    if quantize == "int4" and (many := sum(each is not head for each in eight)):
+        said.append(f"{many} linears have 8 bits, because torch's 4-bit kernel does not take their widths")
+    return "; ".join(said)
 
 
 def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
@@ -79,6 +106,7 @@ class QuantizedLinear(nn.Module):
     def __init__(self, codes: Codes, width: int, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = len(codes.codes), width
+        self.bits = codes.bits
         self._four = codes.bits == 4
         self._order = codes.order
         if self._four:

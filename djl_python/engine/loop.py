@@ -111,21 +111,16 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
     except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
         sock.sendall(encode_frame([Status("failed", reason_of(exc))]))
         sys.exit(EXIT_LOAD_FAILED)
-    sock.sendall(
-        encode_frame(
-            [
-                Opened(
-                    batch.max_model_len,
-                    batch.max_batch_size,
-                    batch.kv_blocks,
-                    batch.block_size,
-                    batch.description,
-                    batch.takes_images,
-                    batch.dtype,
-                )
-            ]
-        )
+    opened = Opened(
+        batch.max_model_len,
+        batch.max_batch_size,
+        batch.kv_blocks,
+        batch.block_size,
+        batch.description,
+        batch.takes_images,
+        batch.info if batch.info.runner else msgspec.structs.replace(batch.info, runner=opening.rolling_batch),
     )
+    sock.sendall(encode_frame([opened]))
     return batch
 
 

@@ -15,7 +15,7 @@ from .draft_size import Beside
 from .loading import LoadedModel, rounding
 from .native.advance import Advance
 from .native.chooser import NativeChooser
-from .native.library import UnavailableError
+from .native.library import UnavailableError, library
 from .native.mapped import trim
 from .native.places import KEYS_PER_GROUP
 from .native.pool import FORMATS
@@ -43,17 +43,16 @@ def open_native(
     agreement: Agreement,
     advance: Advance | None,
     beside: Beside,
-) -> OpenedRunner | None:
-    """Open the model as a native program; None, with the reason in the log, if that can't be done."""
+) -> OpenedRunner | str:
+    """Open the model as a native program; else why the kernels refuse it, "" where there are none to run it."""
     if settings.kernels == "torch":
-        return None
+        return ""
     try:
         program, recipe, size, states = _open_program(settings, loaded, wanted, advance, beside)
     except (UnavailableError, NotUnderstoodError) as reason:
         if settings.kernels == "native":
             raise ModelLoadError(f"option.kernels=native: {reason}") from reason
-        log.info("no native kernels: %s; the model runs on torch", reason)
-        return None
+        return _refusal(reason)
     runner = NativeModelRunner(program, settings.block_size, states)
     if not agreement.with_runner(runner, runner.routing):
         program.close()
@@ -61,8 +60,7 @@ def open_native(
             raise ModelLoadError(
                 f"option.kernels=native: the kernels' logits are not those of {type(loaded.model).__name__}"
             )
-        log.warning("the native kernels disagree with %s: it runs on torch", type(loaded.model).__name__)
-        return None
+        return "their logits are not the model's own"
     # The program has the weights now, and torch's idle threads would only spin beside the program's.
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
@@ -76,7 +74,9 @@ def open_native(
 
     return OpenedRunner(
         loaded=loaded,
+        kind="native",
         weight_bytes=program.weight_bytes,
+        cache_bytes=size.bytes,
         runner=runner,
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
@@ -94,22 +94,34 @@ def open_native(
     )
 
 
+def _refusal(reason: UnavailableError | NotUnderstoodError) -> str:
+    """Why the kernels refuse a model; "", with a line in the log, if there are none to run it, whatever it is."""
+    if isinstance(reason, NotUnderstoodError):
+        try:
+            library()
+            return str(reason)
+        except UnavailableError as lacking:
+            reason = lacking
+    log.info("no native kernels: %s; the model runs on torch", reason)
+    return ""
+
+
 def _open_program(
     settings: EngineSettings, loaded: LoadedModel, wanted: int, advance: Advance | None, beside: Beside
 ) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
     """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
 
     Raises:
-        UnavailableError: there are no kernels for this.
-        NotUnderstoodError: the model can't be read as a recipe.
+        UnavailableError: there are no kernels for its numbers, or on this machine.
+        NotUnderstoodError: the model can't be read as a recipe, or a setting keeps it from the kernels.
         ModelLoadError: there is no memory for it.
     """
     if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
         raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
     if settings.image_example is not None:
-        raise UnavailableError("they do not run models that take images")
+        raise NotUnderstoodError("they do not run models that take images")
     if settings.block_size % KEYS_PER_GROUP:
-        raise UnavailableError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
+        raise NotUnderstoodError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
     recipe, size = _read_and_size(settings, loaded, wanted, beside)
     states = StateSlots(settings.max_batch_size, size.saved_states) if recipe.state_bytes(loaded.dtype) else None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..types import EngineInfo
 from .choosing import Chooser
 from .loading import LoadedModel, rounding
 from .model_runner import ModelRunner, Pick
@@ -15,10 +16,12 @@ from .torch_chooser import TorchChooser
 
 @dataclass(frozen=True)
 class OpenedRunner:
-    """A model ready to step."""
+    """A model ready to step. `kind`, `refusal` and `unrounded` are `EngineInfo`'s `runner` and others of the names."""
 
     loaded: LoadedModel
+    kind: str
     weight_bytes: int  # bytes that a decode step has to read at least
+    cache_bytes: int
     runner: ModelRunner
     max_model_len: int
     max_prefill_tokens: int
@@ -36,10 +39,30 @@ class OpenedRunner:
     on_torch: bool = True
     repeats_steps: bool = True  # whether one that failed may be computed again, in parts
     close: Callable[[], None] = lambda: None  # ends the threads of what was opened
+    refusal: str = ""
+    unrounded: str = ""
+
+    def info(self, settings: EngineSettings) -> EngineInfo:
+        """What is said of it to those who look after the model."""
+        return EngineInfo(
+            runner=self.kind,
+            dtype=str(self.loaded.dtype).removeprefix("torch."),
+            quantize=weights_of(self.loaded, settings) or "none",
+            device=str(self.loaded.device),
+            refusal=self.refusal,
+            unrounded=self.unrounded,
+            weight_bytes=self.weight_bytes,
+            cache_bytes=self.cache_bytes,
+        )
+
+
+def weights_of(loaded: LoadedModel, settings: EngineSettings) -> str | None:
+    """What the weights are quantized with or rounded to; None: nothing."""
+    return loaded.method or rounding(settings)
 
 
 def name_of(loaded: LoadedModel, settings: EngineSettings) -> str:
     """What a description begins with: the model's class, and the formats that it computes and keeps its weights in."""
-    how = loaded.method or rounding(settings)
+    how = weights_of(loaded, settings)
     rounded = "" if how is None else f" with {how} weights"
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"

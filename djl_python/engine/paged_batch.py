@@ -65,7 +65,7 @@ class PagedRollingBatch(RollingBatch):
         self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
         self.description = opened.description
         self.takes_images = opened.takes_images
-        self.dtype = str(opened.loaded.dtype).removeprefix("torch.")
+        self.info = opened.info(settings)
         self.weight_bytes = opened.weight_bytes
         self.scheduler = Scheduler(
             BlockManager(

@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import ConfigError, GenerationError, ServingError
 from ..registry import load_object, path_of
-from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
+from ..types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 
 Progress = Callable[[str, int, int], None]
 
@@ -67,7 +67,7 @@ class RollingBatch(abc.ABC):
         kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
         description: one line for the log.
         takes_images: whether prompts may have images.
-        dtype: what the model computes in, by torch's name; empty where that isn't known.
+        info: what runs the model; without a `runner`, the engine's name is shown.
     """
 
     max_model_len: int
@@ -76,7 +76,7 @@ class RollingBatch(abc.ABC):
     block_size: int = 0
     description: str = ""
     takes_images: bool = False
-    dtype: str = ""
+    info: EngineInfo = EngineInfo()
 
     @abc.abstractmethod
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:

@@ -20,7 +20,7 @@ from .attention import LayerShape
 from .draft_size import NOTHING, Beside
 from .expert_stacks import holders_in, unpack_experts_
 from .image_support import images_agree_paged, open_image_support
-from .linears import on_torch, replace_linears_
+from .linears import matrices, on_torch, replace_linears_, unrounded
 from .loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
 from .misfits import MISFITS
 from .model_runner import probe
@@ -71,8 +71,9 @@ def open_runner(
     pages = can_page(loaded)
     if advance is not None:
         advance.stop()
-    if opened := open_native(settings, loaded, wanted, agreement, advance, beside):
-        return opened
+    native = open_native(settings, loaded, wanted, agreement, advance, beside)
+    if isinstance(native, OpenedRunner):
+        return native
     if advance is not None:
         advance.give_back()
     if freeze_rope_(loaded.model, wanted):
@@ -83,7 +84,7 @@ def open_runner(
     linears = _native_linears(settings, loaded)
     if linears is not None:
         agreement.before_changes()
-    _replace_modules_(loaded, linears, rounding(settings))
+    kept = _replace_modules_(loaded, linears, rounding(settings))
     if products_rounding(settings, loaded) is not None:
         agreement.rebase_on_rounded()
     functions: ModelContext = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
@@ -95,13 +96,15 @@ def open_runner(
         with paging.trial(2) as runner:
             agrees = agreement.with_runner(runner, partial(routing, loaded.model))
         if agrees and (image_support is None or images_agree_paged(paging, image_support)):
-            return _with_native(open_paged(settings, paging, wanted, image_support, beside), linears)
+            opened = open_paged(settings, paging, wanted, image_support, beside)
+            return _told(settings, _with_native(opened, linears), native, kept)
     set_attention(loaded.model, own_attention)
     log.warning(
         "%s can't run on a paged cache: it runs with transformers' own, without sharing prefixes",
         type(loaded.model).__name__,
     )
-    return _with_native(open_cached(settings, loaded, wanted, image_support, functions, agreement), linears)
+    opened = open_cached(settings, loaded, wanted, image_support, functions, agreement)
+    return _told(settings, _with_native(opened, linears), native, kept)
 
 
 def _probed(loaded: LoadedModel, wanted: int) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
@@ -118,9 +121,13 @@ def _probed(loaded: LoadedModel, wanted: int) -> tuple[dict[int, LayerShape], Re
         return {}, None
 
 
-def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> None:
-    """Have the native kernels, if there are any, compute what they can; round weights if that is asked for."""
+def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> str:
+    """Have the native kernels, if there are any, compute what they can; round weights if that is asked for.
+
+    Returns which weights are not rounded all the same.
+    """
     unpack_experts_(loaded.model, loaded.device)
+    before = matrices(loaded.model)
     if linears is not None:
         replace_mlps_(loaded.model, linears, quantize)
         replace_norms_(loaded.model, linears)
@@ -131,6 +138,15 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
         replace_linears_(loaded.model, quantize, on_torch)
     if left := unpack_linears_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
+    return "" if quantize is None else unrounded(loaded.model, before, quantize)
+
+
+def _told(settings: EngineSettings, opened: OpenedRunner, refusal: str, kept: str) -> OpenedRunner:
+    """The model with what one would not expect of it, of which the log warns."""
+    opened = replace(opened, refusal=refusal, unrounded=kept)
+    for warning in opened.info(settings).warnings:
+        log.warning("%s: %s", type(opened.loaded.model).__name__, warning)
+    return opened
 
 
 def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
@@ -159,7 +175,8 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
         chooser.close()
         linears.close()
 
-    return replace(opened, chooser=chooser, description=description, close=close)
+    kind = f"{opened.kind} (native products)"
+    return replace(opened, kind=kind, chooser=chooser, description=description, close=close)
 
 
 def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:

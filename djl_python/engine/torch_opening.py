@@ -38,7 +38,9 @@ def open_paged(
     cache = paging.cache(size.blocks, settings.block_size)
     return OpenedRunner(
         loaded=loaded,
+        kind="torch-paged",
         weight_bytes=loaded.weight_bytes,
+        cache_bytes=size.bytes,
         runner=paging.runner(cache, None if image_support is None else image_support.paged),
         max_model_len=size.length,
         max_prefill_tokens=settings.max_prefill_tokens,
@@ -92,7 +94,9 @@ def open_cached(
     how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
     return OpenedRunner(
         loaded=loaded,
+        kind="transformers-cache",
         weight_bytes=loaded.weight_bytes,
+        cache_bytes=size.bytes,
         runner=runner,
         max_model_len=size.length,
         max_prefill_tokens=size.length,

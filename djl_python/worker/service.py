@@ -164,7 +164,8 @@ class Service:
         else:
             event_loop.settle()
             self._handler = handler
-            self._channel.send(Status("ready", capacity=handler.capacity, queries=handler.queries))
+            ready = Status("ready", capacity=handler.capacity, queries=handler.queries, engine=handler.engine_info)
+            self._channel.send(ready)
 
     def _context(self, config: ModelConfig) -> Context:
         return Context(

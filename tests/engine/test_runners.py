@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
 from djl_python.engine import native_opening
 from djl_python.engine.model_runner import PagedModelRunner
-from djl_python.engine.native.library import library
+from djl_python.engine.native import pool
+from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.opened_runner import OpenedRunner
@@ -74,16 +75,20 @@ def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])
 @pytest.mark.parametrize(
-    ("kernels", "runner", "instead"),
-    [("auto", NativeModelRunner, "native products"), ("torch", PagedModelRunner, "transformers' own cache")],
+    ("kernels", "runner", "instead", "refusal"),
+    [
+        ("auto", NativeModelRunner, "torch-paged (native products)", "their logits are not the model's own"),
+        ("torch", PagedModelRunner, "transformers-cache", ""),
+    ],
 )
 def test_a_runner_that_fails_its_trial_is_not_used(
-    kernels: str, runner: type, instead: str, run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: str, runner: type, instead: str, refusal: str, run: Any, tied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if runner is NativeModelRunner:
         kernels_or_skip(library)
     monkeypatch.setattr(runner, "run", run)
-    assert instead in opened(tied, kernels=kernels).description
+    found = opened(tied, kernels=kernels)
+    assert (found.kind, found.refusal) == (instead, refusal)
 
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])
@@ -119,6 +124,91 @@ def test_a_model_that_fails_with_its_cache_reads_whole_sequences(tmp_path: Path)
 
 def refuse(*_: Any) -> None:
     raise NotUnderstoodError("a model of another kind")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kernels", "runner"),
+    [
+        ("llama", "auto", "native"),
+        ("llama", "torch", "torch-paged"),
+        ("bloom", "torch", "transformers-cache"),
+    ],
+)
+def test_what_runs_a_model_is_told(
+    architecture: str, kernels: str, runner: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a word of kernels, where it is what was asked for."""
+    if runner == "native":
+        kernels_or_skip(library)
+    info = open_batch(build_checkpoint(tmp_path, architecture), dtype="bf16", kernels=kernels, quantize="int8").info
+    assert (info.runner, info.dtype, info.quantize, info.device) == (runner, "bfloat16", "int8", "cpu")
+    assert info.weight_bytes > 0 and info.cache_bytes > 0
+    assert info.warnings == ()
+    assert "kernels" not in caplog.text
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bloom"])
+def test_a_model_that_the_kernels_refuse_is_warned_of(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels_or_skip(library)
+    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    path = build_checkpoint(tmp_path, architecture)
+    info = open_batch(path, quantize="int8").info
+    runner = "torch-paged" if architecture == "llama" else "transformers-cache"
+    assert (info.runner, info.refusal) == (f"{runner} (native products)", "a model of another kind")
+    (warning,) = info.warnings
+    assert warning.startswith(
+        f"not on the native kernels: a model of another kind. It runs on {runner} (native products)"
+    )
+    assert warning.endswith("Its int8 weights are the same there.")
+    assert f"ForCausalLM: {warning}" in caplog.text
+
+
+def test_a_setting_that_keeps_a_model_from_the_kernels_is_warned_of(tmp_path: Path) -> None:
+    kernels_or_skip(library)
+    info = open_batch(build_checkpoint(tmp_path, "llama"), block_size=4).info
+    assert info.refusal.startswith("option.block_size=4 is not a multiple of ")
+
+
+def test_where_there_are_no_kernels_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the model is: it would not run on kernels that do not exist."""
+
+    def missing() -> None:
+        raise UnavailableError("there is no C++ compiler")
+
+    monkeypatch.setattr(native_opening, "library", missing)
+    monkeypatch.setattr(pool, "library", missing)
+    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    with caplog.at_level("INFO"):
+        info = open_batch(build_checkpoint(tmp_path, "llama")).info
+    assert (info.runner, info.warnings) == ("torch-paged", ())
+    assert "no native kernels: there is no C++ compiler; the model runs on torch" in caplog.text
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_weights_that_stay_as_they_are_are_told(
+    kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch has no kernels for rounded weights of several experts."""
+    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    info = open_batch(build_checkpoint(tmp_path, "qwen3_moe"), kernels=kernels, quantize="int8").info
+    assert "of the numbers in matrices stay as they are (Qwen3MoeExperts." in info.unrounded
+    assert info.warnings[-1] == f"not all weights are int8: {info.unrounded}"
+    assert "the same there" not in caplog.text and info.warnings[-1] in caplog.text
+
+
+def test_bits_that_a_width_is_too_odd_for_are_told(tmp_path: Path) -> None:
+    """torch's 4-bit kernel takes 16 columns at a time."""
+    config = LlamaConfig(
+        **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 120, "num_hidden_layers": 1},
+        **{"num_attention_heads": 4, "num_key_value_heads": 4},
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    info = open_batch(tmp_path, kernels="torch", quantize="int4").info
+    assert info.unrounded == "2 linears have 8 bits, because torch's 4-bit kernel does not take their widths"
 
 
 @pytest.mark.parametrize(

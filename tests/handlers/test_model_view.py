@@ -11,6 +11,7 @@ import pytest
 from djl_python.dialects.typed_errors import typed_error
 from djl_python.errors import ContextLengthError, PayloadError
 from djl_python.text.tokenizer import FastBackend
+from djl_python.types import EngineInfo
 
 from .conftest import Watch
 from .harness import LIMITS, Served
@@ -72,5 +73,8 @@ async def test_limits_and_names(model_dir: Path, config: dict[str, object], opti
 
 async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> None:
     (model_dir / "config.json").write_text('{"dtype": "float16"}')
-    served = await Served(model_dir, msgspec.structs.replace(LIMITS, dtype="bfloat16")).load(dtype="fp16")
+    served = await Served(model_dir, msgspec.structs.replace(LIMITS, info=EngineInfo(dtype="bfloat16"))).load(
+        dtype="fp16"
+    )
     assert json.loads((await served.query("info")).body)[2] == "bfloat16"
+    assert served.handler.engine_info == EngineInfo(dtype="bfloat16")

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..attention import watching
 from ..misfits import MISFITS
+from .copies import RandomNumbers, copy_model
 from .lay_out_mlp import activated
 from .linears import Products, rows_of
-from .near import rounds_to
 from .operations import UNCHANGED
 from .packing import Packed
 from .parts import as_linear
@@ -23,7 +23,6 @@ from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event
 
 _MOST_LINEARS: Final = 3
-_SPREAD: Final = 2.0
 
 
 class NativeMlp(nn.Module):
@@ -56,7 +55,7 @@ class NativeMlp(nn.Module):
 def as_mlp(module: nn.Module) -> Mlp | None:
     """The MLP that a module of two or three linears computes; None if it is no MLP, or computes more.
 
-    The module is tried on inputs for which its activation is far from linear.
+    A copy with random weights is tried.
     """
     linears = {each: linear for each in module.modules() if (linear := as_linear(each)) is not None}
     if not 1 < len(linears) <= _MOST_LINEARS or as_linear(module) is not None:
@@ -64,23 +63,22 @@ def as_mlp(module: nn.Module) -> Mlp | None:
     of_linears = {id(parameter) for each in linears for parameter in each.parameters()}
     if any(id(parameter) not in of_linears for parameter in module.parameters()):
         return None
-    weight = next(iter(linears.values())).weight
-    x = torch.randn(1, 3, weight.shape[1], generator=torch.Generator().manual_seed(1)).to(weight.dtype)
+    copy = copy_model(module, RandomNumbers())
+    x = torch.randn(1, 3, next(iter(linears.values())).weight.shape[1], generator=torch.Generator().manual_seed(1))
     events: list[tuple[Event, Linear]] = []
     with ExitStack() as hooks:
-        for each, linear in linears.items():
+        for each in copy.model.modules():
+            if (own := copy.original(each)) not in linears:
+                continue
 
-            def note(owner: nn.Module, given: tuple[Tensor, ...], made: Tensor, linear: Linear = linear) -> None:
-                events.append((Event(owner, given, {}, made.clone()), linear))
+            def note(copied: nn.Module, given: tuple[Tensor, ...], made: Tensor, own: nn.Module = own) -> None:
+                events.append((Event(own, copied, given, {}, made.clone()), linears[own]))
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:
             hooks.enter_context(watching(lambda *_: None))  # the module may be an attention
-            module(x)
-            x *= _SPREAD / events[0][0].result.float().std().to(x.dtype)
-            events.clear()
-            made = module(x)
-            mlp, given, result = read_mlp(events, rounds_to)
+            made = copy.model(x)
+            mlp, given, result = read_mlp(events)
         except (*MISFITS, NotUnderstoodError):
             return None
     return mlp if isinstance(made, Tensor) and torch.equal(given, x) and torch.equal(made, result) else None

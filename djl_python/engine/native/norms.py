@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from ..misfits import MISFITS
-from .near import distance, rounds_to
+from .copies import RandomNumbers, copy_model
+from .identity import same
 from .operations import aim_norm_rows, norm_rows
 from .pool import Op, Pool, Step
+from .read_norms import gated_and_normed, likely_gated_norms
 from .recipe_mixers import GatedNorm
-from .recipe_parts import Norm
 
 # Below this many elements the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000
-_EPSILONS: Final = ("variance_epsilon", "eps", "norm_eps")
-_GROUPS: Final = ("n_groups", "num_groups")
 
 
 class NativeNorm(nn.Module):
@@ -53,28 +51,25 @@ class NativeNorm(nn.Module):
         if not known or not isinstance(weight, Tensor) or weight.dim() != 1 or any(True for _ in own.children()):
             return None
         random = torch.Generator().manual_seed(1)
-        x, gate = ((torch.randn(1, 3, len(weight), generator=random) + 0.5).to(dtype) for _ in range(2))
+        x, gate = (torch.randn(1, 3, len(weight), generator=random) + 0.5 for _ in range(2))
+        copied = copy_model(own, RandomNumbers()).model
         try:
             _, *further = inspect.signature(own.forward).parameters.values()
             calls: list[tuple[Tensor, ...]] = (
                 [] if further and further[0].default is inspect.Parameter.empty else [(x,)]
             )
             calls += [(x, gate)] if further else []
-            expected = [own(*given) for given in calls]
+            made = [own(*(each.to(dtype) for each in given)) for given in calls]
+            expected = [copied(*given) for given in calls]
         except MISFITS:
             return None
-        if not all(isinstance(each, Tensor) and each.dtype == dtype and each.shape == x.shape for each in expected):
+        if not all(isinstance(each, Tensor) and each.dtype == dtype and each.shape == x.shape for each in made):
             return None
-
-        def makes(norm: NativeNorm) -> Tensor:
-            return torch.cat([norm(*given) for given in calls])
-
-        wanted = torch.cat(expected)
-        nearest = min(
-            (cls(own, likely, dtype, pools) for likely in likely_norms(own)),
-            key=lambda norm: distance(makes(norm), wanted),
-        )
-        return nearest if rounds_to(makes(nearest), wanted) else None
+        for likely, copy in zip(*map(likely_gated_norms, (own, copied)), strict=True):
+            found = (gated_and_normed(given[0], given[1] if len(given) > 1 else None, copy) for given in calls)
+            if all(same(*pair) for pair in zip(found, expected, strict=True)):
+                return cls(own, likely, dtype, pools)
+        return None
 
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None, **more: Any) -> Tensor:
         """(..., columns) to (..., columns) in the model's dtype."""
@@ -94,18 +89,3 @@ class NativeNorm(nn.Module):
     @property
     def weight(self) -> Any:
         return self.own.weight
-
-
-def likely_norms(own: Any) -> Iterator[GatedNorm]:
-    """The norms that a module with a `weight` may be."""
-    weight = own.weight.data.float()
-    bias = own.bias.data.float().contiguous() if isinstance(getattr(own, "bias", None), Tensor) else None
-    eps = next((value for name in _EPSILONS if isinstance(value := getattr(own, name, None), float)), 1e-6)
-    groups = next((value for name in _GROUPS if isinstance(value := getattr(own, name, None), int)), 1)
-    size = getattr(own, "group_size", None)
-    widths = {len(weight), len(weight) // groups, size if isinstance(size, int) else len(weight)}
-    for kind in ("rms", "layer"):
-        for scale in (weight.contiguous(), weight + 1):
-            for width in widths:
-                for gate_first in (False, True):
-                    yield GatedNorm(Norm(kind, scale, bias, eps), width, gate_first)

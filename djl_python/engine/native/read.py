@@ -1,15 +1,16 @@
 """Derives a recipe from a watched run. Runs in the engine process, once.
 
 Layers are read from the recorded numbers, not from names: which linear makes queries, what a norm does, how positions
-rotate queries and keys, where a residual is added and with what factor. Each reading is checked against the recorded
-tensors; what can't be explained raises `NotUnderstoodError`, and the model runs on torch.
+rotate queries and keys, where a residual is added and with what factor. The numbers are those of a copy with random
+weights, where equal numbers mean the same computation (`copies`); trained weights are never looked at. What can't be
+explained raises `NotUnderstoodError`, and the model runs on torch.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,19 +18,21 @@ from torch import Tensor, nn
 
 from ..misfits import MISFITS
 from ..rotations import attends_in_chunks
+from .copies import Copy, RandomNumbers, copy_model
+from .identity import factor_of, same, settled
 from .layer_reader import LayerReader
-from .near import factor_of, rounded, same
-from .parts import as_linear, as_norm
+from .parts import as_linear
 from .read_attention import rotaries
 from .read_inputs import SeenInputs, read_inputs
 from .read_layer import read_layer
+from .read_norms import seen_norm
 from .recipe import Experts, Layer, Recipe
 from .recipe_parts import Linear, NotUnderstoodError, Rotary
 from .watch import TOKENS, Event, Watched, calls_at, watch
 from .watch_windows import watch_windows
 
 # Largest relative difference of a layer's query or key norms at near and far positions.
-_AS_LONG: Final = 0.02
+_AS_LONG: Final = 1e-3
 
 
 def read_recipe(model: Any, max_positions: int) -> Recipe:
@@ -46,37 +49,38 @@ def read_recipe(model: Any, max_positions: int) -> Recipe:
 
 @torch.inference_mode()
 def _read(model: Any, max_positions: int) -> Recipe:
-    # These would not show in small numbers, or in so few tokens.
+    # These would not show in so small numbers, or in so few tokens.
     if any(getattr(each, "clip_qkv", None) for each in (model.config, getattr(model.config, "attn_config", None))):
         raise NotUnderstoodError("queries, keys and values are clipped")
     if attends_in_chunks(model.config.get_text_config(decoder=True)):
         raise NotUnderstoodError("layers whose attention goes chunk by chunk")
-    seen = watch(model)
-    watch_windows(model, seen.calls, max_positions)
-    turns = rotaries(model, seen, max_positions)
-    inputs = read_inputs(model, seen)
+    copy = copy_model(model, RandomNumbers())
+    seen = watch(copy)
+    watch_windows(copy.model, seen.calls, max_positions)
+    turns = rotaries(copy.model, seen, max_positions)
+    inputs = read_inputs(copy.model, seen)
     layers = [_read_layer(seen, index, turns, inputs) for index in range(len(seen.spans))]
     _check_groups(model.config, layers)
     if _has_slopes(model.config) and any(each.slopes is None for each in seen.calls):
         raise NotUnderstoodError("a bias by position is configured, but not seen")
-    recipe = _read_ends(model, seen, layers)
+    recipe = _read_ends(copy, seen, layers)
     recipe.token_inputs = None if inputs is None else inputs.inputs
     if recipe.positions is None:
-        _check_far(model, seen, max_positions)
+        _check_far(copy, seen, max_positions)
     return recipe
 
 
 def _has_slopes(config: Any) -> bool:
-    """Whether the configuration says that scores grow with the position; rounding of large scores may hide it."""
+    """Whether the configuration says that scores grow with the position."""
     return any(getattr(each, "alibi", False) is True for each in (config, getattr(config, "attn_config", None)))
 
 
-def _check_far(model: Any, seen: Watched, max_positions: int) -> None:
+def _check_far(copy: Copy, seen: Watched, max_positions: int) -> None:
     """Check that the norms of queries and keys don't change with the position: rotations preserve them.
 
-    Layer by layer, as rounding may have a token choose other experts at another position.
+    Layer by layer, as a token may choose other experts at another position.
     """
-    far = calls_at(model, max(seen.first_position, max_positions - TOKENS), seen.spans)
+    far = calls_at(copy, max(seen.first_position, max_positions - TOKENS), seen.spans)
     for near_by, far_away in zip(seen.calls, far or seen.calls, strict=True):
         for name in ("query", "key"):
             lengths = [float(getattr(call, name).float().norm()) for call in (near_by, far_away)]
@@ -102,7 +106,7 @@ def _read_layer(seen: Watched, index: int, turns: list[Rotary], inputs: SeenInpu
 
 
 def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
-    """(table, index of the first row) of a module that returned consecutive rows of a table, learned or not.
+    """(the model's own table, index of the first row) of a module that returned consecutive rows of a table.
 
     Args:
         rows: (1, rows, columns), the shape of the rows that it returned.
@@ -110,13 +114,17 @@ def _looked_up(event: Event, rows: Tensor) -> tuple[Tensor, int] | None:
     if not isinstance(event.result, Tensor) or event.result.numel() != rows.numel():
         return None
     given = event.result.reshape(rows.shape)[0]
-    for table in itertools.chain(event.module.parameters(recurse=False), event.module.buffers(recurse=False)):
+    for table, own in zip(_tables_of(event.copied), _tables_of(event.module), strict=True):
         if table.dim() != 2 or table.shape[1] != given.shape[1]:
             continue
         for first in (table == given[0]).all(1).nonzero().flatten().tolist():
             if torch.equal(table[first : first + len(given)], given):
-                return table.data, int(first)
+                return own.data, int(first)
     return None
+
+
+def _tables_of(module: nn.Module) -> Iterator[Tensor]:
+    return itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False))
 
 
 def _through_a_linear(events: Sequence[Event], x: Tensor) -> tuple[Event, Linear] | None:
@@ -125,10 +133,10 @@ def _through_a_linear(events: Sequence[Event], x: Tensor) -> tuple[Event, Linear
     return next(((e, linear) for e, linear in found if same(e.x, x)), None)
 
 
-def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
-    table = model.get_input_embeddings()
+def _read_ends(copy: Copy, seen: Watched, layers: list[Layer]) -> Recipe:
+    table = copy.model.get_input_embeddings()
     embedded = [e for e in seen.events if isinstance(e.module, nn.Embedding)]
-    first = next((e for e in embedded if e.module is table), None)
+    first = next((e for e in embedded if e.copied is table), None)
     if first is None:
         raise NotUnderstoodError("the embedding is not a table")
     start = seen.spans[0].given.float()
@@ -141,26 +149,26 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     positions, offset = None, 0
     added: Tensor | float = 0.0
     for event in before:
-        looked_up = None if event.module is table else _looked_up(event, rows)
+        looked_up = None if event.copied is table else _looked_up(event, rows)
         if looked_up is not None:
             positions, offset = looked_up[0], looked_up[1] - seen.first_position
             added = event.result.reshape(rows.shape).float()
             break
-    norm = next(((e, n) for e in before if (n := as_norm(e)) is not None and same(e.result, start)), None)
-    stream = start if norm is None else norm[0].x.float()
-    scale = rounded(factor_of(rows, stream - added))
+    norm = next((n for e in before if (n := seen_norm(e)) is not None and same(e.result, start)), None)
+    stream = start if norm is None else norm.event.x.float()
+    scale = settled(factor_of(rows, stream - added))
     if not same(scale * rows + added, stream) or (projection is not None and scale != 1):
         raise NotUnderstoodError("the first layer does not read the embedding")
     end = seen.spans[-1].result
     final = next(
         (
-            (e, n)
+            n
             for e in seen.events
-            if (n := as_norm(e)) is not None and e.x.shape == end.shape and torch.equal(e.x, end)
+            if (n := seen_norm(e)) is not None and e.x.shape == end.shape and torch.equal(e.x, end)
         ),
         None,
     )
-    hidden = end if final is None else final[0].result
+    hidden = end if final is None else final.event.result
     narrowed = _through_a_linear(seen.events[seen.spans[-1].events.stop : -1], hidden)
     if narrowed is not None:
         hidden = narrowed[0].result
@@ -171,9 +179,9 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
     if head is None or not (as_it_is or same(given_scale * hidden, head_event.x)):
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = head_event.result[0].float()
-    head_scale = rounded(factor_of(made, seen.logits))
-    # Small logits hardly show a soft cap, so the configuration is asked first.
-    softcap = float(getattr(model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
+    head_scale = settled(factor_of(made, seen.logits))
+    # A soft cap can't be told from its result, so the configuration is asked for it.
+    softcap = float(getattr(copy.model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
     if softcap and same(torch.tanh(made / softcap) * softcap, seen.logits):
         head_scale = 1.0
     elif same(made * head_scale, seen.logits):
@@ -182,14 +190,14 @@ def _read_ends(model: Any, seen: Watched, layers: list[Layer]) -> Recipe:
         raise NotUnderstoodError("the logits are changed in an unknown way")
     assert math.isfinite(head_scale)
     return Recipe(
-        embedding=table.weight.data,
+        embedding=first.module.weight.data,
         embedding_scale=scale,
         embedding_projection=projection,
         positions=positions,
         position_offset=offset,
-        embedding_norm=None if norm is None else norm[1],
+        embedding_norm=None if norm is None else norm.norm,
         layers=layers,
-        final_norm=None if final is None else final[1],
+        final_norm=None if final is None else final.norm,
         head_projection=None if narrowed is None else narrowed[1],
         head=head,
         head_scale=given_scale * head_scale,

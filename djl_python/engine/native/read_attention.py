@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..rotations import original_length
+from .identity import distance, factor_of, same, settled
 from .layer_reader import LayerReader, Projected, made_by
-from .near import distance, factor_of, rounded, same
-from .parts import rms
 from .read_columns import other_columns
+from .read_norms import SeenNorm, normed
 from .recipe_mixers import Attention
 from .recipe_parts import Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from .watch import TOKENS, Event, Watched
@@ -66,7 +66,7 @@ def _table(event: Event, rows: int) -> tuple[Tensor, Tensor] | None:
 
     given = tuple(all_places(value) for value in event.given)
     keywords = {name: all_places(value) for name, value in event.keywords.items()}
-    turns = event.module(*given, **keywords)
+    turns = event.copied(*given, **keywords)
     if isinstance(turns, tuple):
         return turns[0][0].float(), turns[1][0].float()
     if turns.is_complex():
@@ -136,10 +136,10 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         kv_heads=kv_heads,
         dim=dim,
         value_dim=value_dim,
-        scale=dim**-0.5 * rounded(scale * dim**0.5),
+        scale=dim**-0.5 * settled(scale * dim**0.5),
         softcap=call.softcap,
         window=call.window,
-        sinks=call.sinks,
+        sinks=None if call.sinks is None else reader.own(call.sinks),
         slopes=call.slopes,
         projection=projection,
         query_norm=query_change.norm,
@@ -235,28 +235,29 @@ _UNCHANGED: Final = _Change(None, False, None, 1.0, 0.0)
 
 
 def _changes(
-    pair: tuple[Tensor, Tensor], norms: Sequence[tuple[Event, Norm]], turns: Sequence[Rotary], places: slice
+    pair: tuple[Tensor, Tensor], norms: Sequence[SeenNorm], turns: Sequence[Rotary], places: slice
 ) -> list[_Change]:
     """Every change that turns a pair's first into its second, (heads, tokens, dim) each, at these positions."""
     before, after = pair
     heads, _, dim = before.shape
     flat = before.transpose(0, 1).flatten(1)
-    normed: list[tuple[Norm | None, bool, Tensor]] = [(None, False, before)]
-    for event, norm in norms:
+    entering: list[tuple[Norm | None, bool, Tensor]] = [(None, False, before)]
+    for seen in norms:
+        norm, x = seen.copied, seen.event.x
         if norm.kind != "rms" or norm.bias is not None:
             continue
-        if len(norm.weight) == dim and event.x.dim() == 4:
-            normed.append((norm, False, rms(before, norm)))
-        elif len(norm.weight) == heads * dim and same(event.x, flat):
-            normed.append((norm, True, _by_head(rms(flat, norm), heads)))
+        if len(norm.weight) == dim and x.dim() == 4:
+            entering.append((seen.norm, False, normed(before, norm)))
+        elif len(norm.weight) == heads * dim and same(x, flat):
+            entering.append((seen.norm, True, _by_head(normed(flat, norm), heads)))
     found = []
     for turn in (None, *turns):
-        for norm_of, across, x in normed:
+        for norm_of, across, x in entering:
             if turn is not None:
                 if 2 * turn.cosines.shape[-1] > dim:
                     continue
                 x = rotate(x, turn, places)
-            factor = rounded(factor_of(x, after))
+            factor = settled(factor_of(x, after))
             if same(x * factor, after):
                 off = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
                 found.append(_Change(norm_of, across, turn, factor, off))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .causal_conv import MAX_TAPS
+from .layer_reader import LayerReader
 from .pool import ACTIVATIONS
 from .recipe_mixers import Convolution
 from .recipe_parts import NotUnderstoodError
@@ -47,7 +48,7 @@ def _column_bytes(x: Tensor) -> list[bytes]:
     return list(columns.tolist())
 
 
-def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
+def read_convolution(reader: LayerReader, convolved: Called, channels: Tensor) -> Convolution:
     """The convolution of these channels, in this order; `NotUnderstoodError` if the kernels don't support it."""
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
@@ -55,7 +56,7 @@ def read_convolution(convolved: Called, channels: Tensor) -> Convolution:
     if activation not in ACTIVATIONS or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
-        taps=weight.float()[channels].T.contiguous(),
-        bias=None if bias is None else bias.float()[channels].contiguous(),
+        taps=reader.own(weight)[channels].T.contiguous(),
+        bias=None if bias is None else reader.own(bias)[channels].contiguous(),
         activation=activation,
     )

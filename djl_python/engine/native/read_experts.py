@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..expert_stacks import ExpertStack
-from .near import distance, factor_of, rounded, same
+from .identity import distance, factor_of, same, settled
 from .recipe import ExpertGroups, Experts, Router
 from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
 from .watch import Event
@@ -25,7 +25,7 @@ from .watch import Event
 Choose = Callable[[int, Tensor, Tensor, Tensor], None]
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
 _ASKED: Final = 256  # tokens that a router with groups is run on
-_SLACK: Final = 2e-2  # of the greatest rank; bf16 may order nearly equal experts differently
+_SLACK: Final = 1e-5  # of the greatest rank
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,24 @@ def read_experts(
     choice = _choice(experts)
     chosen_by = _read_router(router, choice)
     result = experts.result.reshape(choice.x.shape)
-    first = _linear(experts.module, "gate_up_proj") or _linear(experts.module, "up_proj")
-    down = _linear(experts.module, "down_proj")
+    first, down = _two_linears(experts.copied)
+    candidates = list(_arrangements(experts.copied, chosen_by, first, down, activations))
+    made = _results(candidates, _parts(first, down, choice), activations)
+    off = [distance(by_candidate, result[:_TRIED]) for by_candidate in made.unbind(2)]
+    nearest = off.index(min(off))
+    if not same(made[..., nearest], result[:_TRIED]):
+        raise NotUnderstoodError("the experts compute something unknown")
+    own = _arrangements(experts.module, chosen_by, *_two_linears(experts.module), activations)
+    return next(itertools.islice(own, nearest, None))[0], choice.x, result
+
+
+def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
+    """The first linear of experts, of gate and up projection if there are both, and the second."""
+    first = _linear(module, "gate_up_proj") or _linear(module, "up_proj")
+    down = _linear(module, "down_proj")
     if first is None or down is None:
         raise NotUnderstoodError("experts without two linears")
-    candidates = list(_arrangements(experts.module, chosen_by, first, down, activations))
-    made = _results(candidates, _parts(first, down, choice), activations)
-    tried = [
-        (distance(by_candidate, result[:_TRIED]), found)
-        for (found, _), by_candidate in zip(candidates, made.unbind(2), strict=True)
-        if same(by_candidate, result[:_TRIED])
-    ]
-    if not tried:
-        raise NotUnderstoodError("the experts compute something unknown")
-    return min(tried, key=lambda pair: pair[0])[1], choice.x, result
+    return first, down
 
 
 def _choice(event: Event) -> Choice:
@@ -119,42 +123,38 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
 
 
 def _read_router(event: Event, choice: Choice) -> Router:
-    module = event.module
-    linear = Linear(module.weight.data, _bias(module, "bias"))
+    own, module = event.module, event.copied
+    linear, copied = (Linear(each.weight.data, _bias(each, "bias")) for each in (own, module))
     groupings = _groupings(module, choice)
     if groupings:
         choice = _asked(module, choice)
-    scores = choice.x.float() @ linear.numbers.float().T
-    if linear.bias is not None:
-        scores = scores + linear.bias.float()
-    found: list[tuple[tuple[bool, bool, bool, float], Router]] = []
-    for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
-        taken = values.gather(1, choice.experts)
-        corrections = (*_corrections(event, len(linear.weight)), None)
-        for correction, groups in itertools.product(corrections, (*groupings, None)):
+    scores = choice.x.float() @ copied.numbers.float().T
+    if copied.bias is not None:
+        scores = scores + copied.bias.float()
+    # A correction or groups that the module has are used.
+    corrections = (*zip(_corrections(event, own), _corrections(event, module), strict=True), (None, None))
+    for (own_correction, correction), groups in itertools.product(corrections, (*groupings, None)):
+        for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
             ranks = values if correction is None else values + correction
             if not _are_the_greatest(choice.experts, ranks if groups is None else _of_groups(ranks, groups)):
                 continue
+            taken = values.gather(1, choice.experts)
             for normalized in (False, True):
                 made = taken / taken.sum(-1, keepdim=True) if normalized else taken
-                factor = rounded(factor_of(made, choice.weights))
+                factor = settled(factor_of(made, choice.weights))
                 if same(made * factor, choice.weights):
-                    # A correction or groups that the module has are used; a factor is less likely.
-                    off = distance(made * factor, choice.weights)
-                    order = (correction is None, groups is None, factor != 1.0, off)
                     chosen = choice.experts.shape[1]
-                    found.append((order, Router(linear, chosen, function, correction, groups, normalized, factor)))
-    if not found:
-        raise NotUnderstoodError("experts are chosen in an unknown way")
-    return min(found, key=lambda pair: pair[0])[1]
+                    return Router(linear, chosen, function, own_correction, groups, normalized, factor)
+    raise NotUnderstoodError("experts are chosen in an unknown way")
 
 
-def _corrections(event: Event, count: int) -> Iterator[Tensor]:
+def _corrections(event: Event, module: Any) -> Iterator[Tensor]:
     """What the router has, or is given (LFM2), one number for each expert."""
+    count = len(module.weight)
     for value in (*event.given, *event.keywords.values()):
         if isinstance(value, Tensor) and value.shape == (count,) and value.is_floating_point():
             yield value.float()
-    for part in event.module.modules():
+    for part in module.modules():
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
             if tensor.numel() == count and tensor.is_floating_point() and name != "bias":
                 yield tensor.data.float().reshape(-1)

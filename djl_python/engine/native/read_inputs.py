@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from .identity import distance, factor_of, same, settled
 from .layer_reader import LayerReader
-from .near import distance, factor_of, rounded, same
-from .parts import as_linear, as_norm
+from .parts import as_linear
 from .read_mlp import FUNCTIONS
+from .read_norms import seen_norm
 from .recipe import Mlp, TokenBranch, TokenInputs
 from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event, Watched
@@ -32,18 +33,18 @@ def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
     tables = [e for e in before if isinstance(e.module, nn.Embedding) and e.result.shape[-1] % layers == 0]
     for projected, linear in projections:
         normed = next(
-            ((e, n) for e in before if (n := as_norm(e)) is not None and e.x.numel() == projected.result.numel()), None
+            (n for e in before if (n := seen_norm(e)) is not None and e.x.numel() == projected.result.numel()), None
         )
         table = next((e for e in tables if e.result.numel() == projected.result.numel()), None)
         if normed is None or table is None:
             continue
-        event, norm = normed
+        event, norm = normed.event, normed.norm
         tokens = stream.shape[1]
         # The norm cancels factors, except for their effect on its epsilon.
         norm.eps /= factor_of(projected.result, event.x) ** 2
         inputs = TokenInputs(
             table=table.module.weight.data,
-            table_scale=factor_of(nn.functional.embedding(table.x, table.module.weight), table.result),
+            table_scale=factor_of(nn.functional.embedding(table.x, table.copied.weight), table.result),
             projection=linear,
             norm=norm,
             scale=1.0,
@@ -68,14 +69,14 @@ def read_branch(
         if gate_event.result[0].shape == given.shape == down_event.x[0].shape:
             if not seen.scaled:
                 nearest = min(made, key=lambda name: _apart(made[name] * given, down_event.x[0]))
-                seen.inputs.scale = rounded(factor_of(made[nearest] * given, down_event.x[0]))
+                seen.inputs.scale = settled(factor_of(made[nearest] * given, down_event.x[0]))
                 seen.scaled = True
             wanted = {name: each * given * seen.inputs.scale for name, each in made.items()}
             name = min(wanted, key=lambda name: distance(wanted[name], down_event.x[0]))
             if same(wanted[name], down_event.x[0]):
                 after = reader.norm_of(down_event.result)
-                branch = TokenBranch(Mlp(None, gate, name, down), None if after is None else after[1])
-                return branch, down_event.result if after is None else after[0].result
+                branch = TokenBranch(Mlp(None, gate, name, down), None if after is None else after.norm)
+                return branch, down_event.result if after is None else after.event.result
     raise NotUnderstoodError("what is given beside the stream goes an unknown way")
 
 

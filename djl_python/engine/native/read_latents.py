@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .identity import distance, same
 from .layer_reader import LayerReader, Projected
-from .near import distance, same
 from .read_attention import rotate
 from .read_columns import columns_if_any, columns_of, other_columns
 from .recipe_mixers import LatentAttention
@@ -61,7 +61,7 @@ def read_latents(
         scale=call.scale,
         softcap=call.softcap,
         window=call.window,
-        sinks=call.sinks,
+        sinks=None if call.sinks is None else reader.own(call.sinks),
         slopes=call.slopes,
         projection=Stacked(linears.linears, torch.cat([latent, beside[order]])),
         norm=norm,
@@ -90,10 +90,9 @@ def _columns(heads: Tensor) -> Tensor:
 def _normed_columns(reader: LayerReader, x: Tensor, made: Tensor) -> tuple[Tensor, Norm]:
     """The columns of `made` that a norm read to make x, and the norm."""
     found = reader.norm_into(_rows(x)[None])
-    if found is None or found[1].kind != "rms" or found[1].bias is not None:
+    if found is None or found.kind != "rms" or found.norm.bias is not None:
         raise NotUnderstoodError("a latent without a norm, or with another")
-    event, norm = found
-    return columns_of(_rows(event.x), made), norm
+    return columns_of(_rows(found.event.x), made), found.norm
 
 
 def _beside(latent: Tensor, linears: Projected) -> Tensor:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-import torch
 from torch import Tensor
 
+from .identity import factor_of, fitted, same, settled
 from .layer_reader import LayerReader, Projected
-from .near import factor_of, rounded, same
 from .read_attention import read_attention
 from .read_experts import experts_event, read_experts, router_event
 from .read_inputs import SeenInputs, read_branch
@@ -42,10 +41,10 @@ class _Seen(Generic[What]):
         return cls(
             what=what,
             given=given,
-            source=given if before is None else before[0].x,
-            made=made if after is None else after[0].result,
-            before=None if before is None else before[1],
-            after=None if after is None else after[1],
+            source=given if before is None else before.event.x,
+            made=made if after is None else after.event.result,
+            before=None if before is None else before.norm,
+            after=None if after is None else after.norm,
         )
 
     def times(self, scale: float) -> Branch[What]:
@@ -68,7 +67,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
     branches: list[_Seen[Any]] = [*mixed, *([] if through is None else [through])]
     parallel = bool(mixed) and through is not None and same(through.source, reader.given)
     ending = reader.norm_to(reader.result)
-    result, mixed_norm = reader.result if ending is None else ending[0].x, None
+    result, mixed_norm = reader.result if ending is None else ending.event.x, None
     if ending is not None and through is not None and mixed:
         through, mixed_norm = _after_a_norm(reader, through)
         branches[-1] = through
@@ -83,7 +82,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
     left = branches[len(scales) :]
     # The branch of token inputs is added after the MLP, and the layer's factor applies after that.
     end = beside[0][0].x if beside else result
-    factor = 1.0 if beside else rounded(_fitted([stream, *(each.made for each in left)], end)[0])
+    factor = 1.0 if beside else settled(fitted([stream, *(each.made for each in left)], end)[0], reader.numbers)
     more = _scales(reader, left, end.double() / factor - stream)
     stream = _sum(stream, left, more)
     token_branch = None
@@ -92,7 +91,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
             raise NotUnderstoodError("what is given beside the stream is gated by something else")
         token_branch, added = read_branch(reader, beside, inputs)
         stream = stream + added.float()
-        factor = rounded(factor_of(stream, result))
+        factor = settled(factor_of(stream, result), reader.numbers)
     if not same(factor * stream, result):
         raise NotUnderstoodError("its result is not the sum of its branches")
     scaled = [each.times(scale) for each, scale in zip(branches, scales + more, strict=True)]
@@ -103,7 +102,7 @@ def read_layer(reader: LayerReader, turns: list[Rotary], places: slice, inputs: 
         token_branch=token_branch,
         factor=factor,
         mixed_norm=mixed_norm,
-        end_norm=None if ending is None else ending[1],
+        end_norm=None if ending is None else ending.norm,
     )
 
 
@@ -112,27 +111,12 @@ def _after_a_norm(reader: LayerReader, through: _Seen[Any]) -> tuple[_Seen[Any],
     found = reader.norm_to(through.given)
     if found is None:
         raise NotUnderstoodError("a norm at the end, but none before the MLP")
-    event, norm = found
-    return replace(through, source=event.x, before=None), norm
+    return replace(through, source=found.event.x, before=None), found.norm
 
 
 def _scales(reader: LayerReader, branches: Sequence[_Seen[Any]], added: Tensor) -> list[float]:
-    """The factor of each branch in the sum; one that is near to one of the layer's numbers becomes that number."""
-
-    def exact(scale: float) -> float:
-        nearest = min(reader.numbers, key=lambda number: abs(number - scale))
-        return nearest if rounded(scale / nearest) == 1 else scale
-
-    return [exact(scale) for scale in _fitted([each.made for each in branches], added)]
-
-
-def _fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
-    """The parts' factors with which their sum is nearest to the whole (least squares)."""
-    if not parts:
-        return []
-    columns = torch.stack([part.double().flatten() for part in parts], 1)
-    solution: list[float] = torch.linalg.lstsq(columns, whole.double().flatten()).solution.tolist()
-    return solution
+    """The factor of each branch in the sum."""
+    return [settled(scale, reader.numbers) for scale in fitted([each.made for each in branches], added)]
 
 
 def _sum(stream: Tensor, branches: Sequence[_Seen[Any]], scales: list[float]) -> Tensor:

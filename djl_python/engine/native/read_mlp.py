@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coded_linear import halves
-from .near import distance, rounds_to, same
+from .identity import distance, same
 from .recipe import Mlp
 from .recipe_parts import Linear, NotUnderstoodError
 from .watch import Event
@@ -29,14 +29,12 @@ _FAR: Final = 8.0  # ... up to this far on both sides of zero
 
 def read_mlp(
     linears: list[tuple[Event, Linear]],
-    near: Callable[[Tensor, Tensor], bool] = same,
     factors: Sequence[float] = (1.0,),
     others: Sequence[Event] = (),
 ) -> tuple[Mlp, Tensor, Tensor]:
     """(the MLP, its input, its result)
 
     Args:
-        near: whether an activation's result is the recorded one.
         factors: candidates for a factor on the activation's input.
         others: calls of modules, one of which may be the activation.
 
@@ -63,7 +61,6 @@ def read_mlp(
             one, other = (Linear(*each) for each in zip(halves(weights[0].weight), biases, strict=True))
             first_made, second_made = made[0].chunk(2, -1)
             choices = [(one, other, first_made, second_made), (other, one, second_made, first_made)]
-    # The nearest, not the first that is near: two kinds of GELU differ by less than the rounding of bf16.
     tried = [
         (function(times * inner) * beside, gate, up, name, times)
         for gate, up, inner, beside in choices
@@ -73,13 +70,13 @@ def read_mlp(
     ]
     if tried:
         explained, gate, up, name, times = min(tried, key=lambda one: distance(one[0], wanted))
-        if near(explained, wanted):
+        if same(explained, wanted):
             if times != 1:
                 gate, up = (None, up.times(times)) if gate is None else (gate.times(times), up)
             return Mlp(gate, up, name, down), x, down_event.result
-    if len(choices) == 1 and (curve := _curve(others, first[0][0].result, wanted)) is not None:
-        explained = _parts_of_curve(made[0]) @ torch.tensor(curve)
-        if near(explained, wanted):
+    if len(choices) == 1 and (curves := _curves(others, first[0][0].result, wanted)) is not None:
+        copied, curve = curves
+        if same(_parts_of_curve(made[0]) @ torch.tensor(copied), wanted):
             return Mlp(None, weights[0], "xielu", down, curve), x, down_event.result
     raise NotUnderstoodError("an unknown activation in the MLP")
 
@@ -90,18 +87,24 @@ def _parts_of_curve(x: Tensor) -> Tensor:
     return torch.stack([x.clamp(min=0).square(), torch.expm1(low) - low, x], -1)
 
 
-def _curve(events: Sequence[Event], given: Tensor, made: Tensor) -> tuple[float, float, float] | None:
-    """The curve of the module that made `made` from `given`; None if there is no such module, or it has another curve.
+_Curve = tuple[float, float, float]
 
-    The module is run on other inputs, in fp32: its bf16 results tell its factors to no more than a hundredth.
-    """
+
+def _curves(events: Sequence[Event], given: Tensor, made: Tensor) -> tuple[_Curve, _Curve] | None:
+    """(the copy's, the model's own) curve of the module that made `made` from `given`; None if it has no such curve."""
     event = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
     if event is None:
         return None
+    copied, own = _curve(event.copied), _curve(event.module)
+    return None if copied is None or own is None else (copied, own)
+
+
+def _curve(module: nn.Module) -> _Curve | None:
+    """The factors of a module's curve, from its results for other inputs; None if it has another."""
     x = torch.linspace(-_FAR, _FAR, _ASKED)
-    asked, parts = copy.deepcopy(event.module).float()(x), _parts_of_curve(x.double())
+    asked, parts = copy.deepcopy(module).float()(x), _parts_of_curve(x.double())
     found = torch.linalg.lstsq(parts, asked.double()[:, None]).solution[:, 0]
-    if not rounds_to(parts @ found, asked):
+    if not same(parts @ found, asked):
         return None
     square, low, straight = found.tolist()
     return square, low, straight

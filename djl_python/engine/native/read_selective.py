@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from .identity import same
 from .layer_reader import LayerReader, Projected
 from .mamba2 import MAX_STATE
-from .near import same
-from .parts import rms
 from .read_columns import columns_of, read_convolution
+from .read_norms import SeenNorm, normed
 from .recipe_mixers import SelectiveStateSpace
 from .recipe_parts import Linear, Norm, NotUnderstoodError, Stacked
 from .watch_functions import Called
@@ -41,9 +42,8 @@ def read_selective_space(
     made = event.result[0]
     rank = made.shape[1] - 2 * size
     narrow, *shared = made.split([rank, size, size], -1)
-    norms = [norm for _, norm in reader.norms]
-    of_shared = [_norm_between(part, given[name][0].T, norms) for part, name in zip(shared, "BC", strict=True)]
-    narrow_norm, steps = _steps(reader.layer, narrow, given["dt"][0].T, norms)
+    of_shared = [_norm_between(part, given[name][0].T, reader.norms) for part, name in zip(shared, "BC", strict=True)]
+    narrow_norm, steps = _steps(reader, narrow, given["dt"][0].T)
     through = columns_of(convolved.given["hidden_states"][0].T, linears.made)
     gates = columns_of(given["z"][0].T, linears.made)
     bias, skipped = given.get("delta_bias"), given.get("D")
@@ -51,52 +51,49 @@ def read_selective_space(
     space = SelectiveStateSpace(
         size=size,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
-        convolution=read_convolution(convolved, torch.arange(channels)),
+        convolution=read_convolution(reader, convolved, torch.arange(channels)),
         narrow=Stacked([inner], places[:rank]),
         narrow_norm=narrow_norm,
         shared=Stacked([inner], places[rank:]),
         shared_norm=_together(*of_shared),
         steps=steps,
-        decay=given["A"].float().T.contiguous(),
-        step_bias=None if bias is None else bias.float().contiguous(),
-        skipped=None if skipped is None else skipped.float().contiguous(),
+        decay=reader.own(given["A"]).T.contiguous(),
+        step_bias=None if bias is None else reader.own(bias).contiguous(),
+        skipped=None if skipped is None else reader.own(skipped).contiguous(),
         output=linears.output,
     )
     return space, linears
 
 
-def _steps(layer: nn.Module, narrow: Tensor, dt: Tensor, norms: list[Norm]) -> tuple[Norm | None, Linear]:
+def _steps(reader: LayerReader, narrow: Tensor, dt: Tensor) -> tuple[Norm | None, Linear]:
     """(the norm that `narrow` goes through, if any, the linear that then makes dt (tokens, channels))"""
-    weights = [each.data for each in layer.parameters() if each.shape == (dt.shape[1], narrow.shape[1])]
-    for norm in _candidates(narrow, norms):
-        normed = _through(narrow, norm)
-        for weight in weights:
-            if same(normed @ weight.float().T, dt):
-                return norm, Linear(weight, None)
+    weights = [pair for pair in reader.parameters() if pair[0].shape == (dt.shape[1], narrow.shape[1])]
+    for norm, made in ((None, narrow), *_normed(narrow, reader.norms)):
+        for copied, own in weights:
+            if same(made @ copied.T, dt):
+                return norm, Linear(own, None)
     raise NotUnderstoodError("steps of a selective state space that are not a product")
 
 
-def _norm_between(before: Tensor, after: Tensor, norms: list[Norm]) -> Norm | None:
+def _norm_between(before: Tensor, after: Tensor, norms: list[SeenNorm]) -> Norm | None:
     """The norm that makes `after` from `before`, (tokens, columns) both; None if they are the same."""
     if torch.equal(before, after):
         return None
-    likely = (norm for norm in _candidates(before, norms) if norm is not None)
-    norm = next((norm for norm in likely if same(_through(before, norm), after)), None)
-    if norm is None:
-        raise NotUnderstoodError("B or C of a selective state space is changed in an unknown way")
-    return norm
+    for norm, made in _normed(before, norms):
+        if same(made, after):
+            return norm
+    raise NotUnderstoodError("B or C of a selective state space is changed in an unknown way")
 
 
-def _candidates(x: Tensor, norms: list[Norm]) -> list[Norm | None]:
-    """None, recorded norms that fit x, and norms without weights, which are no modules."""
+def _normed(x: Tensor, norms: list[SeenNorm]) -> Iterator[tuple[Norm, Tensor]]:
+    """(norm, its result) of x, for recorded norms that fit x, and for those without weights, which are no modules."""
     width = x.shape[1]
-    fitting = [norm for norm in norms if norm.kind == "rms" and norm.bias is None and len(norm.weight) == width]
-    return [None, *fitting, *(Norm("rms", torch.ones(width), None, eps) for eps in _EPSILONS)]
-
-
-def _through(x: Tensor, norm: Norm | None) -> Tensor:
-    """x through a norm, if there is one: (tokens, columns) fp32."""
-    return x.float() if norm is None else rms(x.float(), norm)
+    for seen in norms:
+        if seen.kind == "rms" and seen.norm.bias is None and len(seen.norm.weight) == width:
+            yield seen.norm, normed(x, seen.copied)
+    for eps in _EPSILONS:
+        plain = Norm("rms", torch.ones(width), None, eps)
+        yield plain, normed(x, plain)
 
 
 def _together(one: Norm | None, other: Norm | None) -> Norm | None:

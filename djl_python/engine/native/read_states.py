@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .delta_rule import LANES, MAX_DIM
+from .identity import same
 from .layer_reader import LayerReader, Projected, made_by
 from .mamba2 import MAX_STATE
-from .near import distance, same
-from .norms import likely_norms
 from .read_columns import columns_if_any, columns_of, other_columns, read_convolution
+from .read_norms import gated_and_normed, likely_gated_norms
 from .read_selective import read_selective_space
 from .recipe_mixers import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stateful, StateSpace
 from .recipe_parts import Linear, NotUnderstoodError, Stacked
@@ -53,12 +53,13 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
         raise NotUnderstoodError("no norm with a gate takes what was mixed")
     norm, gate, mixed = normed
     linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
-    convolution, through = _through(convolved, linears.made, [given[name] for name in ("query", "key", "value")])
+    mixing = [given[name] for name in ("query", "key", "value")]
+    convolution, through = _through(reader, convolved, linears.made, mixing)
     gates = columns_of(gate.reshape(tokens, -1), linears.made)
     others = other_columns(torch.cat([through, gates]), linears.made.shape[1])
     putting, max_beta = _put_in(linears.made[:, others], given["beta"][0])
     forgetting = [i for i in range(len(others)) if i not in putting]
-    decay, decay_bias = _decay(reader.layer, linears.made[:, others][:, forgetting], given["g"][0])
+    decay, decay_bias = _decay(reader, linears.made[:, others][:, forgetting], given["g"][0])
     net = DeltaNet(
         heads=heads,
         key_heads=key_heads,
@@ -93,7 +94,7 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
 
     linears = reader.projected(takes)
     made, factors = _times_factors(reader, linears.made, convolved.given["hidden_states"][0].T)
-    convolution, through = _through(convolved, made, [given[name] for name in ("hidden_states", "B", "C")])
+    convolution, through = _through(reader, convolved, made, [given[name] for name in ("hidden_states", "B", "C")])
     steps = columns_of(given["dt"][0], made)
     if normed is None:
         gates = other_columns(torch.cat([through, steps]), made.shape[1])
@@ -114,9 +115,9 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
         projection=Stacked(linears.linears, projected, None if factors is None else factors[projected]),
         steps=Stacked(linears.linears, steps, None if factors is None else factors[steps]),
         convolution=convolution,
-        decay=given["A"].float().contiguous(),
-        step_bias=torch.zeros(heads) if bias is None else bias.float().contiguous(),
-        skipped=None if skipped is None else skipped.float().contiguous(),
+        decay=reader.own(given["A"]).contiguous(),
+        step_bias=torch.zeros(heads) if bias is None else reader.own(bias).contiguous(),
+        skipped=None if skipped is None else reader.own(skipped).contiguous(),
         least_step=least,
         most_step=most,
         norm=None if normed is None else normed[0],
@@ -135,7 +136,7 @@ def _times_factors(reader: LayerReader, made: Tensor, entering: Tensor) -> tuple
     raise NotUnderstoodError("what is convolved is not what was projected")
 
 
-def _through(convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
+def _through(reader: LayerReader, convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Convolution, Tensor]:
     """(the convolution with channels in the order in which they are mixed, the projected columns that it reads)
 
     Args:
@@ -145,7 +146,7 @@ def _through(convolved: Called, made: Tensor, mixed: list[Tensor]) -> tuple[Conv
     entering = convolved.given["hidden_states"][0].T
     if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
         raise NotUnderstoodError("something else is convolved")
-    return read_convolution(convolved, channels), columns_of(entering, made)[channels]
+    return read_convolution(reader, convolved, channels), columns_of(entering, made)[channels]
 
 
 def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor] | None:
@@ -156,22 +157,10 @@ def _gated_norm(reader: LayerReader, answers: Tensor) -> tuple[GatedNorm, Tensor
             continue
         if not torch.equal(given[0].reshape(-1), answers.reshape(-1)):
             continue
-        x, gate = given[0].float(), nn.functional.silu(given[1].float())
-        made = [(likely, _normed(likely, x, gate)) for likely in likely_norms(event.module)]
-        nearest, result = min(made, key=lambda pair: distance(pair[1], event.result))
-        if same(result, event.result) and nearest.norm.bias is None:
-            return nearest, given[1], event.result
+        for own, copied in zip(*map(likely_gated_norms, (event.module, event.copied)), strict=True):
+            if copied.norm.bias is None and same(gated_and_normed(given[0], given[1], copied), event.result):
+                return own, given[1], event.result
     return None
-
-
-def _normed(likely: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
-    """The result of a norm for x and silu of its gate, (..., columns) fp32 each."""
-    entering = (x * gate if likely.gate_first else x).reshape(*x.shape[:-1], -1, likely.width)
-    if likely.norm.kind == "layer":
-        entering = entering - entering.mean(-1, keepdim=True)
-    made: Tensor = entering * (entering.square().mean(-1, keepdim=True) + likely.norm.eps).rsqrt()
-    made = made.reshape(x.shape) * likely.norm.weight
-    return made if likely.gate_first else made * gate
 
 
 def _put_in(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
@@ -184,14 +173,13 @@ def _put_in(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
     raise NotUnderstoodError("what a delta rule puts in is not a sigmoid")
 
 
-def _decay(layer: nn.Module, projected: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def _decay(reader: LayerReader, projected: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """`DeltaNet.decay` and `decay_bias`, each (heads,): two of the layer's parameters explain g, (tokens, heads)."""
     if projected.shape == g.shape:
-        own = [each.data.float() for each in layer.parameters() if each.shape == g.shape[1:]]
-        for logarithm, bias in itertools.permutations(own, 2):
-            decay = -logarithm.exp()
-            if same(decay * nn.functional.softplus(projected.float() + bias), g):
-                return decay, bias
+        fitting = [pair for pair in reader.parameters() if pair[0].shape == g.shape[1:]]
+        for (logarithm, own_logarithm), (bias, own_bias) in itertools.permutations(fitting, 2):
+            if same(-logarithm.exp() * nn.functional.softplus(projected + bias), g):
+                return -own_logarithm.float().exp(), own_bias.float()
     raise NotUnderstoodError("a delta rule that forgets in an unknown way")
 
 
@@ -215,7 +203,7 @@ def _short_convolution(reader: LayerReader, convolved: Called) -> tuple[ShortCon
     linears = reader.projected(takes)
     mixer = ShortConvolution(
         projection=Stacked(linears.linears, torch.cat(order)),
-        convolution=read_convolution(convolved, torch.arange(channels)),
+        convolution=read_convolution(reader, convolved, torch.arange(channels)),
         output=linears.output,
     )
     return mixer, linears

@@ -1,4 +1,4 @@
-"""Watches a model run on a few tokens: every module that computes something, every layer, every attention call.
+"""Watches a random copy of a model run on a few tokens: modules that compute something, layers, attention calls.
 
 Records their inputs and results. Runs in the engine process, once, before anything of the model is replaced.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..expert_stacks import stacks_of
-from .mapped import in_passing
+from .copies import Copy
 from .recipe_parts import NotUnderstoodError
 from .watch_attention import Call, watch_attention
 from .watch_functions import Called, watch_functions
@@ -26,7 +26,15 @@ _FIRST_POSITION: Final = 3  # a rotation by position 0 would not show
 
 @dataclass
 class Event:
+    """A call of a module.
+
+    Attributes:
+        module: the model's own, which has the weights that count.
+        copied: the copy's, which was called.
+    """
+
     module: Any
+    copied: Any
     given: tuple[Any, ...]
     keywords: dict[str, Any]
     result: Any
@@ -38,14 +46,21 @@ class Event:
 
 @dataclass
 class Span:
-    """A layer's run: its input and result, and which slices of `Watched`'s lists belong to it."""
+    """A layer's run: its input and result, and which slices of `Watched`'s lists belong to it.
+
+    Attributes:
+        layer, copied: as `Event` has them.
+        in_a_tuple: whether the layer returns more than its result.
+    """
 
     layer: nn.Module
+    copied: nn.Module
     events: slice
     calls: slice
     called: slice
     given: Tensor
     result: Tensor
+    in_a_tuple: bool
 
 
 @dataclass
@@ -62,23 +77,23 @@ class Watched:
         return slice(self.first_position, self.first_position + TOKENS)
 
 
-def watch(model: Any) -> Watched:
-    seen = Watched()
-    layers = _layer_list(model)
+def watch(copy: Copy) -> Watched:
+    seen, model = Watched(), copy.model
+    layers = layer_list(model)
     with ExitStack() as stack:
         for module in model.modules():
+            own = copy.original(module)
             rotary = "Rotary" in type(module).__name__
-            weighted = any(True for _ in module.parameters(recurse=False)) or stacks_of(module)
+            weighted = any(True for _ in own.parameters(recurse=False)) or stacks_of(own)
             if rotary or weighted or not any(True for _ in module.children()):
-                stack.callback(module.register_forward_hook(_recorder(seen), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(_recorder(seen, own), with_kwargs=True).remove)
         for layer in layers:
-            stack.enter_context(_span(layer, seen))
-        stack.enter_context(in_passing(model))
+            stack.enter_context(_span(layer, copy.original(layer), seen))
         stack.enter_context(watch_functions(model, seen.called))
         stack.enter_context(watch_attention(model, seen.calls))
         if not _takes_positions(model):
             seen.first_position = 0
-        seen.logits = _run(model, seen.first_position).logits[0].float()
+        seen.logits = _run(copy, seen.first_position).logits[0].float()
     if seen.calls and not any(seen.calls[span.calls] for span in seen.spans):  # found after the run
         if len(seen.calls) != len(seen.spans):
             raise NotUnderstoodError("attention does not run once in each layer")
@@ -87,17 +102,17 @@ def watch(model: Any) -> Watched:
     return seen
 
 
-def calls_at(model: Any, first_position: int, spans: Sequence[Span]) -> list[Call] | None:
+def calls_at(copy: Copy, first_position: int, spans: Sequence[Span]) -> list[Call] | None:
     """The attention calls for the same tokens from another position on; None if the model takes no positions.
 
-    Each layer is given what it was given in its span: what rounding makes of other positions in one layer, such as
-    another choice of experts, does not reach the next.
+    Each layer is given what it was given in its span: what other positions change in one layer, such as a choice of
+    experts, does not reach the next.
     """
-    if not _takes_positions(model):
+    if not _takes_positions(copy.model):
         return None
     calls: list[Call] = []
-    with in_passing(model), _given_again(spans), watch_attention(model, calls):
-        _run(model, first_position)
+    with _given_again(spans), watch_attention(copy.model, calls):
+        _run(copy, first_position)
     return calls
 
 
@@ -110,7 +125,7 @@ def _given_again(spans: Sequence[Span]) -> Iterator[None]:
         return ((hidden, *given[1:]), keywords) if given else (given, {**keywords, "hidden_states": hidden})
 
     with ExitStack() as stack:
-        for layer in {span.layer for span in spans}:
+        for layer in {span.copied for span in spans}:
             stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
         yield
 
@@ -119,24 +134,23 @@ def _takes_positions(model: Any) -> bool:
     return "position_ids" in inspect.signature(model.forward).parameters
 
 
-def _run(model: Any, first_position: int) -> Any:
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = torch.tensor([[(11 * i + 5) % vocabulary for i in range(TOKENS)]])
+def _run(copy: Copy, first_position: int) -> Any:
+    ids = torch.tensor([[(11 * i + 5) % len(copy.tokens) for i in range(TOKENS)]])
     places = {"position_ids": torch.arange(first_position, first_position + TOKENS)[None]}
-    return model(input_ids=ids, **(places if _takes_positions(model) else {}), use_cache=False)
+    return copy.model(input_ids=ids, **(places if _takes_positions(copy.model) else {}), use_cache=False)
 
 
-def _recorder(seen: Watched) -> Callable[..., None]:
+def _recorder(seen: Watched, own: nn.Module) -> Callable[..., None]:
     def record(module: nn.Module, given: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         # Cloned, because later operations may change it in place.
         made = result.clone() if isinstance(result, Tensor) else result
-        seen.events.append(Event(module, given, keywords, made))
+        seen.events.append(Event(own, module, given, keywords, made))
 
     return record
 
 
 @contextmanager
-def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
+def _span(layer: nn.Module, own: nn.Module, seen: Watched) -> Iterator[None]:
     begun: list[tuple[tuple[int, ...], Tensor]] = []
 
     def ends() -> tuple[int, ...]:
@@ -148,9 +162,10 @@ def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
 
     def after(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
         first, hidden = begun.pop()
-        out = result[0] if isinstance(result, (tuple, list)) else result
+        several = isinstance(result, (tuple, list))
+        out = result[0] if several else result
         events, calls, called = (slice(*each) for each in zip(first, ends(), strict=True))
-        seen.spans.append(Span(layer, events, calls, called, hidden, out.clone()))
+        seen.spans.append(Span(own, layer, events, calls, called, hidden, out.clone(), several))
 
     hooks = (layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after))
     try:
@@ -160,7 +175,7 @@ def _span(layer: nn.Module, seen: Watched) -> Iterator[None]:
             hook.remove()
 
 
-def _layer_list(model: Any) -> list[nn.Module]:
+def layer_list(model: Any) -> list[nn.Module]:
     """The decoder's layers: the longest list of modules of one class, or else the longest of any."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     alike = [modules for modules in lists if len({type(one) for one in modules}) == 1]

@@ -20,16 +20,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import PAGED, watching
-from .near import distance, same
+from .identity import distance, same, settled
 from .recipe_parts import NotUnderstoodError
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
 MASKED: Final = -5e3  # scores below are masked; the weakest mask of models is -1e4, in bf16 -9,984
-# Largest relative distance of a fitted number from the exact one: scores of bf16 are rounded.
-_NEAR: Final = 0.1
-# How many times the variance of what slopes leave unexplained they have to explain: chance explains once that.
-_SIGNIFICANT: Final = 30
+# Largest relative distance of fitted slopes from the exact ones.
+_NEAR: Final = 1e-3
 
 
 @dataclass
@@ -162,22 +160,10 @@ def _between(product: Tensor, scores: Tensor, dim: int) -> tuple[float, Tensor |
         return x @ places.T / places.square().sum()
 
     apart = product - growth(product) * places
-    fitted = float((apart * scores).sum() / apart.square().sum())
-    scale = next((usual for usual in (dim**-0.5, 1.0) if abs(fitted / usual - 1) < _NEAR), fitted)
-    # Large scores hide a bias from `same`, so it is looked for in any case.
-    plain = same(scale * product, scores)
-    try:
-        slopes = _slopes(growth(scores - scale * product)[:, 0].float(), dim)
-    except NotUnderstoodError:
-        if plain:
-            return scale, None
-        raise
-    without, biased = (
-        float((each - scores).square().sum()) for each in (scale * product, scale * product + slopes[:, None] * places)
-    )
-    noise = biased / (len(scores) * int(visible.sum()))
-    if plain and without - biased <= _SIGNIFICANT * noise + 1e-9:
+    scale = settled(float((apart * scores).sum() / apart.square().sum()), (dim**-0.5,))
+    if same(scale * product, scores):
         return scale, None
+    slopes = _slopes(growth(scores - scale * product)[:, 0].float(), dim)
     if not same(scale * product + slopes[:, None] * places, scores):
         raise NotUnderstoodError("scores that are more than a product, a factor and a bias by position")
     return scale, slopes

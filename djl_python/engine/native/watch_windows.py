@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import PAGED
 from ..masks import UNKNOWN, configured_window
-from .mapped import in_passing
 from .recipe_parts import NotUnderstoodError
 from .watch_attention import MASKED, SOFTMAXES, Call
 
@@ -41,9 +40,9 @@ def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
     if window > _LONGEST:
         raise NotUnderstoodError(f"an attention of its own, with a window of {window}")
     tokens = min(window + _MORE, max_positions)
-    ids = torch.arange(tokens)[None] % model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(tokens)[None] % len(model.get_input_embeddings().weight)
     seen = _LastRows(tokens)
-    with torch.inference_mode(False), torch.no_grad(), in_passing(model), seen:
+    with torch.inference_mode(False), torch.no_grad(), seen:
         model(input_ids=ids, use_cache=False)
     if len(seen.rows) != len(calls):
         raise NotUnderstoodError("attention does not run once in each layer")

@@ -118,10 +118,17 @@ def _check_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="djl-serving check",
         description="Read a model's configuration without serving it: every setting and where it came from, warnings, "
-        "and the handler that would be used. No checkpoint is downloaded, and no code of the model's runs.",
+        "and the handler that would be used. Without --load, no checkpoint is downloaded, and no code of the model's "
+        "runs.",
     )
     parser.add_argument("model", metavar="DIR", help="a model directory, or name:version:engine:devices=URL")
     parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="a config.properties")
+    parser.add_argument(
+        "--load",
+        action="store_true",
+        help="load the model as one worker would, say what runs it, why native kernels refuse it if they do, and what "
+        "memory it takes; then end",
+    )
     return parser
 
 
@@ -174,6 +181,11 @@ def _check(options: argparse.Namespace) -> int:
     config = load_model_config(parse_model_spec(options.model), server)
     print(describe(config), end="")
     print(f"\nhandler\n  {handler_of(config)}", flush=True)
+    if options.load:
+        from .server.trial import load_once
+
+        logs.configure("warning")
+        print(f"\nloaded\n{load_once(config)}", flush=True)
     return 0
 
 

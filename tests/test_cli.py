@@ -127,6 +127,20 @@ def test_check_names_the_built_in_handler_and_a_chosen_one(
     assert "mine.py (option.entryPoint), function answer" in capsys.readouterr().out
 
 
+def test_check_load_runs_a_handler_and_ends_it(model: Path) -> None:
+    (model / "serving.properties").write_text("minWorkers=3\n")
+    (model / "model.py").write_text("import os\nopen('pid', 'a').write(f'{os.getpid()} ')\ndef handle(inputs): ...\n")
+    done = run("check", model, "--load")
+    assert (done.returncode, done.stderr) == (0, "model echo: handler\n")
+    assert done.stdout.endswith("\nloaded\n  it loads, and what runs it is the handler's business\n")
+    (pid,) = (model / "pid").read_text().split()
+    assert not Path("/proc", pid).exists()
+    (model / "model.py").write_text("def handle(inputs): ...\n1 / 0\n")
+    done = run("check", model, "--load")
+    assert done.returncode == 1 and "djl-serving: Model echo did not load" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
 @pytest.mark.parametrize("command", [["check"], []])
 def test_a_wrong_setting_is_one_readable_block(model: Path, command: list[str]) -> None:
     (model / "serving.properties").write_text("option.dtype=fp99\noption.predict_timeout=soon\n")

@@ -22,7 +22,7 @@ from ..errors import OverloadedError, ServingError, UnavailableError
 from ..forms import media_type
 from ..inputs import Input
 from ..json_framing import JSONLINES_TYPES, SSE, encode_json
-from ..types import Chat, Delta, GenerateRequest
+from ..types import Chat, Delta, EngineInfo, GenerateRequest
 from .request_body import with_json
 
 #: Content types of streams of JSON objects, in which an error can be one of the objects.
@@ -80,7 +80,8 @@ class LoadedModel(Protocol):
 
     config: ModelConfig
     model_id: str
-    dtype: str
+    engine: EngineInfo
+    dtype: str  # of the engine, or as far as the configuration says
     max_model_len: int
     capacity: int  # calls that the worker takes at once
 
@@ -129,6 +130,7 @@ class ModelStatus:
     in_flight: int
     queued: int
     tally: RequestCounts = RequestCounts()
+    engine: EngineInfo | None = None  # what runs it in a worker, once one is ready and has an engine
 
 
 class ServerView(Protocol):

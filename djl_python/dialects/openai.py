@@ -18,7 +18,7 @@ from ..config import ModelConfig
 from ..errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from ..inputs import Input
 from ..json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
-from ..types import FinishReason
+from ..types import EngineInfo, FinishReason
 from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
 from .chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
 from .chat_request import ChatRequest, read_chat
@@ -58,6 +58,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: Annotated[int, Meta(ge=0, description="When it was registered, in Unix seconds.")]
     owned_by: str = _OWNER
+    engine: EngineInfo | msgspec.UnsetType = msgspec.UNSET  # not OpenAI's
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,4 +221,4 @@ def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
 
 
 def _info(model: ModelStatus) -> ModelInfo:
-    return ModelInfo(id=model.config.name, created=int(model.registered_s))
+    return ModelInfo(id=model.config.name, created=int(model.registered_s), engine=model.engine or msgspec.UNSET)

@@ -223,4 +223,5 @@ def _info(model: LoadedModel) -> Info:
         max_client_batch_size=option.max_client_batch_size,
         router="djl-serving",
         version=__version__,
+        engine=model.engine,
     )

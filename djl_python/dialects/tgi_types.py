@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..types import FinishReason
+from ..types import EngineInfo, FinishReason
 from .generation_fields import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]
@@ -160,7 +160,7 @@ class ChatTokenizeResponse(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, and its limits."""
+    """What is served, and its limits; `engine` is not TGI's."""
 
     model_id: str
     model_sha: str | None
@@ -176,3 +176,4 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     sha: str | None = None
     docker_label: str | None = None
+    engine: EngineInfo

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from msgspec import inspect
+from msgspec.structs import asdict
 
 from .. import __version__
 from ..errors import PayloadError
 from ..json_framing import encode_json
+from ..types import EngineInfo
 from .base import Answer, ModelStatus, ServerView
 from .triton_generate import json_object, version_of
 from .triton_types import (
@@ -27,6 +29,7 @@ from .triton_types import (
     LoadRequest,
     ModelConfiguration,
     ModelMetadata,
+    ModelParameter,
     ModelStatistics,
     ServerMetadata,
     Statistics,
@@ -100,6 +103,7 @@ def _config(server: ServerView, values: Mapping[str, str], body: bytes) -> Answe
             output=[TensorConfig(name=TEXT_OUTPUT, data_type="TYPE_STRING", dims=[-1])],
             instance_group=[InstanceGroup(name=model.config.name, kind="KIND_AUTO", count=model.workers)],
             model_transaction_policy={"decoupled": False},
+            parameters=_engine_parameters(model.engine),
         )
     )
 
@@ -175,6 +179,12 @@ def _entry(model: ModelStatus) -> IndexEntry:
     if model.failed:
         return IndexEntry(name, version, "UNAVAILABLE", "it failed to load")
     return IndexEntry(name, version, "LOADING", "")
+
+
+def _engine_parameters(engine: EngineInfo | None) -> dict[str, ModelParameter]:
+    """What runs the model, as far as it is known."""
+    known = {} if engine is None else asdict(engine)
+    return {name: ModelParameter(str(value)) for name, value in known.items()}
 
 
 def _parameter_tensors() -> list[TensorConfig]:

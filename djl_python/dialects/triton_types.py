@@ -187,6 +187,12 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
+class ModelParameter(msgspec.Struct, frozen=True):
+    """The value of one of a model's own settings."""
+
+    string_value: str
+
+
 class ModelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """A model's configuration in Triton's terms."""
 
@@ -198,6 +204,7 @@ class ModelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     output: list[TensorConfig]
     instance_group: list[InstanceGroup]
     model_transaction_policy: dict[str, bool]
+    parameters: dict[str, ModelParameter]
 
 
 class Duration(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from ..config import Address, ModelConfig
 from ..protocol import Status
 from ..sources import shown_url
+from ..types import EngineInfo
 
 _BAR_CELLS: Final = 24
 _PLAIN_EVERY_S: Final = 5.0
@@ -60,9 +61,12 @@ class Announcer:
         _write(self._err, f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
         self._drawn = True
 
-    def ready(self, config: ModelConfig, seconds: float) -> None:
-        """Print that a model can answer."""
-        self._line(f"model {config.name}: ready after {seconds:.1f} s")
+    def ready(self, config: ModelConfig, seconds: float, engine: EngineInfo | None = None) -> None:
+        """Print that a model can answer, and what runs it if that is an engine."""
+        line = f"model {config.name}: ready after {seconds:.1f} s"
+        self._line(line if engine is None else f"{line}, on {engine.summary}")
+        for warning in () if engine is None else engine.warnings:
+            self._line(f"  warning: {warning}")
 
     def failed(self, config: ModelConfig, detail: str) -> None:
         """Print, as one block, why a model failed to load."""
@@ -78,21 +82,22 @@ class Announcer:
         for config in models:
             lines.append("")
             lines.append(f"  {curl_line(address, config, only=only)}")
-        self._end_bar()
+        self.clear()
         _write(self._out, "\n".join(lines) + "\n\n")
 
     def note(self, text: str) -> None:
         """Print any other line."""
         self._line(text)
 
-    def _line(self, text: str) -> None:
-        self._end_bar()
-        _write(self._err, f"{text}\n")
-
-    def _end_bar(self) -> None:
+    def clear(self) -> None:
+        """Wipe the bar off the terminal."""
         if self._drawn:
             _write(self._err, "\r\x1b[K")
             self._drawn = False
+
+    def _line(self, text: str) -> None:
+        self.clear()
+        _write(self._err, f"{text}\n")
 
 
 def _write(to: TextIO, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ..errors import ServingError
 from ..protocol import AnyMessage, Call
+from ..types import EngineInfo
 
 
 class Client(Protocol):
@@ -44,6 +45,7 @@ class Worker(Protocol):
     name: str
     capacity: int  # calls that it takes at once
     queries: int  # queries that it takes in addition; 0: queries count as calls
+    engine: EngineInfo | None  # what runs its model, if it has an engine
 
     def send(self, message: AnyMessage) -> None:
         """Queue a message for the worker.

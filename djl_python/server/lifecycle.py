@@ -178,7 +178,7 @@ class Server:
         if model.health is Health.FAILED:
             self._announcer.failed(model.config, model.failure)
         elif model.health is not Health.PENDING and not model.settled.is_set():
-            self._announcer.ready(model.config, time.time() - model.registered_s)
+            self._announcer.ready(model.config, time.time() - model.registered_s, model.engine)
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ..protocol import Report
+from ..types import EngineInfo
 from .tgi_metrics import TgiMetrics
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ PREFIX: Final = "djl_"
 
 _MODEL: Final = ("model", "version")
 _WORKER: Final = (*_MODEL, "worker")
+#: Of `EngineInfo`, what tells engines apart; labels of `engine_info`.
+ENGINE_LABELS: Final = ("runner", "dtype", "quantize", "device")
 _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FIRST_TOKEN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _STEP_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
@@ -86,6 +89,13 @@ SPECS: Final = (
     _server("in_flight_requests", _G, "Requests that are with a worker."),
     _server("workers", _G, "Worker processes, by state.", "state"),
     _server("worker_restarts", _C, "Workers started again after one ended by itself."),
+    Spec(
+        "engine_info",
+        _G,
+        "What runs the model, in labels (refused: whether native kernels could and do not); always 1.",
+        (*_WORKER, *ENGINE_LABELS, "refused"),
+        reported=False,
+    ),
     _worker("running_requests", "Requests in the batch."),
     _worker("waiting_requests", "Requests waiting in a worker for a place in the batch."),
     _worker("kv_cache_blocks_used", "Blocks of the KV cache in use."),
@@ -196,6 +206,7 @@ class ModelMetrics:
         self._gauges: collections.defaultdict[str, dict[str, Gauge]] = collections.defaultdict(dict)
         # Live workers by name: two of a name while a model is loaded again and its last requests finish.
         self._workers: collections.Counter[str] = collections.Counter()
+        self._engines: dict[str, tuple[str, ...]] = {}  # labels of `engine_info`, by worker
 
     def aborted(self, reason: str) -> None:
         """Count a request that ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
@@ -229,17 +240,28 @@ class ModelMetrics:
                 else:
                     self._metrics.warn(name, f"has the observation {value}")
 
-    def worker_came(self, worker: str) -> None:
-        """Record a new worker of this name."""
+    def worker_came(self, worker: str, engine: EngineInfo | None = None) -> None:
+        """Record a new worker of this name, and what runs its model."""
         self._workers[worker] += 1
+        self._forget_engine(worker)
+        if engine is not None:
+            found = (getattr(engine, name) for name in ENGINE_LABELS)
+            labels = (*self._labels, worker, *found, "yes" if engine.refusal else "no")
+            self._engines[worker] = labels
+            self._metrics.gauges["engine_info"].labels(*labels).set(1)
 
     def worker_went(self, worker: str) -> None:
         """Record that a worker that came has ended, and drop its gauges if no other worker has its name."""
         self._workers[worker] -= 1
         if self._workers[worker]:
             return
+        self._forget_engine(worker)
         for name in self._gauges.pop(worker, ()):
             self._metrics.gauges[name].remove(*self._labels, worker)
+
+    def _forget_engine(self, worker: str) -> None:
+        if (labels := self._engines.pop(worker, None)) is not None:
+            self._metrics.gauges["engine_info"].remove(*labels)
 
     def _gauge(self, name: str, worker: str) -> Gauge | None:
         """A gauge of one of this model's workers that workers may report."""

@@ -134,7 +134,7 @@ class Pool:
     def add(self, worker: Worker) -> None:
         """Add a worker that is ready, and give it calls that wait."""
         self.refusal = None
-        self._metrics.worker_came(worker.name)
+        self._metrics.worker_came(worker.name, worker.engine)
         place = self._places[worker.name] = Place(worker)
         self._fill(place)
         self._count()

@@ -18,6 +18,7 @@ from ..config import ModelConfig, devices_of
 from ..dialects.base import ModelStatus, RequestCounts
 from ..errors import UnavailableError
 from ..protocol import Status
+from ..types import EngineInfo
 from .metrics import ModelMetrics
 from .pool import Pool
 from .supervisor import Replica, WorkerState
@@ -135,6 +136,12 @@ class ServedModel:
         return self._broken or next((replica.failure for replica in self.replicas if replica.failure), "")
 
     @property
+    def engine(self) -> EngineInfo | None:
+        """What runs the model, in the first worker that is ready and has an engine."""
+        ready = (replica.engine for replica in self.replicas if replica.state is WorkerState.READY)
+        return next((engine for engine in ready if engine is not None), None)
+
+    @property
     def status(self) -> ModelStatus:
         """The model as pages see it."""
         return ModelStatus(
@@ -146,6 +153,7 @@ class ServedModel:
             in_flight=self.pool.in_flight,
             queued=self.pool.queued,
             tally=self.tally,
+            engine=self.engine,
         )
 
     def answered(self, status: int, duration_s: float) -> None:

@@ -24,6 +24,7 @@ from ..channel import Channel
 from ..config import ModelConfig, worker_environment
 from ..processes import spawn
 from ..protocol import AnyMessage, Load, Status, Stop
+from ..types import EngineInfo
 
 if TYPE_CHECKING:
     from .served_model import ServedModel
@@ -62,6 +63,7 @@ class Replica:
     def __init__(self, model: ServedModel, index: int, config: ModelConfig) -> None:
         self.name = str(index)
         self.capacity, self.queries = 1, 0
+        self.engine: EngineInfo | None = None
         self.state = WorkerState.STARTING
         self.failure = ""
         self._killed = ""  # why `hang_up` killed it, if it did
@@ -259,6 +261,7 @@ class Replica:
             if message.state == "ready":
                 self._was_ready = True
                 self.capacity, self.queries = max(1, message.capacity), message.queries
+                self.engine = message.engine
                 self._become(WorkerState.READY)
                 self._model.pool.add(self)
                 self._settle("")

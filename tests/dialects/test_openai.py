@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from djl_python import errors
@@ -15,7 +16,7 @@ from djl_python.config import ModelConfig
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Formatter, Kind, ModelStatus
 from djl_python.dialects.openai import OpenAIDialect
-from djl_python.types import FinishReason, Token, TopToken
+from djl_python.types import EngineInfo, FinishReason, Token, TopToken
 from tests.dialects.exchange import called, ending, events, inputs, lines, model, said, sse, token, whole
 from tests.dialects.tgi_schema import check
 
@@ -429,6 +430,13 @@ def test_models() -> None:
             {"id": "b", "object": "model", "created": 12, "owned_by": "djl-serving"},
         ],
     }
+
+
+def test_what_runs_a_model() -> None:
+    engine = EngineInfo(runner="torch-paged", refusal="an unknown activation in the MLP", weight_bytes=9)
+    view: Any = View([replace(status("a", 11.5), engine=engine)])
+    found = json.loads(OPENAI.page("model", view, {"model": "a"}, b"").body)["engine"]
+    assert msgspec.convert(found, EngineInfo) == engine
 
 
 def test_a_model() -> None:

@@ -15,7 +15,7 @@ from djl_python.dialects.base import LoadedModel, ModelStatus, Parsed, ServerVie
 from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Branching, Chat, Delta, Finish, FinishReason, Grammar, Timings, Token, TopToken
+from djl_python.types import Branching, Chat, Delta, EngineInfo, Finish, FinishReason, Grammar, Timings, Token, TopToken
 from tests.dialects.tgi_schema import check, documented
 
 TGI = TgiDialect()
@@ -551,6 +551,7 @@ class Model(LoadedModel):
     dtype = "bf16"
     max_model_len = 2048
     capacity = 64
+    engine = EngineInfo(runner="native", dtype="bfloat16", quantize="int8")
 
     def __init__(self, **options: Any) -> None:
         self.config = model(**options)
@@ -609,6 +610,10 @@ def test_chat_tokenize() -> None:
 
 def test_info() -> None:
     answer = query("info", b"", max_best_of=3, max_client_batch_size=7, revision="0" * 40)
+    engine = answer.pop("engine")  # the document's objects are open, and `check` closes them
+    assert (engine["runner"], engine["dtype"], engine["quantize"], engine["refusal"]) == (
+        *("native", "bfloat16", "int8", ""),
+    )
     check(answer, "Info")
     assert answer["model_id"] == "some/model"
     assert answer["model_sha"] == "0" * 40
@@ -616,6 +621,7 @@ def test_info() -> None:
     assert answer["max_concurrent_requests"] == 1000 + 64  # the queue and what is with the worker
     assert (answer["max_best_of"], answer["max_stop_sequences"], answer["max_client_batch_size"]) == (3, 4, 7)
     limited = query("info", b"", max_input_tokens=100, revision="main")
+    del limited["engine"]
     check(limited, "Info")
     assert (limited["max_input_tokens"], limited["model_sha"]) == (100, None)
 

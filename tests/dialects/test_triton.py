@@ -19,7 +19,7 @@ from djl_python.dialects.triton import TritonDialect
 from djl_python.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from djl_python.inputs import Input
 from djl_python.protocol import Call
-from djl_python.types import Delta, Finish, FinishReason, SamplingParams, Token
+from djl_python.types import Delta, EngineInfo, Finish, FinishReason, SamplingParams, Token
 
 TRITON = TritonDialect()
 MODEL = ModelConfig(name="mymodel")
@@ -665,7 +665,15 @@ async def test_the_configuration_lists_every_parameter_as_a_tensor() -> None:
         "output": [{"name": "text_output", "data_type": "TYPE_STRING", "dims": [-1], "optional": False}],
         "instance_group": [{"name": "a", "kind": "KIND_AUTO", "count": 2}],
         "model_transaction_policy": {"decoupled": False},
+        "parameters": {},
     }
+
+
+async def test_the_configuration_tells_what_runs_the_model() -> None:
+    view = View()
+    view.models[1] = replace(view.models[1], engine=EngineInfo(runner="native", quantize="int4", weight_bytes=9))
+    found = (await shown("config", view=view, model="a"))["parameters"]
+    assert [found[name]["string_value"] for name in ("runner", "quantize", "weight_bytes")] == ["native", "int4", "9"]
 
 
 async def test_statistics() -> None:

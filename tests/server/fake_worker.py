@@ -24,6 +24,7 @@ import msgspec
 from djl_python.channel import Channel
 from djl_python.config import ModelConfig
 from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop, Taken
+from djl_python.types import EngineInfo
 
 
 class FakeWorker:
@@ -92,7 +93,10 @@ class FakeWorker:
         elif how == "hang":
             time.sleep(600)
         else:
-            self.channel.send(Status("ready", capacity=int(config.properties.get("capacity", "4")), queries=1))
+            runner = config.properties.get("runner")
+            engine = None if runner is None else EngineInfo(runner=runner)
+            capacity = int(config.properties.get("capacity", "4"))
+            self.channel.send(Status("ready", capacity=capacity, queries=1, engine=engine))
             self.report()
 
     async def answer(self, call: Call) -> None:

@@ -7,6 +7,7 @@ import shlex
 from djl_python.config import Address, ModelConfig
 from djl_python.protocol import Status
 from djl_python.server.announcer import Announcer, curl_line
+from djl_python.types import EngineInfo
 
 
 class Terminal(io.StringIO):
@@ -32,6 +33,21 @@ def test_on_a_terminal_there_is_a_bar_that_vanishes() -> None:
     assert err.getvalue() == "\r\x1b[Kmodel m: [############............] 1/2 weights"
     announcer.ready(config, 1.25)
     assert err.getvalue().endswith("weights\r\x1b[Kmodel m: ready after 1.2 s\n")
+
+
+def test_what_runs_a_model_is_in_the_ready_line() -> None:
+    err = io.StringIO()
+    announcer = Announcer(io.StringIO(), err)
+    announcer.ready(ModelConfig(name="m"), 1.25, EngineInfo(runner="native", dtype="bfloat16", device="cpu"))
+    assert err.getvalue() == "model m: ready after 1.2 s, on native, bfloat16, cpu\n"
+    refused = EngineInfo(runner="torch-paged", quantize="int8", refusal="no list of layers", unrounded="half of them")
+    announcer.ready(ModelConfig(name="n"), 3, refused)
+    assert err.getvalue().splitlines()[1:] == [
+        "model n: ready after 3.0 s, on torch-paged, int8 weights",
+        "  warning: not on the native kernels: no list of layers. It runs on torch-paged, where steps take longer: "
+        "djl-serving bench measures how long.",
+        "  warning: not all weights are int8: half of them",
+    ]
 
 
 def test_who_no_longer_reads_ends_nothing() -> None:

@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from djl_python.protocol import Report
 from djl_python.server.metrics import SPECS, Metrics
+from djl_python.types import EngineInfo
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -50,6 +51,30 @@ def test_a_dead_workers_gauges_go_and_its_counts_stay() -> None:
     found = samples(metrics)
     assert ("djl_running_requests", "m", "", "0") not in found
     assert found["djl_preemptions_total", "m", ""] == 1
+
+
+def test_what_runs_a_model_is_told_while_its_worker_lives() -> None:
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    native = EngineInfo(runner="native", dtype="bfloat16", device="cpu")
+    refused = EngineInfo(
+        runner="torch-paged", dtype="float32", quantize="int8", device="cpu", refusal="an unknown norm"
+    )
+    model.worker_came("0", native)
+    model.worker_came("1", refused)
+    model.worker_came("2")
+    told = {key: value for key, value in samples(metrics).items() if key[0] == "djl_engine_info"}
+    assert told == {  # labels by name: device, dtype, model, quantize, refused, runner, version, worker
+        ("djl_engine_info", "cpu", "bfloat16", "m", "none", "no", "native", "", "0"): 1,
+        ("djl_engine_info", "cpu", "float32", "m", "int8", "yes", "torch-paged", "", "1"): 1,
+    }
+    model.worker_came("1", native)  # while the last requests of the one before finish
+    model.worker_went("1")
+    model.worker_went("0")
+    (left,) = (key for key in samples(metrics) if key[0] == "djl_engine_info")
+    assert (left[6], left[8]) == ("native", "1")
+    model.worker_went("1")
+    assert not any(key[0] == "djl_engine_info" for key in samples(metrics))
 
 
 def test_what_is_not_in_the_table_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, 
 from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.pool import Pool
+from djl_python.types import EngineInfo
 
 
 class Recorder:
@@ -39,6 +40,7 @@ class Recorder:
 class Worker:
     def __init__(self, name: str = "0", capacity: int = 1, queries: int = 0) -> None:
         self.name, self.capacity, self.queries = name, capacity, queries
+        self.engine: EngineInfo | None = None
         self.sent: list[AnyMessage] = []
         self.left = 0  # how many of them are on their way
         self.hung_up = asyncio.Event()

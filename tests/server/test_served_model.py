@@ -1,8 +1,12 @@
+import os
+import signal
+
 from djl_python.dialects.base import RequestCounts
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, counted
+from djl_python.types import EngineInfo
 
-from .harness import model_config
+from .harness import model_config, running, until
 
 
 async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:
@@ -17,6 +21,18 @@ async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:
     assert model.pool.refusal == "model 'm' has failed"
     await model.stop()
     assert model.successor().health is Health.FAILED
+
+
+async def test_what_runs_a_model_is_known_while_a_worker_is_ready() -> None:
+    async with running(model_config(properties={"runner": "native"})) as site:
+        assert site.model.status.engine == site.model.engine == EngineInfo(runner="native")
+        assert (await site.client.get("/v1/models/m")).json()["engine"]["runner"] == "native"
+        assert (
+            await site.metric('djl_engine_info{device="",dtype="",model="m",quantize="none",refused="no",runner="nat')
+            == 1
+        )
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda: site.model.engine is None)
 
 
 def test_answers_are_counted_by_what_became_of_them() -> None:

@@ -129,6 +129,7 @@ def test_hub_text_in_a_grammar(hub: InferenceClient) -> None:
 
 def test_hub_info(demo: RunningServer) -> None:
     info = InferenceClient(provider="hf-inference").get_endpoint_info(model=demo.url)
+    assert info.pop("engine")["runner"]
     check(info, "Info")
     assert info["max_input_tokens"] == info["max_total_tokens"] - 1
     assert InferenceClient(provider="hf-inference").health_check(model=demo.url)

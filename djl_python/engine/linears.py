@@ -73,8 +73,9 @@ def unrounded(model: nn.Module, before: dict[str, int], quantize: Quantize) -> s
     """
     said, left, total = [], matrices(model), sum(before.values())
     if (kept := sum(left.values())) > _SMALL * total:
+        dtype = str(model.dtype).removeprefix("torch.")
         largest = sorted(left, key=lambda name: -left[name])[:_NAMED]
-        said.append(f"{kept / total:.0%} of the numbers in matrices stay as they are ({', '.join(largest)})")
+        said.append(f"{kept / total:.0%} of the numbers in matrices stay in {dtype} ({', '.join(largest)})")
     head = model.get_output_embeddings()  # type: ignore[operator]
     eight = [each for each in model.modules() if isinstance(each, QuantizedLinear) and each.bits == 8]
     if quantize == "int4" and (many := sum(each is not head for each in eight)):

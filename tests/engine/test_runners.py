@@ -195,7 +195,7 @@ def test_weights_that_stay_as_they_are_are_told(
     """torch has no kernels for rounded weights of several experts."""
     monkeypatch.setattr(native_opening, "read_recipe", refuse)
     info = open_batch(build_checkpoint(tmp_path, "qwen3_moe"), kernels=kernels, quantize="int8").info
-    assert "of the numbers in matrices stay as they are (Qwen3MoeExperts." in info.unrounded
+    assert "of the numbers in matrices stay in float32 (Qwen3MoeExperts." in info.unrounded
     assert info.warnings[-1] == f"not all weights are int8: {info.unrounded}"
     assert "the same there" not in caplog.text and info.warnings[-1] in caplog.text
 

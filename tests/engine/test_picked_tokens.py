@@ -14,6 +14,7 @@ from djl_python.engine.choosing import Chosen
 from djl_python.engine.native import lay_out_pick
 from djl_python.engine.native.library import library
 from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.pacing import MIN_TOKENS, PrefillPacer
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint
@@ -27,6 +28,13 @@ NEW_TOKENS = 12
 def _small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels_or_skip(library)
     monkeypatch.setattr(lay_out_pick, "_LEAST_WEIGHTS", 0)  # of heads: the tests' are small
+
+
+@pytest.fixture(autouse=True)
+def _steps_that_no_clock_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch cuts prompts in the same places: where kernels multiply tiles, a row's last bits tell whether its step
+    had seven rows (DECISIONS 56)."""
+    monkeypatch.setattr(PrefillPacer, "budget", lambda *_: MIN_TOKENS)
 
 
 @pytest.fixture

@@ -137,11 +137,26 @@ class LlamaCpp(Peer):
             top = opened.getnames()[0].partition("/")[0]
             opened.extractall(self.home, filter="data")
         (self.home / top).rename(self.home / "src")
+        self._mend_tiles()
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF"]
         options += ["-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_CURL=OFF"]
         run("cmake", "-S", self._source, "-B", self.home / "build", "-G", "Ninja", *options)
         run("ninja", "-C", self.home / "build", "llama-server", "llama-quantize")
         return self.sdist.partition("==")[2] + " (llama-cpp-python's sources)"
+
+    def _mend_tiles(self) -> None:
+        """Have the shapes of AMX tiles in memory when they are loaded.
+
+        GCC 12 believes that its `_tile_loadconfig` reads 8 of their 64 bytes, and never writes the others: products of
+        integers end with an illegal instruction, or SIGSEGV.
+        """
+        source = self._source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp"
+        load = "_tile_loadconfig(&tc);"
+        before, found, after = source.read_text(encoding="utf-8").partition(load)
+        if not found:
+            raise ValueError(f"{source} loads no tile shapes any more: is there anything to mend?")
+        written = 'asm volatile("" ::"r"(&tc) : "memory");'
+        source.write_text(f"{before}{written}\n    {load}{after}", encoding="utf-8")
 
     def _convert(self, model: Path, precision: str, target: Path) -> None:
         kind = self._FORMATS[precision]

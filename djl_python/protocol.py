@@ -136,6 +136,13 @@ class Open(Message, frozen=True):
 
     rolling_batch: str
     settings: bytes
+    sends_text: bool = False  # whether a `TrialText` follows
+
+
+class TrialText(Message, frozen=True):
+    """A text by the model's own tokenizer, which an engine may try the model on while it is opened."""
+
+    ids: list[int]
 
 
 class Add(Message, frozen=True):
@@ -169,7 +176,23 @@ class Step(Message, frozen=True):
     stats: EngineStats
 
 
-AnyMessage = Load | Call | Cancel | Taken | Stop | Status | Start | Chunk | Break | Report | Open | Add | Opened | Step
+AnyMessage = (
+    Load
+    | Call
+    | Cancel
+    | Taken
+    | Stop
+    | Status
+    | Start
+    | Chunk
+    | Break
+    | Report
+    | Open
+    | TrialText
+    | Add
+    | Opened
+    | Step
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyMessage])

@@ -25,6 +25,7 @@ from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.trial_text import TRIAL_TEXT
 
 from .answer import AnswerWriter
 from .call import Generation
@@ -94,12 +95,14 @@ class TextGenerationHandler(Handler):
         checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
         self._formatters = await context.run((), UserFormatters, config, path, context.run)
+        trial_text: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         opening = asyncio.ensure_future(
             self._open_engine(
                 config,
                 path,
                 draft_path=draft,
                 image_example=None if self._images is None else self._images.example,
+                trial_text=trial_text,
                 progress=context.progress,
                 on_stats=self._steps.step,
                 on_death=self._engine_died,
@@ -107,6 +110,7 @@ class TextGenerationHandler(Handler):
         )
         try:
             self._tokenizer = await asyncio.to_thread(Tokenizer.load, path, trust_remote_code=option.trust_remote_code)
+            trial_text.set_result(await asyncio.to_thread(self._tokenizer.encode, TRIAL_TEXT))
             self._engine = await opening
             limits = self._engine.limits
             # The engine may have found that it can't give this model images.

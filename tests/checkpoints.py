@@ -416,14 +416,49 @@ OWN_ATTENTION: dict[str, Any] = {
 NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | HYBRID
 
 
-def build_checkpoint(path: Path, architecture: str, dtype: torch.dtype = torch.float32, seed: int = 7) -> Path:
-    """Save a random model of this architecture; the same one every time."""
+def build_checkpoint(
+    path: Path, architecture: str, dtype: torch.dtype = torch.float32, seed: int = 7, *, sinks: bool = False
+) -> Path:
+    """Save a random model of this architecture; the same one every time.
+
+    Args:
+        sinks: with numbers as trained models have them, see `plant_sinks`.
+    """
     config = NATIVE[architecture]()
+    if sinks:
+        config.tie_word_embeddings = False
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model = AutoModelForCausalLM.from_config(config)
     for tensor in model.state_dict().values():
         if tensor.dim() == 1:  # norms of 1 and biases of 0 would hide what they do
             tensor += 0.1 * torch.randn_like(tensor)
+    if sinks:
+        plant_sinks(model)
+    model.to(dtype)
     model.generation_config.eos_token_id = 1
     model.save_pretrained(path)
     return path
+
+
+#: Tokens that carry huge numbers, and the columns of the residual stream that they have them in.
+SINKS: Final = {0: 3000.0, 3: 1500.0, 17: -2000.0}
+_HUGE: Final = (7, 21)
+_OUTLIERS: Final = (11, 30)  # columns that are large for all tokens
+
+
+@torch.no_grad()
+def plant_sinks(model: Any) -> None:
+    """Make a model as ill-conditioned as trained ones: attention sinks, outlier channels, large and tiny norm weights.
+
+    What is huge in the residual stream hardly shows in the logits, as in trained models.
+    """
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    for token, size in SINKS.items():
+        table[token, list(_HUGE)] += size * torch.tensor([1.0, -0.5])
+    for name, tensor in model.named_parameters():
+        if tensor.dim() == 2 and tensor.shape[0] == table.shape[1] and tensor is not table:
+            tensor[list(_OUTLIERS)] *= 8
+        if tensor.dim() == 1 and "norm" in name and len(tensor) > max(_OUTLIERS):
+            tensor[list(_OUTLIERS)] *= 10
+            tensor[[1, 2]] *= 1e-3
+    head[:, [each for each in (*_HUGE, *_OUTLIERS) if each < head.shape[1]]] *= 1e-2

@@ -19,7 +19,7 @@ from ..channel import Channel
 from ..config import ModelConfig, Options, devices_each, engine_environment, workers_sharing
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
-from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop
+from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop, TrialText
 from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
 from .native.library import lacking
 from .rolling_batch import EngineSettings, Progress, rolling_batch_path
@@ -129,12 +129,14 @@ class EngineClient:
         on_death: Callable[[str], None],
         draft_path: Path | None = None,
         image_example: ImagePrompt | None = None,
+        trial_text: asyncio.Future[list[int]] | None = None,
     ) -> EngineClient:
         """Spawn the engine and wait until its model is loaded.
 
         Args:
             draft_path: the draft model's checkpoint, if there is one.
             image_example: a prompt with an image, for a checkpoint that takes them.
+            trial_text: ids of a text by the model's tokenizer, to try the model on; it may still be loading.
             progress: told what is being loaded: (what, done, total).
             on_stats: told after every step.
             on_death: told once, with a reason, when the process ends unasked after it was ready.
@@ -152,7 +154,9 @@ class EngineClient:
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)
         settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))
-        self._channel.send(Open(_engine_name(config.option), settings))
+        self._channel.send(Open(_engine_name(config.option), settings, sends_text=trial_text is not None))
+        if trial_text is not None:
+            trial_text.add_done_callback(self._send_text)
         try:
             self.limits = await self._opened
         except BaseException as reason:
@@ -230,6 +234,10 @@ class EngineClient:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             self._process.kill()
+
+    def _send_text(self, text: asyncio.Future[list[int]]) -> None:
+        if not text.cancelled() and text.exception() is None and not self._channel.closed:
+            self._channel.send(TrialText(text.result()))
 
     def _receive(self, messages: list[AnyMessage]) -> None:
         for message in messages:

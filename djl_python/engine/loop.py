@@ -20,10 +20,11 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ServingError, printable
-from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, encode_frame
+from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, TrialText, encode_frame
 from ..types import TokenEvent
 from ..user_module import put_on_path
 from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
+from .sent_text import sent_text
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,11 @@ class Inbox:
             with contextlib.suppress(ConnectionError):  # from a worker that left without reading all that it was sent
                 while data := self._sock.recv(_READ_BYTES):
                     messages = reader.feed(data)
+                    for message in messages:
+                        if isinstance(message, Open) and message.sends_text:
+                            sent_text.expect()
+                        elif isinstance(message, TrialText):
+                            sent_text.arrive(message.ids)
                     with self._arrived:
                         self._messages += messages
                         self._arrived.notify()

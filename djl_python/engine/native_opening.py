@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from ..errors import ModelLoadError
-from .agreement import CHECK_TOKENS, Agreement
+from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .draft_size import Beside
 from .loading import LoadedModel, rounding
@@ -20,6 +20,7 @@ from .native.mapped import trim
 from .native.places import KEYS_PER_GROUP
 from .native.pool import FORMATS
 from .native.program import Program
+from .native.proof import prove
 from .native.read import read_recipe
 from .native.recipe import Recipe
 from .native.recipe_parts import NotUnderstoodError
@@ -28,6 +29,7 @@ from .opened_runner import OpenedRunner, name_of
 from .rolling_batch import EngineSettings
 from .speculation import MAX_ROWS
 from .state_slots import StateSlots
+from .trial import LONGEST, Trial
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +50,13 @@ def open_native(
     if settings.kernels == "torch":
         return ""
     try:
-        program, recipe, size, states = _open_program(settings, loaded, wanted, advance, beside)
+        program, recipe, size, states = _open_program(settings, loaded, wanted, agreement.trial, advance, beside)
     except (UnavailableError, NotUnderstoodError) as reason:
         if settings.kernels == "native":
             raise ModelLoadError(f"option.kernels=native: {reason}") from reason
         return _refusal(reason)
     runner = NativeModelRunner(program, settings.block_size, states)
-    if not agreement.with_runner(runner, runner.routing):
+    if not agreement.with_runner(runner, size.blocks, settings.block_size):
         program.close()
         if settings.kernels == "native":
             raise ModelLoadError(
@@ -107,7 +109,7 @@ def _refusal(reason: UnavailableError | NotUnderstoodError) -> str:
 
 
 def _open_program(
-    settings: EngineSettings, loaded: LoadedModel, wanted: int, advance: Advance | None, beside: Beside
+    settings: EngineSettings, loaded: LoadedModel, wanted: int, trial: Trial, advance: Advance | None, beside: Beside
 ) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
     """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
 
@@ -123,6 +125,7 @@ def _open_program(
     if settings.block_size % KEYS_PER_GROUP:
         raise NotUnderstoodError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
     recipe, size = _read_and_size(settings, loaded, wanted, beside)
+    prove(recipe, loaded, trial, torch.get_num_threads())
     states = StateSlots(settings.max_batch_size, size.saved_states) if recipe.state_bytes(loaded.dtype) else None
     try:
         program = Program(
@@ -132,7 +135,7 @@ def _open_program(
             blocks=size.blocks,
             block_size=settings.block_size,
             states=0 if states is None else states.count,
-            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, CHECK_TOKENS, MAX_ROWS),
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, LONGEST, MAX_ROWS),
             threads=torch.get_num_threads(),
             advance=advance,
         )

@@ -33,6 +33,7 @@ from .opened_runner import OpenedRunner
 from .rolling_batch import EngineSettings, Progress
 from .runners import open_runner
 from .scheduler import Chunk
+from .sent_text import sent_text
 from .sequence import Sequence
 from .sharing import join, settings_of
 
@@ -220,7 +221,7 @@ def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) ->
         ModelLoadError: they can't, or one of them has no memory for its part.
     """
     degree = settings.tensor_parallel_degree
-    settings = settings_of(0, degree, settings)
+    settings = msgspec.structs.replace(settings_of(0, degree, settings), trial_ids=sent_text.ids())
     ranks = Ranks(settings)
     try:
         opened = open_part(0, settings, ranks.meeting, progress, beside)

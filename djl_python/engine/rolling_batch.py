@@ -31,6 +31,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
     `tensor_parallel_degree` is how many devices, from `device` on, share the model; 0 for as many as can.
     `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
+    `trial_ids` are a text to try the model on, where it isn't sent later (`sent_text`).
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
     """
@@ -54,6 +55,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
     workers: int = 1
+    trial_ids: list[int] = []
     image_example: ImagePrompt | None = None
     properties: dict[str, str] = {}
 

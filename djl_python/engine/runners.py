@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -35,14 +34,15 @@ from .native.siblings import joined
 from .native.stand_ins import StandIns
 from .native_opening import open_native
 from .opened_runner import OpenedRunner
-from .paging import Paging
+from .paging import TRIAL_BLOCK, Paging
 from .quantization import Quantize
 from .recurrent import ModelContext, RecurrentLayers
 from .rolling_batch import EngineSettings, Progress
 from .rotations import freeze_rope_
-from .routes import routing
+from .sent_text import sent_text
 from .stored_loading import unpack_linears_
 from .torch_opening import open_cached, open_paged
+from .trial import Trial, trial_ids
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ def open_runner(
     progress("preparing the KV cache", 0, 0)
     wanted = settings.max_model_len or loaded.context
     freeze_rope_(loaded.model, wanted, but_long=settings.kernels != "torch")
-    agreement = _agreement(settings, loaded)
+    trial = Trial.of(trial_ids(loaded, settings.trial_ids or sent_text.ids()), loaded.vocabulary)
+    agreement = _agreement(settings, loaded, trial)
     own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
     pages = can_page(loaded)
     if advance is not None:
@@ -77,7 +78,7 @@ def open_runner(
     if advance is not None:
         advance.give_back()
     if freeze_rope_(loaded.model, wanted):
-        agreement = _agreement(settings, loaded)
+        agreement = _agreement(settings, loaded, trial)
     layers, recurrent = _probed(loaded, wanted) if pages else ({}, None)
     if not layers:
         set_attention(loaded.model, own_attention)
@@ -93,8 +94,9 @@ def open_runner(
     image_support = open_image_support(settings, loaded, own_attention)
     if layers:
         paging = Paging(loaded, layers, recurrent, None if linears is None else linears.pool)
-        with paging.trial(2) as runner:
-            agrees = agreement.with_runner(runner, partial(routing, loaded.model))
+        blocks = 2 + len(trial.ids) // TRIAL_BLOCK
+        with paging.trial(blocks) as runner:
+            agrees = agreement.with_runner(runner, blocks, TRIAL_BLOCK)
         if agrees and (image_support is None or images_agree_paged(paging, image_support)):
             opened = open_paged(settings, paging, wanted, image_support, beside)
             return _told(settings, _with_native(opened, linears), native, kept)
@@ -149,17 +151,17 @@ def _told(settings: EngineSettings, opened: OpenedRunner, refusal: str, kept: st
     return opened
 
 
-def _agreement(settings: EngineSettings, loaded: LoadedModel) -> Agreement:
+def _agreement(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> Agreement:
     """The model's `Agreement`; if it does not use experts' weights one by one, they become tensors first."""
     rounds = products_rounding(settings, loaded)
     try:
-        return Agreement(loaded, rounds)
+        return Agreement(loaded, rounds, trial)
     except MISFITS as misfit:
         if not holders_in(loaded.model):
             raise
         log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
         unpack_experts_(loaded.model, loaded.device)
-        return Agreement(loaded, rounds)
+        return Agreement(loaded, rounds, trial)
 
 
 def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedRunner:

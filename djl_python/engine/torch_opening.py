@@ -80,8 +80,12 @@ def open_cached(
     except MISFITS as misfit:
         log.info("%s does not go on from its cache: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
         runner = without
+
+    def agrees(tried: CachedModelRunner) -> bool:
+        return agreement.with_runner(tried, 2, len(agreement.trial.ids))
+
     # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
-    if runner is without or (not agreement.with_runner(runner) and agreement.with_runner(without)):
+    if runner is without or (not agrees(runner) and agrees(without)):
         log.warning(
             "%s goes on from its cache with other logits than it has without: every step reads whole sequences",
             type(loaded.model).__name__,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,34 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.agreement import CHECK_TOKENS, Agreement, check_ids
+from djl_python.engine.agreement import Agreement
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.quantization import Quantize
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.engine.routes import Routes, routing
+from djl_python.engine.trial import Trial, distances, trial_ids
 from djl_python.errors import ModelLoadError
-from tests.checkpoints import CACHE, build_checkpoint
+from tests.checkpoints import build_checkpoint
+
+BLOCK = 16
+BLOCKS = 8
 
 
 @dataclass
 class Answering:
-    """A runner with the same logits for everything."""
+    """A runner with these logits, (tokens, vocabulary), whatever it is asked."""
 
     logits: Tensor
     forgotten: int = 0
+    _at: int = 0
 
     def run(self, chunks: Any) -> Tensor:
-        return self.logits[None]
+        (chunk,) = chunks
+        self._at += chunk.length
+        return self.logits[self._at - chunk.length : self._at]
 
     def forget(self, sequence: Any) -> None:
         self.forgotten += 1
+        self._at = 0
 
     def operator_seconds(self) -> dict[str, float]:
         return {}
@@ -43,18 +48,49 @@ def loaded(path: Path, dtype: torch.dtype, architecture: str = "llama") -> Loade
     return load_model(EngineSettings(model_path=str(checkpoint)), lambda *_: None)
 
 
+def trial(model: LoadedModel) -> Trial:
+    return Trial.of(trial_ids(model, []), model.vocabulary)
+
+
 def logits(model: LoadedModel) -> Tensor:
     with torch.inference_mode():
-        found: Tensor = model.model(torch.tensor([check_ids(model)])).logits[0, -1].float()
+        found: Tensor = model.model(torch.tensor([trial(model).ids])).logits[0].float()
         return found
+
+
+def agrees(agreement: Agreement, logits: Tensor, blocks: int = BLOCKS) -> bool:
+    return agreement.with_runner(Answering(logits), blocks, BLOCK)
+
+
+def noise_like(x: Tensor, size: float) -> Tensor:
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    return size * x.std() * noise
 
 
 def test_the_models_own_logits_agree_and_the_sequence_is_forgotten(tmp_path: Path) -> None:
     model = loaded(tmp_path, torch.float32)
-    runner = Answering(logits(model))
-    assert Agreement(model, None).with_runner(runner)
+    runner, agreement = Answering(logits(model)), Agreement(model, None, trial(model))
+    assert agreement.with_runner(runner, BLOCKS, BLOCK)
     assert runner.forgotten == 1
-    assert not Agreement(model, None).with_runner(Answering(logits(model) + 0.1))
+    assert not agrees(agreement, logits(model) + noise_like(runner.logits, 0.05))
+    assert agrees(agreement, logits(model) + 3)  # of which a distribution knows nothing
+
+
+def test_every_position_counts(tmp_path: Path) -> None:
+    """As far as there are blocks for."""
+    model = loaded(tmp_path, torch.float32)
+    agreement, changed = Agreement(model, None, trial(model)), logits(model).clone()
+    changed[16:] = changed[16:].roll(1, 0)
+    assert agrees(agreement, changed, blocks=2)
+    assert not agrees(agreement, changed)
+
+
+def test_distances_are_relative_to_those_between_positions() -> None:
+    expected = torch.randn(64, 100, generator=torch.Generator().manual_seed(1))
+    for size in (1.0, 0.01):  # a model that prefers some tokens, one that hardly does
+        assert distances(size * expected, size * expected).max() < 1e-12
+        assert distances(size * expected.roll(1, 0), size * expected).median() == pytest.approx(1)
+    assert distances(expected.index_fill(0, torch.tensor([3]), torch.nan), expected)[3] == torch.inf
 
 
 def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path) -> None:
@@ -62,51 +98,60 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         model.model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(ModelLoadError, match=r"its logits are not numbers \(NaN\) in bfloat16"):
-        Agreement(model, None)
+        Agreement(model, None, trial(model))
 
 
-@pytest.mark.parametrize(("quantize", "allowed"), [(None, True), ("int8", False)])
+@pytest.mark.parametrize(("quantize", "size", "allowed"), [(None, 0.5, True), ("int8", 1.5, False)])
 def test_what_is_as_near_to_fp32_as_the_model_agrees(
-    quantize: Quantize | None, allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantize: Quantize | None, size: float, allowed: bool, tmp_path: Path
 ) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-    agreement = Agreement(model, quantize)
+    agreement = Agreement(model, quantize, trial(model))
     exact = agreement._exact
-    assert exact is not None
+    assert exact is not None and exact.shape[1] == model.vocabulary
     assert all(torch.equal(before[name], tensor) for name, tensor in model.model.state_dict().items())
-    assert 0 < (exact - logits(model)).norm() < 0.1 * exact.norm()
+    assert 0 < distances(logits(model), exact).median() < 0.01
     # As a model that amplifies what rounding costs.
-    noise = torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
-    noise *= 0.4 * exact.norm() / noise.norm()
+    noise = noise_like(exact, size)
     agreement._reference = exact + noise
-    assert agreement.with_runner(Answering(exact + noise.roll(1))) == allowed
-    assert not agreement.with_runner(Answering(exact + 2.2 * noise.roll(1)))
-    agreement._reference = exact + 3 * noise
-    assert not agreement.with_runner(Answering(exact.roll(1)))
+    assert agrees(agreement, exact + noise.roll(1)) == allowed
+    assert not agrees(agreement, exact + 4 * noise.roll(1))
+    agreement._reference = exact + 4 * noise
+    assert not agrees(agreement, exact.roll(1))
 
 
-@pytest.mark.parametrize(("off", "allowed"), [(0.05, True), (0.08, False)])
-def test_rounding_alone_is_not_that_far_from_fp32(off: float, allowed: bool, tmp_path: Path) -> None:
-    """An attention that is another may be as near in a short prompt."""
+@pytest.mark.parametrize(("size", "allowed"), [(0.05, True), (0.3, False)])
+def test_rounding_alone_is_not_that_far_from_fp32(size: float, allowed: bool, tmp_path: Path) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     own = logits(model)
-    signs = torch.tensor([1.0, -1.0]).repeat(len(own) // 2)
-    runner = Answering(own + off * max(1.0, float(own.abs().max())) * signs)
-    assert Agreement(model, None).with_runner(runner) == allowed
+    assert agrees(Agreement(model, None, trial(model)), own + noise_like(own, size)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("size", "quantize", "allowed", "told"),
+    [(0.3, "int8", True, False), (1.1, "int8", False, False), (0.9, "int4", True, True), (2.0, "int4", False, False)],
+)
+def test_rounded_weights_may_be_further_off_and_are_warned_of(
+    size: float, quantize: Quantize, allowed: bool, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = loaded(tmp_path, torch.bfloat16)
+    own = logits(model)
+    assert agrees(Agreement(model, quantize, trial(model)), own + noise_like(own, size)) == allowed
+    assert ("predict other tokens" in caplog.text) == told
 
 
 def test_without_memory_nothing_is_computed_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     monkeypatch.setattr("djl_python.engine.agreement.available_bytes", lambda: 1000)
-    assert Agreement(model, None)._exact is None
+    assert Agreement(model, None, trial(model))._exact is None
 
 
 def test_before_changes_the_model_is_asked_for_fp32_if_it_is_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loaded(tmp_path, torch.bfloat16)
-    small, large = Agreement(model, None), Agreement(model, None)
+    small, large = (Agreement(model, None, trial(model)) for _ in range(2))
     small.before_changes()
     monkeypatch.setattr("djl_python.engine.agreement._EXACT_AT_ONCE", 1000)
     large.before_changes()
@@ -114,99 +159,3 @@ def test_before_changes_the_model_is_asked_for_fp32_if_it_is_small(
         parameter.data = torch.zeros_like(parameter)
     assert small._exact is not None and bool(small._exact.any())
     assert large._exact is None
-
-
-@dataclass
-class Routed(Answering):
-    """A runner that gets the right logits with the right experts only; its own are `others` than the model's."""
-
-    right: Tensor = field(default_factory=lambda: torch.empty(0))
-    others: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    _given: bool = False
-
-    def run(self, chunks: Any) -> Tensor:
-        return (self.right if self._given else self.logits)[None]
-
-    @contextmanager
-    def routing(self, choose: Any) -> Iterator[None]:
-        with torch.inference_mode():
-            for layer, (experts, weights) in self.others.items():
-                choose(layer, torch.arange(CHECK_TOKENS), experts.clone(), weights.clone())
-        self._given = True
-        yield
-        self._given = False
-
-
-def one_token(experts: Tensor, weights: Tensor) -> None:
-    experts[5] = (experts[5] + 1) % 32
-
-
-def half_a_token(experts: Tensor, weights: Tensor) -> None:
-    free = (each for each in range(32) if each not in experts[5])
-    experts[5, -1] = next(free)
-
-
-def every_token(experts: Tensor, weights: Tensor) -> None:
-    experts += 1
-    experts %= 32
-
-
-def weights_of_others(experts: Tensor, weights: Tensor) -> None:
-    weights *= 1.15
-
-
-def none_at_all(experts: Tensor, weights: Tensor) -> None:
-    return
-
-
-@pytest.mark.parametrize(
-    ("other", "quantize", "agrees"),
-    [
-        (none_at_all, None, True),
-        (one_token, None, True),
-        (half_a_token, "int8", True),
-        (half_a_token, "int4", False),  # what 4 bits leave of a model has logits that are near at least
-        (every_token, None, False),
-        (every_token, "int8", False),
-        (weights_of_others, None, False),
-        (weights_of_others, "int8", False),
-    ],
-)
-def test_experts_that_rounding_chooses_are_no_disagreement(
-    other: Any, quantize: Quantize | None, agrees: bool, tmp_path: Path
-) -> None:
-    model = loaded(tmp_path, torch.bfloat16, "qwen3_moe")
-    right = logits(model)
-    routes = Routes()
-    with routing(model.model, routes.note):
-        logits(model)
-    assert routes._chosen.keys() == {0, 1}
-    with torch.inference_mode():
-        other(*routes._chosen[1])
-    runner = Routed(right.roll(1), right=right, others=routes._chosen)
-    agreement = Agreement(model, quantize)
-    assert agreement.with_runner(runner, runner.routing) == agrees
-    assert not agreement.with_runner(runner)
-    runner.right = right.roll(2)
-    assert not agreement.with_runner(runner, runner.routing)
-    runner.right, runner.others = right, {0: routes._chosen[0]}  # a layer that it does not choose experts for
-    assert not agreement.with_runner(runner, runner.routing)
-
-
-def test_a_model_reads_in_pieces_with_the_experts_that_it_is_given(tmp_path: Path) -> None:
-    model = loaded(tmp_path, torch.float32, "qwen3_moe").model
-    ids = torch.arange(3, 15)[None]
-    routes = Routes()
-    with torch.inference_mode():
-        with routing(model, routes.note):
-            expected = model(ids).logits
-        gate = model.model.layers[2].mlp.gate
-        gate.weight.data = gate.weight.roll(1, 0)
-        assert not torch.allclose(model(ids).logits, expected, atol=1e-2)
-        with routing(model, routes.give):
-            first = model(ids[:, :7], use_cache=True)
-            rest = model(ids[:, 7:], **{CACHE: first[CACHE]})
-    assert torch.allclose(torch.cat([first.logits, rest.logits], 1), expected, atol=1e-4)
-    assert sum(routes.off[0]) < 1e-4
-    assert min(routes.off[1]) > 0.1
-    assert [len(each) for each in routes.off.values()] == [12, 12]

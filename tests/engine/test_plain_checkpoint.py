@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from djl_python.engine.agreement import Agreement
+from djl_python.engine.exact import ExactModel
 from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
 from djl_python.engine.plain_checkpoint import PlainCheckpoint
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.trial import Trial, trial_ids
 from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
@@ -52,8 +53,8 @@ def test_what_the_model_says_in_fp32_is_asked_of_its_experts_too(tmp_path: Path)
     path = build_checkpoint(tmp_path / "model", "qwen3_moe")
     loaded = load_model(EngineSettings(model_path=str(path), dtype="bf16"), lambda *_: None)
     before = logits_of(loaded.model)
-    exact = Agreement(loaded, None)._exact
-    assert exact is not None
+    trial = Trial.of(trial_ids(loaded, []), loaded.vocabulary)
+    exact = ExactModel(loaded, trial).logits()
     assert exact.dtype == torch.float32
     assert torch.equal(logits_of(loaded.model), before), "and it is as it was"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None
 
 
 def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:
-    return torch.zeros(1, 2048)
+    vocabulary = self._program.vocabulary if isinstance(self, NativeModelRunner) else 2048
+    return torch.zeros(sum(chunk.length for chunk in chunks), vocabulary)
 
 
 def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
@@ -77,7 +79,7 @@ def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
 @pytest.mark.parametrize(
     ("kernels", "runner", "instead", "refusal"),
     [
-        ("auto", NativeModelRunner, "torch-paged (native products)", "their logits are not the model's own"),
+        ("auto", NativeModelRunner, "torch-paged (native products)", "its logits in fp32 are not|TypeError: forward"),
         ("torch", PagedModelRunner, "transformers-cache", ""),
     ],
 )
@@ -88,7 +90,8 @@ def test_a_runner_that_fails_its_trial_is_not_used(
         kernels_or_skip(library)
     monkeypatch.setattr(runner, "run", run)
     found = opened(tied, kernels=kernels)
-    assert (found.kind, found.refusal) == (instead, refusal)
+    assert found.kind == instead
+    assert re.match(refusal, found.refusal) if refusal else not found.refusal
 
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])
@@ -97,7 +100,7 @@ def test_kernels_that_were_asked_for_and_fail_their_trial_are_an_error(
 ) -> None:
     kernels_or_skip(library)
     monkeypatch.setattr(NativeModelRunner, "run", run)
-    with pytest.raises(ModelLoadError, match=r"option.kernels=native: the kernels' logits are not those of Llama"):
+    with pytest.raises(ModelLoadError, match=r"option.kernels=native: (its logits in fp32 are not the|TypeError: fo)"):
         opened(tied, kernels="native")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -171,16 +171,26 @@ def _plain(module: CodedLinear, numbers: Numbers) -> nn.Linear:
 
 
 @contextmanager
-def passed_through(layers: Collection[nn.Module]) -> Iterator[None]:
-    """Context in which these layers return the residual stream as they are given it."""
+def passed_through(layers: Sequence[nn.Module], without: Collection[nn.Module]) -> Iterator[None]:
+    """Context in which some layers return the residual stream as they are given it, in the form that the first does.
 
-    def forward(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
-        return hidden_states
+    Args:
+        layers: all layers, in the order in which they run.
+    """
+    rest: list[Any] = []
 
-    for layer in layers:
+    def note(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        rest[:] = [made[1:]] if isinstance(made, (tuple, list)) else []
+
+    def forward(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        return (hidden_states, *rest[0]) if rest else hidden_states
+
+    hook = layers[0].register_forward_hook(note)
+    for layer in without:
         layer.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
+        hook.remove()
+        for layer in without:
             del layer.forward

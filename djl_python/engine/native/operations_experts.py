@@ -5,11 +5,6 @@ See `operations` for what arguments have in common, and for `linear`, which mult
 
 from __future__ import annotations
 
-import ctypes
-
-import torch
-from torch import Tensor
-
 from .operations import Routing
 from .pool import Kind, Mode, Op
 
@@ -42,18 +37,6 @@ def route(
         kind=Kind.ROUTE, **routing._asdict(), in_=in_, k=columns, mode=int(sigmoid), bias=correction, heads=groups,
         kv_heads=groups_taken, dim=judges, n=int(normalized), scale=scale,
     )  # fmt: skip
-
-
-def choices_at(op: Op, tokens: int) -> tuple[Tensor, Tensor]:
-    """Where `route` has written (experts, weights), (tokens, chosen) each: `Routed` of routing.h."""
-    count = tokens * op.chosen
-    start = op.routed + 2 * (op.experts + 1) * ctypes.sizeof(ctypes.c_int32)
-    experts = (ctypes.c_int32 * count).from_address(start)
-    weights = (ctypes.c_float * count).from_address(start + ctypes.sizeof(experts))
-    return (
-        torch.frombuffer(experts, dtype=torch.int32).view(tokens, op.chosen),
-        torch.frombuffer(weights, dtype=torch.float32).view(tokens, op.chosen),
-    )
 
 
 def sort(*, routing: Routing) -> Op:

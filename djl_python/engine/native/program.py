@@ -6,8 +6,6 @@ the logits. Weights are packed into panels as the kernels read them; the model's
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +25,10 @@ from .lay_out_attention import CachePlaces
 from .lay_out_states import StatePlaces
 from .layout import Layout
 from .memory import Arena, PrefaultedMemory, as_tensor
-from .operations_experts import choices_at
 from .packing import PANEL
 from .picker import Picker
 from .places import Places, Spans
-from .pool import Kind, Op, Pool, Step
-from .read_experts import Choose
+from .pool import Op, Pool, Step
 from .recipe import Recipe
 from .recipe_parts import NotUnderstoodError
 
@@ -66,7 +62,6 @@ class Program:
         advance: prefaulted memory for weights and cache.
 
     Attributes:
-        choose: sees and may change each router's choice of experts, in a check; None in use.
         picker: chooses tokens without all logits; None if that wouldn't be faster.
     """
 
@@ -120,7 +115,6 @@ class Program:
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
         self._made = self._logits[:0]
-        self.choose: Choose | None = None
 
     def run(self, step: StepArrays) -> Tensor:
         """Run a step; returns the logits of the wanted rows, (rows, vocabulary) fp32, valid until the next step.
@@ -133,10 +127,7 @@ class Program:
         self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
         operations = len(self._array) if wanted else self._layout.late_from
         with self._begun(step) as (given, late):
-            if self.choose is None:
-                self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
-            else:
-                self._run_choosing(self.choose, operations, step, given, late)
+            self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
         self._made = logits
         return logits
 
@@ -184,19 +175,6 @@ class Program:
         yield given, late
         self._cache.rest()
         self._states.rest()
-
-    def _run_choosing(self, choose: Choose, operations: int, step: StepArrays, given: Step, late: Step) -> None:
-        """Run the operations, and let `choose` have a look at each router's choice before it is used."""
-        routes = [i for i, op in enumerate(self._array[:operations]) if op.kind == Kind.ROUTE]
-        for layer, (start, end) in enumerate(itertools.pairwise([0, *(i + 1 for i in routes), operations])):
-            part = (Op * (end - start)).from_buffer(self._array, start * ctypes.sizeof(Op))
-            self.pool.run(part, end - start, given, late=late, bf16=self._bf16)
-            if layer == len(routes):
-                return
-            op = self._array[end - 1]
-            places = step.wanted if op.late else step.tokens
-            experts, weights = choices_at(op, len(places.positions))
-            choose(layer, torch.from_numpy(places.positions), experts, weights)
 
     def maxima_of(self, logits: Tensor) -> int | None:
         """Address of the maxima of each panel of these rows, if they are the last step's logits; else None."""

@@ -20,9 +20,6 @@ from .recipe import ExpertGroups, Experts, Router
 from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
 from .watch import Event
 
-#: Is given a layer's place among those with experts, the positions of tokens, and the tokens' experts and their
-#: weights, (tokens, chosen) each, which it may change in place.
-Choose = Callable[[int, Tensor, Tensor, Tensor], None]
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
 _ASKED: Final = 256  # tokens that a router with groups is run on
 _SLACK: Final = 1e-5  # of the greatest rank
@@ -45,16 +42,6 @@ def holds_experts(module: Any) -> bool:
 def experts_event(events: Sequence[Event]) -> Event | None:
     """The call of the module that holds a layer's experts, if it has any."""
     return next((event for event in events if holds_experts(event.module)), None)
-
-
-def choice_among(values: Sequence[Any]) -> Choice | None:
-    """What a module of experts was given, among its arguments; None if that isn't each token's choice."""
-    given = [value for value in values if isinstance(value, Tensor)]
-    experts = next((value for value in given if not value.is_floating_point()), None)
-    numbers = [value for value in given if value.is_floating_point()]
-    if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
-        return None
-    return Choice(numbers[0], experts, numbers[1])
 
 
 def router_event(events: Sequence[Event], experts: Event) -> Event:
@@ -105,11 +92,14 @@ def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
 
 def _choice(event: Event) -> Choice:
     """What the experts were given, by token: each of it has two dimensions."""
-    given = choice_among([*event.given, *event.keywords.values()])
-    if given is None:
+    given = [value for value in (*event.given, *event.keywords.values()) if isinstance(value, Tensor)]
+    experts = next((value for value in given if not value.is_floating_point()), None)
+    numbers = [value for value in given if value.is_floating_point()]
+    if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
         raise NotUnderstoodError("experts are not given each token's choice")
-    x = given.x.reshape(-1, given.x.shape[-1])
-    return Choice(x, given.experts.reshape(len(x), -1), given.weights.reshape(len(x), -1))
+    x, weights = numbers
+    x = x.reshape(-1, x.shape[-1])
+    return Choice(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
 
 
 def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:

@@ -38,11 +38,10 @@ class Linear:
         return dense(self.weight)
 
     def times(self, factors: Tensor | float) -> Linear:
-        """A linear whose result is multiplied by factors, (out,) or one for all; codes are dequantized."""
-        numbers = self.numbers
+        """A linear, in fp32, whose result is multiplied by factors, (out,) or one for all; codes are dequantized."""
         columns = torch.as_tensor(factors, dtype=torch.float32).view(-1, 1)
-        bias = None if self.bias is None else (self.bias.float() * columns[:, 0]).to(self.bias.dtype)
-        return Linear((numbers.float() * columns).to(numbers.dtype), bias)
+        bias = None if self.bias is None else self.bias.float() * columns[:, 0]
+        return Linear(self.numbers.float() * columns, bias)
 
 
 @dataclass

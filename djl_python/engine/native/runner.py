@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from torch import Tensor
 
@@ -16,7 +13,6 @@ from ..state_slots import StateSlots
 from .choices import PlannedChoices
 from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
-from .read_experts import Choose
 
 
 class NativeModelRunner:
@@ -45,15 +41,6 @@ class NativeModelRunner:
             self._choices = PlannedChoices(asked.plan, self._program.vocabulary)
         self._choices.tell(asked)
         return self._program.pick(self._arrays(chunks), self._choices)
-
-    @contextmanager
-    def routing(self, choose: Choose) -> Iterator[None]:
-        """Context in which the program uses the experts that `choose` leaves or puts in the place of its own choice."""
-        self._program.choose = choose
-        try:
-            yield
-        finally:
-            self._program.choose = None
 
     def operator_seconds(self) -> dict[str, float]:
         return self._program.pool.seconds()

@@ -1,0 +1,90 @@
+"""The text that a model is tried on when it is opened, and how far other logits are from its own. Engine process, once.
+
+Logits are compared as the distributions of the next token that they stand for, at every position of the text. How far
+apart two may be depends on the model: one with random weights hardly prefers any token, and every mistake seems small.
+So distances are relative to how far the model's own distributions at different positions are from one another: what
+has little to do with the model is at a distance of about 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ..types import SamplingParams
+from .loading import LoadedModel
+from .model_runner import ModelRunner
+from .scheduler import Chunk
+from .sequence import Sequence
+
+#: Most tokens of the text.
+LONGEST: Final = 96
+_OTHERS: Final = 1024  # tokens, beside those of the text, that a model with a small vocabulary is left
+_LAST_PIECES: Final = (4, 1)  # tokens of the pieces that a runner reads after the first
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A text.
+
+    Attributes:
+        ids: its tokens.
+        rows: token ids, those of the text among them, to which the vocabulary of a copy of the model is narrowed.
+        places: (tokens,) the index of each of the text's tokens in `rows`.
+    """
+
+    ids: list[int]
+    rows: Tensor
+    places: Tensor
+
+    @classmethod
+    def of(cls, ids: list[int], vocabulary: int) -> Trial:
+        own = torch.tensor(sorted(set(ids)))
+        others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary)).long()
+        rows = torch.cat([own, others]).unique()
+        return cls(ids, rows, torch.searchsorted(rows, torch.tensor(ids)))
+
+
+def trial_ids(loaded: LoadedModel, text: list[int]) -> list[int]:
+    """The text's ids, if the model has all of them; else made-up ones, the same at every start.
+
+    Args:
+        text: ids of a text by the model's own tokenizer; empty where there is none.
+    """
+    most = min(LONGEST, loaded.context)
+    if text and max(text) < loaded.vocabulary:
+        return text[:most]
+    return [(7 * i + 3) % loaded.vocabulary for i in range(most)]
+
+
+def read_in_pieces(runner: ModelRunner, ids: list[int], block_size: int) -> Tensor:
+    """Logits (tokens, vocabulary) fp32 of a runner that reads a text in three pieces, into blocks from 1 on."""
+    sequence = Sequence(
+        0, ids, len(ids), SamplingParams(max_new_tokens=1, prompt_logprobs=0),
+        blocks=list(range(1, 1 + -(-len(ids) // block_size))),
+    )  # fmt: skip
+    made = []
+    for length in (len(ids) - sum(_LAST_PIECES), *_LAST_PIECES):
+        made.append(runner.run([Chunk(sequence, length)]).float().clone())
+        sequence.computed += length
+    runner.forget(sequence)
+    return torch.cat(made)
+
+
+def distances(found: Tensor, expected: Tensor) -> Tensor:
+    """How far logits are from the expected ones at each position, (tokens,); both (tokens, vocabulary) fp32.
+
+    That is the divergence (Kullback and Leibler's) of their distributions, relative to the median of those between the
+    expected ones of different positions; infinite where logits are not numbers.
+    """
+    wanted = expected.double().log_softmax(-1)
+    chances = wanted.exp()
+
+    def divergence(logits: Tensor) -> Tensor:
+        return (chances * (wanted - logits.double().log_softmax(-1))).sum(-1)
+
+    scale = divergence(expected.roll(1, 0)).median().clamp_min(1e-12)
+    return (divergence(found) / scale).nan_to_num(nan=torch.inf).clamp_min(0)

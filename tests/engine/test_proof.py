@@ -1,0 +1,67 @@
+"""A recipe is proved before it runs: right ones pass, and those that are wrong in one thing don't."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from djl_python.engine.loading import LoadedModel, can_page, load_model
+from djl_python.engine.native.proof import Proof, prove
+from djl_python.engine.native.read import read_recipe
+from djl_python.engine.native.recipe import Recipe
+from djl_python.engine.native.recipe_parts import NotUnderstoodError
+from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.trial import Trial, trial_ids
+from tests.checkpoints import NATIVE, build_checkpoint
+from tests.engine.mutants import mutants
+
+THREADS = 1
+_KEY_BIAS: Final = r"layers\.\d\.mixers\.0\.what\.projection\.parts\.1\.no bias"
+#: Changes without effect, or with less than rounding has in fp32.
+_SAME: Final = {
+    # Without rotations, a bias of keys adds the same to all scores of a query.
+    "opt": _KEY_BIAS,
+    "opt_350m": _KEY_BIAS,
+    "xglm": _KEY_BIAS,
+    # What it is multiplied by is divided by in the norm after the attention.
+    "gemma4": r"layers\.\d\.mixers\.0\.what\.value_norm\.weight plus one|layers\.\d\.token_branch\.mlp.*",
+    "deepseek_v2": r".*groups\.ranked by others",  # no token of the text goes to other groups
+    "gpt_oss": r"layers\.[12]\.mixers\.0\.what\.sinks times 1.1",
+    "nemotron_h": r"layers\.3\.mixers\.0\.what\.decay times 1.1",
+}
+
+
+def opened(path: Path, architecture: str, dtype: torch.dtype, sinks: bool) -> tuple[LoadedModel, Recipe, Trial]:
+    checkpoint = build_checkpoint(path, architecture, dtype, sinks=sinks)
+    loaded = load_model(EngineSettings(model_path=str(checkpoint), threads=THREADS), lambda *_: None)
+    can_page(loaded)
+    return loaded, read_recipe(loaded.model, 256), Trial.of(trial_ids(loaded, []), loaded.vocabulary)
+
+
+@pytest.mark.parametrize("sinks", [False, True], ids=["plain", "sinks"])
+@pytest.mark.parametrize("architecture", NATIVE)
+def test_what_is_read_is_proved(architecture: str, sinks: bool, tmp_path: Path) -> None:
+    loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks)
+    prove(recipe, loaded, trial, THREADS)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("architecture", NATIVE)
+def test_what_is_wrong_in_one_thing_is_refused(architecture: str, tmp_path: Path) -> None:
+    """In any format: the proof is in fp32, whatever is rounded after it."""
+    loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks=True)
+    proof = Proof(loaded, trial, len(recipe.layers))
+    passed, refused = [], 0
+    for change, mutant in mutants(recipe):
+        try:
+            proof.check(mutant, THREADS)
+        except (NotUnderstoodError, RuntimeError, IndexError):  # of sizes that don't fit
+            refused += 1
+        else:
+            passed.append(change)
+    assert refused > 20
+    assert [change for change in passed if not re.fullmatch(_SAME.get(architecture, ""), change)] == []

@@ -191,14 +191,15 @@ def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_
 )
 def test_a_bf16_prompt_is_the_same_in_whatever_pieces(architecture: str, tmp_path: Path) -> None:
     """Many queries share what is expanded of keys and values, few do it alone; states end every piece: bit by bit the
-    same. Tiles add products in another order: where there are any, so are pieces of more rows than vectors multiply."""
+    same. Tiles add products in another order: where there are any, pieces have many rows and end where eight queries
+    that attend together do, as the whole does."""
     native = Native(tmp_path, architecture, torch.bfloat16, threads=2)
     by_tiles = native.program.pool.vectors.endswith("AMX")
     if by_tiles and architecture in ("qwen2_moe", "gpt_oss", "jamba"):
         native.program.close()
         pytest.skip("of a long piece, too, an expert may have few rows")
     made = []
-    for length in (LENGTH, 15, 9) if by_tiles else (LENGTH, 7, 1):
+    for length in (LENGTH, 40, 16) if by_tiles else (LENGTH, 7, 1):
         one = sequence(prompt(6), [5, 0, 3, 1, 4, 2], prompt_logprobs=0)
         pieces = []
         while one.remaining:

@@ -1,4 +1,5 @@
-# serve, test, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything else goes into .venv.
+# serve, test, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything else goes
+# into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
 #   make serve TORCH=torch                             another torch (see README, "Another torch"); first run only
@@ -17,13 +18,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 METADATA := setup.cfg setup.py pyproject.toml constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: serve test check bench wheel docs clean
+.PHONY: serve test weights check bench wheel docs clean
 
 serve: $(VENV)/.serve
 	exec $(BIN)/djl-serving -m $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test weights
 	$(BIN)/python -m pytest -q $(ARGS)
+
+# A small trained model for tests/real, fetched once into a cache outside of the clone. Where it can't be had this says
+# so, and those tests are skipped.
+weights: $(VENV)/.test
+	@$(BIN)/python -m tests.real.fetch >/dev/null || true
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""Trained weights: what random ones cannot show."""

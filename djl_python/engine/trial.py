@@ -44,7 +44,7 @@ class Trial:
     def of(cls, ids: list[int], vocabulary: int) -> Trial:
         own = torch.tensor(sorted(set(ids)))
         others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary)).long()
-        rows = torch.cat([own, others]).unique()
+        rows = torch.unique(torch.cat([own, others]))
         return cls(ids, rows, torch.searchsorted(rows, torch.tensor(ids)))
 
 

@@ -25,12 +25,12 @@ from .model_runner import ModelRunner
 from .native.mapped import in_passing
 from .quantization import Quantize
 from .scheduler import Chunk
-from .trial import Trial, distances, read_in_pieces
+from .trial import Trial, distance, read_in_pieces
 
 log = logging.getLogger(__name__)
 
 _SHORT: Final = 12
-# How far from the model's own logits a runner's may be at half of the positions (`trial.distances`). Another order of
+# How far from the model's own logits a runner's may be (`trial.distance`). Another order of
 # operations costs up to 0.0013 in bf16, rounded weights 0.003 (8 bits) and 0.1 (4 bits) in a trained model, and 0.3 and
 # 0.9 in models with random weights and attention sinks; what has nothing to do with the model is at 1 and more.
 _MOST: Final[dict[Quantize | None, float]] = {None: 0.02, "int8": 0.5, "int4": 1.0}
@@ -121,7 +121,7 @@ class Agreement:
         ids = self.trial.ids[: (blocks - 1) * block_size]
         try:
             found = read_in_pieces(runner, ids, block_size)
-            off = float(distances(found, self._reference[: len(ids)]).median())
+            off = distance(found, self._reference[: len(ids)])
         except MISFITS as misfit:
             log.info("%s: %s", type(misfit).__name__, misfit)
             return False
@@ -132,7 +132,7 @@ class Agreement:
             return self._as_near(found)
         if off > _MUCH:
             log.warning(
-                "%s weights predict other tokens than %s's own: half of its predictions are off by %.2f and more, "
+                "%s weights predict other tokens than %s's own: its predictions are off by %.2f, "
                 "where 1 has nothing to do with them",
                 self._quantize,
                 type(self._loaded.model).__name__,
@@ -145,9 +145,7 @@ class Agreement:
         if self._quantize is not None or self._exact is None:
             return False
         exact, rows = self._exact[: len(logits)], self.trial.rows
-        own, theirs = (
-            float(distances(each[: len(logits), rows], exact).median()) for each in (self._reference, logits)
-        )
+        own, theirs = (distance(each[: len(logits), rows], exact) for each in (self._reference, logits))
         return max(own, theirs) <= _MAX_USEFUL_DISTANCE and theirs <= _AS_NEAR * own
 
     @functools.cached_property

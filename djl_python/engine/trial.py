@@ -17,13 +17,14 @@ from torch import Tensor
 from ..types import SamplingParams
 from .loading import LoadedModel
 from .model_runner import ModelRunner
+from .rotations import original_length
 from .scheduler import Chunk
 from .sequence import Sequence
 
 #: Most tokens of the text.
 LONGEST: Final = 96
 _OTHERS: Final = 1024  # tokens, beside those of the text, that a model with a small vocabulary is left
-_LAST_PIECES: Final = (4, 1)  # tokens of the pieces that a runner reads after the first
+_SINGLY: Final = 5  # tokens at the end that a runner reads one by one, as it will those that it generates
 
 
 @dataclass(frozen=True)
@@ -54,24 +55,41 @@ def trial_ids(loaded: LoadedModel, text: list[int]) -> list[int]:
     Args:
         text: ids of a text by the model's own tokenizer; empty where there is none.
     """
-    most = min(LONGEST, loaded.context)
+    turns = [original_length(module) for module in loaded.model.modules()]
+    most = min(LONGEST, loaded.context, *(length for length in turns if length))  # longer texts turn otherwise
     if text and max(text) < loaded.vocabulary:
         return text[:most]
     return [(7 * i + 3) % loaded.vocabulary for i in range(most)]
 
 
+def _pieces(tokens: int) -> list[int]:
+    """How many tokens of a text are read at once: half of it, then the other half, but the last tokens one by one."""
+    first = (tokens - _SINGLY + 1) // 2
+    return [first, tokens - _SINGLY - first, *[1] * _SINGLY]
+
+
 def read_in_pieces(runner: ModelRunner, ids: list[int], block_size: int) -> Tensor:
-    """Logits (tokens, vocabulary) fp32 of a runner that reads a text in three pieces, into blocks from 1 on."""
+    """Logits (tokens, vocabulary) fp32 of a runner that reads a text in pieces, into blocks from 1 on."""
     sequence = Sequence(
         0, ids, len(ids), SamplingParams(max_new_tokens=1, prompt_logprobs=0),
         blocks=list(range(1, 1 + -(-len(ids) // block_size))),
     )  # fmt: skip
     made = []
-    for length in (len(ids) - sum(_LAST_PIECES), *_LAST_PIECES):
+    for length in _pieces(len(ids)):
         made.append(runner.run([Chunk(sequence, length)]).float().clone())
         sequence.computed += length
     runner.forget(sequence)
     return torch.cat(made)
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """How far the logits of a runner that read a text in pieces are from the expected ones.
+
+    That is the median of `distances`, of the first piece, the second, or the tokens read one by one, whichever is most.
+    """
+    first, second, *singly = _pieces(len(found))
+    parts = torch.split(distances(found, expected), [first, second, sum(singly)])
+    return max(float(part.median()) for part in parts)
 
 
 def distances(found: Tensor, expected: Tensor) -> Tensor:

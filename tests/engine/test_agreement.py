@@ -117,7 +117,13 @@ def test_what_is_as_near_to_fp32_as_the_model_agrees(
     agreement._reference = exact + noise
     assert agrees(agreement, exact + noise.roll(1)) == allowed
     assert not agrees(agreement, exact + 4 * noise.roll(1))
-    agreement._reference = exact + 4 * noise
+
+
+def test_logits_that_have_nothing_to_do_with_those_in_fp32_tell_nothing(tmp_path: Path) -> None:
+    agreement = Agreement(model := loaded(tmp_path, torch.bfloat16), None, trial(model))
+    exact = agreement._exact
+    assert exact is not None
+    agreement._reference = exact + noise_like(exact, 4.0)
     assert not agrees(agreement, exact.roll(1))
 
 

@@ -124,5 +124,5 @@ def test_experts_that_are_read_wrongly_are_refused(
 
     monkeypatch.setattr(native_opening, "read_recipe", read)
     path = build_checkpoint(tmp_path, "qwen2_moe", torch.bfloat16)
-    with pytest.raises(ModelLoadError, match="the kernels' logits are not those of"):
+    with pytest.raises(ModelLoadError, match="its logits in fp32 are not the model's own"):
         open_batch(path, kernels="native", quantize=quantize)

@@ -25,7 +25,7 @@ from ..state_slots import StateSlots
 from ..trial import Trial, distances, read_in_pieces
 from .program import Program
 from .recipe import Recipe
-from .recipe_parts import Linear, NotUnderstoodError
+from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
 from .runner import NativeModelRunner
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def program_logits(recipe: Recipe, trial: Trial, threads: int) -> Tensor:
 
 
 def narrowed(recipe: Recipe, trial: Trial, layers: int) -> Recipe:
-    """The recipe's first layers, for the trial's tokens only."""
+    """The recipe's first layers, for the trial's tokens only; without codes, as these multiply rounded numbers."""
     inputs, vocabulary = recipe.token_inputs, len(recipe.head.weight)
     if inputs is not None and len(inputs.table) >= 0.9 * vocabulary:
         inputs = dataclasses.replace(inputs, table=inputs.table[trial.rows.clamp(max=len(inputs.table) - 1)])
@@ -99,10 +99,27 @@ def narrowed(recipe: Recipe, trial: Trial, layers: int) -> Recipe:
     return dataclasses.replace(
         recipe,
         embedding=recipe.embedding[trial.rows],
-        layers=recipe.layers[:layers],
+        layers=_without_codes(recipe.layers[:layers]),
         head=Linear(dense(recipe.head.weight)[trial.rows], None if bias is None else bias[trial.rows]),
         token_inputs=inputs,
     )
+
+
+def _without_codes(part: Any) -> Any:
+    """A part of a recipe with numbers in the place of a checkpoint's codes."""
+    if isinstance(part, Linear):
+        return part if isinstance(part.weight, Tensor) else dataclasses.replace(part, weight=part.numbers)
+    if isinstance(part, ExpertLinears):
+        weight = part.weight
+        if isinstance(weight, Tensor) or weight.experts[0].codes() is None:
+            return part
+        return dataclasses.replace(part, weight=weight.dense())
+    if isinstance(part, list):
+        return [_without_codes(each) for each in part]
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changed = {each.name: _without_codes(getattr(part, each.name)) for each in dataclasses.fields(part)}
+    return dataclasses.replace(part, **changed)
 
 
 def layers_to_see(recipe: Recipe) -> int:

@@ -1,9 +1,12 @@
 """What `make bench` runs: this server and the peers that are installed, measured in turn on the same checkpoint.
 
-    make bench                                        the demo model, without peers
-    make bench ARGS="--model /models/qwen2-0.5b"      another, and every peer that is installed
+    make bench                                        SmolLM2-135M-Instruct in bf16, int8 and int4, and all peers
+    make bench ARGS="--model /models/qwen2-0.5b"      another model, and every peer that is installed
     make bench ARGS="--model /models/qwen2-0.5b --quantize int8,int4 --peers llama.cpp,openvino"
     make bench ARGS="--sections framework --no-write"
+
+Beside every speed of trained weights stands the perplexity of a text, by the server that was measured. Where SmolLM2
+can't be fetched (see tests/real/fetch.py), `make bench` measures the demo model instead, without peers.
 
 Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the READMEs. Peers are
 installed with `python -m tests.bench.peers install`. Only numbers of one run compare; see README.md beside this file.
@@ -25,8 +28,9 @@ from typing import Any, Final
 from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.errors import ConfigError
+from tests.real import fetch
 
-from . import document, floor, framework, machine, quality, scenarios
+from . import document, floor, framework, machine, perplexity, quality, scenarios
 from .compare import Plan, compare, systems
 from .peers import DEFAULT_HOME, LitServe, Peer, installed
 
@@ -38,15 +42,19 @@ SECTIONS: Final = ("load", "scenarios", "speculation", "framework", "quality", "
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 if a server did not start or a request failed."""
     options = _parser().parse_args(argv)
+    if options.model is None:
+        options.model = _trained()
+        options.quantize = "" if options.model == DEMO else options.quantize or "int8,int4"
     home = options.peers_dir.expanduser().resolve()
     try:
         config = load_model_config(parse_model_spec(str(options.model.resolve())), load_server_config(None, {}))
         peers = _peers(options, home)
-    except (ConfigError, ValueError) as error:
+        texts = perplexity.texts(_checkpoint(options.model.resolve(), config))
+    except (ConfigError, OSError, ValueError) as error:
         print(f"make bench: {error}", file=sys.stderr)
         return 2
     with terminable():
-        result = measure(options, config, peers, LitServe(home))
+        result = measure(options, config, peers, LitServe(home), texts)
     result["command"] = shlex.join(["python", "-m", "tests.bench.bench", *(sys.argv[1:] if argv is None else argv)])
     if not options.no_write:
         path = document.write(result, readmes=(document.HERE / "README.md", ROOT / "README.md"))
@@ -61,21 +69,39 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, default=DEMO, help="model directory (default: the demo model)")
+    parser.add_argument("--model", type=Path, help="model directory (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--peers", help="of the installed ones, separated by commas (default: all, but for the demo)")
     parser.add_argument("--peers-dir", type=Path, default=DEFAULT_HOME, metavar="DIR")
-    parser.add_argument("--quantize", default="", help="modes to measure too: int8,int4")
+    parser.add_argument("--quantize", default="", help="modes to measure too, of int8,int4 (SmolLM2: both)")
     parser.add_argument("--concurrency", type=counts, default=[1, 8, 32], metavar="N,...")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument(
-        "--contexts", type=counts, help="prompt lengths for one client (default: 128,1024,4096 or less)"
+        "--contexts", type=_lengths, help="prompt lengths for one client, or none (default: 128,1024,4096 or less)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)} (default: all)")
     parser.add_argument("--start-timeout-s", type=float, default=600.0)
     parser.add_argument("--no-write", action="store_true", help="print only: leave results and READMEs alone")
     return parser
+
+
+def _lengths(text: str) -> list[int]:
+    """Of --contexts."""
+    return [] if text == "none" else counts(text)
+
+
+def _trained() -> Path:
+    """The trained model, or the demo where there is none."""
+    try:
+        return fetch.fetch()
+    except fetch.UnavailableError as reason:
+        print(f"make bench: the demo model instead of SmolLM2: {reason}", file=sys.stderr)
+        return DEMO
+
+
+def _checkpoint(model: Path, config: ModelConfig) -> Path:
+    return Path(config.option.model_id or model)
 
 
 def _peers(options: argparse.Namespace, home: Path) -> list[Peer]:
@@ -85,10 +111,12 @@ def _peers(options: argparse.Namespace, home: Path) -> list[Peer]:
     return installed(home, [name for name in options.peers.split(",") if name])
 
 
-def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Peer], litserve: Peer) -> dict[str, Any]:
-    """Everything that was asked for, as one result."""
+def measure(
+    options: argparse.Namespace, config: ModelConfig, peers: Sequence[Peer], litserve: Peer, texts: perplexity.Texts
+) -> dict[str, Any]:
+    """Everything that was asked for, as one result; `texts` are empty where weights are random."""
     model = options.model.resolve()
-    checkpoint = Path(config.option.model_id or model)
+    checkpoint = _checkpoint(model, config)
     modes = [mode for mode in options.quantize.split(",") if mode]
     sections = options.sections.split(",")
     precision = _precision(checkpoint, config.option.dtype)
@@ -98,19 +126,25 @@ def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Pe
         concurrency=options.concurrency,
         prompt_tokens=options.prompt_tokens,
         output_tokens=options.output_tokens,
-        contexts=options.contexts or _contexts(checkpoint, config, options.output_tokens),
+        contexts=(
+            _contexts(checkpoint, config, options.output_tokens) if options.contexts is None else options.contexts
+        ),
         rounds=options.rounds,
         start_timeout_s=options.start_timeout_s,
+        texts=texts,
     )
+    if texts:  # no speed without what it costs
+        peers = [peer for peer in peers if peer.tells_logprobs]
     seen = [machine.measure()]
     entered = systems(precision, modes, peers) if "load" in sections else []
     results, failures = compare(plan, entered, before_each=lambda: seen.append(machine.measure()))
     here = machine.typical(seen)
     result: dict[str, Any] = {
-        "model": model.name,
+        "model": fetch.NAME if model == fetch.checkpoint().resolve() else model.name,
+        "weights": _weights(model, texts),
         "date": datetime.date.today().isoformat(),
         "machine": here,
-        "plan": {key: value for key, value in asdict(plan).items() if key not in ("model", "checkpoint")},
+        "plan": {key: value for key, value in asdict(plan).items() if key not in ("model", "checkpoint", "texts")},
         "floor": _floors(plan, here, [precision, *modes]),
         "systems": results,
         "failures": failures,
@@ -133,6 +167,15 @@ def measure(options: argparse.Namespace, config: ModelConfig, peers: Sequence[Pe
             for row in step_breakdown(checkpoint, config, mode, plan.concurrency)
         ]
     return result
+
+
+def _weights(model: Path, texts: perplexity.Texts) -> str:
+    """What captions say of them."""
+    if not texts:
+        return document.RANDOM
+    tokens = sum(map(len, texts))
+    made = " (unpacked from four bits to bf16)" if model == fetch.checkpoint().resolve() else ""
+    return f"trained weights{made}, perplexity of {tokens} tokens"
 
 
 def _precision(checkpoint: Path, dtype: str) -> str:

@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from djl_python.bench.report import medians
 from djl_python.testing import RunningServer, free_port, running_server
 
 from .peers import Peer
+from .perplexity import Texts, over_http
 from .process import started
 
 OURS: Final = "djl-serving"
@@ -37,6 +38,7 @@ class Plan:
     Attributes:
         model: the model directory; checkpoint: the directory of its weights.
         contexts: prompt lengths to measure one client at, beside `prompt_tokens`.
+        texts: windows of token ids whose perplexity every system is asked for; without, weights are random.
     """
 
     model: Path
@@ -47,11 +49,13 @@ class Plan:
     contexts: Sequence[int]
     rounds: int
     start_timeout_s: float
+    texts: Texts = field(default=(), repr=False)
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the longest sequence among `concurrency`; a tenth for tokenizers that count otherwise."""
-        return self.prompt_tokens * 11 // 10 + self.output_tokens + 16
+        """Tokens of the longest sequence among `concurrency` and `texts`; a tenth more for other ways to count them."""
+        asked = self.prompt_tokens * 11 // 10 + self.output_tokens + 16
+        return max(asked, *(len(ids) + 1 for ids in self.texts), 0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class System:
     @property
     def version(self) -> str:
         return self.peer.version if self.peer else ""
+
+    def served_name(self, checkpoint: Path) -> str:
+        """What requests call the model."""
+        return self.peer.served_name(checkpoint) if self.peer else "bench"
 
 
 def systems(precision: str, quantize: Sequence[str], peers: Sequence[Peer]) -> list[System]:
@@ -105,12 +113,14 @@ def compare(plan: Plan, entered: Sequence[System], before_each: Callable[[], obj
     """Measure all systems, round by round; call `before_each` while none of them is running.
 
     Returns:
-        A result for each system, and what went wrong: a system that fails to start or to answer is left out after.
+        A result for each system, and what went wrong: a system that fails to start or to answer is left out after, and
+        so is one that does not tell its perplexity, before its speed is known.
     """
     words, seed = Words(plan.checkpoint), new_seed()
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {system.name: {} for system in entered}
     contexts: dict[str, dict[int, list[dict[str, Any]]]] = {system.name: {} for system in entered}
     ready_s: dict[str, list[float]] = {system.name: [] for system in entered}
+    perplexities: dict[str, float] = {}
     failures: dict[str, str] = {}
     turns = deque(entered)
     for number in range(plan.rounds):
@@ -123,6 +133,9 @@ def compare(plan: Plan, entered: Sequence[System], before_each: Callable[[], obj
                 began_s = time.monotonic()
                 with served(plan, system, max(plan.concurrency), plan.max_tokens) as server:
                     ready_s[system.name].append(round(time.monotonic() - began_s, 1))
+                    if plan.texts and system.name not in perplexities:
+                        perplexities[system.name] = _perplexity(plan, system, server)
+                        _say(f"perplexity {perplexities[system.name]:.4f}")
                     load = _load(plan, system, server, words.for_tokens(plan.prompt_tokens))
                     for concurrency in plan.concurrency:
                         at = replace(load, concurrency=concurrency, requests=default_requests(concurrency))
@@ -146,6 +159,7 @@ def compare(plan: Plan, entered: Sequence[System], before_each: Callable[[], obj
             "precision": system.precision,
             "version": system.version,
             "ready_s": ready_s[system.name],
+            "perplexity": perplexities.get(system.name),
             "rows": [medians(of_one) for of_one in rows[system.name].values()],
             "contexts": [medians(of_one) for of_one in contexts[system.name].values()],
             "rounds": [one for of_one in rows[system.name].values() for one in of_one],
@@ -182,6 +196,12 @@ def served(plan: Plan, system: System, sequences: int, max_tokens: int) -> Itera
         yield server
 
 
+def _perplexity(plan: Plan, system: System, server: RunningServer) -> float:
+    if system.peer is not None:
+        return system.peer.perplexity(server.url, plan.checkpoint, system.precision, plan.texts)
+    return over_http(server.url, system.served_name(plan.checkpoint), plan.texts)
+
+
 def _load(plan: Plan, system: System, server: RunningServer, words: int) -> Load:
     peer = system.peer
     return Load(
@@ -191,7 +211,7 @@ def _load(plan: Plan, system: System, server: RunningServer, words: int) -> Load
         prompt_words=words,
         output_tokens=plan.output_tokens,
         dialect=peer.dialect if peer else "openai",
-        model=peer.served_name(plan.checkpoint) if peer else "bench",
+        model=system.served_name(plan.checkpoint),
         extra=peer.extra if peer else {},
     )
 

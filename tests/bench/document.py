@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ ROOT: Final = HERE.parents[1]
 RESULTS: Final = HERE / "results"
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 FLOOR: Final = "floor"
+#: What captions say of results that are of shapes only; older results are.
+RANDOM: Final = "random weights: no quality"
 #: Key of a row -> what its table is called. Percentiles are shown as "p50 / p99".
 _LATENCIES: Final = {"ttft": "Time to the first token, p50 / p99 ms", "itl": "Between tokens, p50 / p99 ms"}
 
@@ -34,17 +36,17 @@ def report(result: Result) -> str:
         f"### {_title(result)}",
         f"{result['date']}; {machine['cores']} cores of {machine['cpu']}: {_bandwidth(machine)} read by "
         f"{machine['read_by']}, GEMM peak in GFLOP/s {gemm}; torch {machine['torch']}, transformers "
-        f"{machine['transformers']}, Python {machine['python']}. Prompts of {plan['prompt_tokens']} tokens, "
-        f"{plan['output_tokens']} generated; {_rounds(result)}.",
+        f"{machine['transformers']}, Python {machine['python']}. {_weights(result).capitalize()}. Prompts of "
+        f"{plan['prompt_tokens']} tokens, {plan['output_tokens']} generated; {_rounds(result)}.",
         f"    {result['command']}",
-        "Output tokens per second, by clients:",
+        f"Output tokens per second, by clients ({_weights(result)}):",
         throughput(result),
     ]
     for key, title in _LATENCIES.items():
-        parts += [f"{title}, by clients:", _latencies(result, key)]
+        parts += [f"{title}, by clients ({_weights(result)}):", _latencies(result, key)]
     if any(system["contexts"] for system in result["systems"]):
-        parts += ["One client, by prompt tokens: output tokens per second, and time to the first token in ms:"]
-        parts += [_contexts(result)]
+        title = "One client, by prompt tokens: output tokens per second, and time to the first token in ms"
+        parts += [f"{title} ({_weights(result)}):", _contexts(result)]
     parts += [f"![{title}](results/{name})" for name, (title, _) in charts(result).items()]
     counted = [system for system in result["systems"] if any(row["short"] or row["failed"] for row in system["rows"])]
     if counted:
@@ -68,7 +70,10 @@ def _bandwidth(machine: Mapping[str, Any]) -> str:
 
 def throughput(result: Result) -> str:
     """Systems against clients; below them what can't be exceeded, and how we stand to it and to the best peer."""
-    rows = [_by_clients(system["name"], system["rows"], "tokens_s") for system in result["systems"]]
+    rows: list[dict[str, Any]] = [
+        {**_named(system), **{str(row["concurrency"]): row["tokens_s"] for row in system["rows"]}}
+        for system in result["systems"]
+    ]
     rows += [{"system": f"{FLOOR} {name}", **_keys(values)} for name, values in result["floor"].items()]
     for ours in (system for system in result["systems"] if system["ours"]):
         precision = ours["precision"]
@@ -79,7 +84,28 @@ def throughput(result: Result) -> str:
             rows.append(_ratios(f"{ours['name']} / best peer", speed, best))
         if precision in result["floor"]:
             rows.append(_ratios(f"{ours['name']} / {FLOOR}", speed, _keys(result["floor"][precision])))
-    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["concurrency"]}})
+    return table(rows, _columns(result, "concurrency"))
+
+
+def _named(system: Result) -> dict[str, Any]:
+    """How a system's row begins."""
+    quality = system.get("perplexity")
+    return {"system": system["name"], "perplexity": None if quality is None else f"{quality:.2f}"}
+
+
+def _columns(result: Result, given: str) -> dict[str, str]:
+    """Of a table of systems: one for each number of clients or length of prompts; quality before speed."""
+    quality = {"perplexity": "perplexity"} if _is_trained(result) else {}
+    return {"system": "system", **quality, **{str(number): str(number) for number in result["plan"][given]}}
+
+
+def _weights(result: Result) -> str:
+    weights: str = result.get("weights", RANDOM)
+    return weights
+
+
+def _is_trained(result: Result) -> bool:
+    return _weights(result) != RANDOM
 
 
 def _rounds(result: Result) -> str:
@@ -106,10 +132,6 @@ def _speeds(system: Result) -> dict[str, float]:
     return {str(row["concurrency"]): row["tokens_s"] for row in system["rows"]}
 
 
-def _by_clients(name: str, rows: Iterable[Result], key: str) -> dict[str, Any]:
-    return {"system": name, **{str(row["concurrency"]): row[key] for row in rows}}
-
-
 def _ratios(name: str, of: Mapping[str, float], to: Mapping[str, float | None]) -> dict[str, Any]:
     return {"system": name, **{key: f"{of[key] / other:.2f}" for key in of if (other := to.get(key))}}
 
@@ -117,7 +139,7 @@ def _ratios(name: str, of: Mapping[str, float], to: Mapping[str, float | None]) 
 def _latencies(result: Result, key: str) -> str:
     rows = [
         {
-            "system": system["name"],
+            **_named(system),
             **{
                 str(row["concurrency"]): f"{cell(row[f'{key}_p50_ms'])} / {cell(row[f'{key}_p99_ms'])}"
                 for row in system["rows"]
@@ -125,13 +147,13 @@ def _latencies(result: Result, key: str) -> str:
         }
         for system in result["systems"]
     ]
-    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["concurrency"]}})
+    return table(rows, _columns(result, "concurrency"))
 
 
 def _contexts(result: Result) -> str:
     rows = [
         {
-            "system": system["name"],
+            **_named(system),
             **{
                 str(row["context"]): f"{cell(row['tokens_s'])}, {cell(row['ttft_p50_ms'])}"
                 for row in system["contexts"]
@@ -139,7 +161,7 @@ def _contexts(result: Result) -> str:
         }
         for system in result["systems"]
     ]
-    return table(rows, {"system": "system", **{str(c): str(c) for c in result["plan"]["contexts"]}})
+    return table(rows, _columns(result, "contexts"))
 
 
 def _versions(result: Result) -> str:
@@ -243,19 +265,19 @@ def charts(result: Result) -> dict[str, tuple[str, str]]:
                     lines[f"{FLOOR} {precision}"] = floor
                 panels.append(plots.Panel(title, label, lines, (f"{FLOOR} {precision}",)))
             if any(panel.lines for panel in panels):
-                title = f"{_title(result)}, {precision}, by {label}"
+                title = f"{_title(result)}, {precision}, by {label} ({_weights(result)})"
                 found[f"{_stem(result)}-{precision}-{kind}.svg"] = (title, plots.svg(panels))
     return found
 
 
 def kept(results: Path = RESULTS) -> list[Result]:
-    """The newest result of each model on each kind of processor."""
+    """The newest result of each model on each kind of processor; those of trained weights first."""
     newest: dict[str, Result] = {}
     for path in sorted(results.glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         if result["date"] >= newest.get(_title(result), result)["date"]:
             newest[_title(result)] = result
-    return list(newest.values())
+    return sorted(newest.values(), key=lambda result: not _is_trained(result))
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -264,24 +286,26 @@ def summary(results: Sequence[Result]) -> str:
     for result in results:
         machine = result["machine"]
         where = f"{machine['cores']} cores of {machine['cpu']} ({machine['kind']})"
-        parts += [f"`{result['model']}`, {where}, {result['date']}; {_rounds(result)}, by clients:"]
-        parts += [throughput(result)]
+        parts += [f"`{result['model']}`, {where}, {result['date']}; {_weights(result)}; {_rounds(result)}, by clients:"]
+        parts += [throughput(result), f"    {result['command']}"]
     return "\n\n".join(parts)
 
 
 def write(result: Result, *, results: Path = RESULTS, readmes: Sequence[Path] = (HERE / "README.md",)) -> Path:
-    """Keep the result and its plots, and rebuild what stands between the markers of the READMEs.
-
-    The first of `readmes` gets everything, others the short version.
-    """
+    """Keep the result and its plots, and refresh the READMEs."""
     results.mkdir(exist_ok=True)
     path = results / f"{_stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, (_, text) in charts(result).items():
         (results / name).write_text(text, encoding="utf-8")
+    refresh(results=results, readmes=readmes)
+    return path
+
+
+def refresh(*, results: Path = RESULTS, readmes: Sequence[Path]) -> None:
+    """Rebuild what stands between the markers of the READMEs: the first gets everything, others the short version."""
     everything = kept(results)
     for index, readme in enumerate(readmes):
         text = summary(everything) if index else "\n\n".join(map(report, everything))
         before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
         readme.write_text(before + "\n\n".join([BEGIN, text, END]) + rest.partition(END)[2], encoding="utf-8")
-    return path

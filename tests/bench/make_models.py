@@ -27,6 +27,8 @@ from transformers import (
     Qwen2Config,
 )
 
+from .perplexity import RANDOM
+
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PAD_ID, START_ID, END_ID = range(3)
 CHAT_TEMPLATE = (
@@ -147,6 +149,7 @@ def build(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> int:
     """Write one checkpoint; returns its number of parameters."""
     torch.manual_seed(0)
     config = SHAPES[name]()
+    setattr(config, RANDOM, True)
     config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD_ID, START_ID, END_ID
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():

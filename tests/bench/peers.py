@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from .perplexity import Texts, over_http, perplexity
 from .process import Launch
 
 HERE: Final = Path(__file__).resolve().parent
@@ -46,12 +48,14 @@ class Peer(ABC):
         precisions: of bf16, int8, int4: what it can serve a bf16 checkpoint in.
         dialect: the API it is measured through.
         extra: merged into every request, for what the API has no word for.
+        tells_logprobs: of a prompt; without them nobody knows its quality.
     """
 
     name: str
     precisions: tuple[str, ...] = ("bf16",)
     dialect: str = "openai"
     extra: Mapping[str, Any] = {}
+    tells_logprobs: bool = True
 
     def __init__(self, home: Path) -> None:
         self.home = home / self.name
@@ -106,6 +110,10 @@ class Peer(ABC):
     def served_name(self, model: Path) -> str:
         """What requests call the model."""
         return "m"
+
+    def perplexity(self, url: str, model: Path, precision: str, texts: Texts) -> float:
+        """Of the server at `url`, which serves `model`. Raises RuntimeError, CalledProcessError."""
+        return over_http(url, self.served_name(model), texts)
 
 
 class LlamaCpp(Peer):
@@ -172,6 +180,13 @@ class LlamaCpp(Peer):
         command += ["--host", "127.0.0.1", "--port", str(port), "-np", str(sequences)]
         command += ["-c", str(sequences * max_tokens), "-t", str(len(os.sched_getaffinity(0))), "--no-webui"]
         return Launch(command)
+
+    def perplexity(self, url: str, model: Path, precision: str, texts: Texts) -> float:
+        """By the library that the server runs on."""
+        binding, file = self.home / "src" / "llama_cpp", self.converted(model, precision) / "model.gguf"
+        command = [self.python, HERE / "llama_logprobs.py", binding, self._binaries, file]
+        ended = subprocess.run(command, input=json.dumps(texts).encode(), stdout=subprocess.PIPE, check=True)
+        return perplexity(json.loads(ended.stdout))
 
 
 class OpenVino(Peer):
@@ -248,6 +263,7 @@ class Transformers(Peer):
     release = "5.23.0"
     #: It refuses ignore_eos; a generation_config that says nothing of it has no end of sequence.
     extra: Mapping[str, Any] = {"ignore_eos": None, "generation_config": '{"do_sample": false}'}
+    tells_logprobs = False
 
     def _install(self) -> str:
         self.pip(TORCH)

@@ -113,6 +113,40 @@ def test_a_report_has_floor_ratios_costs_and_failures() -> None:
     assert "Traceback" not in text
 
 
+def test_quality_stands_beside_every_speed_of_trained_weights() -> None:
+    weights = "trained weights, perplexity of 9 tokens"
+    known = [{**one, "perplexity": 11.8765} for one in RESULT["systems"]]
+    trained = {**RESULT, "weights": weights, "systems": known}
+    text = re.sub(" +", " ", document.report(trained))
+    for expected in (
+        "Trained weights, perplexity of 9 tokens.",
+        "| system | perplexity | 8 |",
+        "| system | perplexity | 512 |",
+        "| djl-serving bf16 | 11.88 | 100.0 |",
+        "| djl-serving bf16 | 11.88 | 1.5 / - |",
+        "| djl-serving bf16 | 11.88 | 100.0, 1.5 |",
+        "| djl-serving bf16 / best peer | - | 1.25 |",
+    ):
+        assert expected in text, expected
+    assert text.count(f"({weights})") == 6  # tables by clients and by context, and plots
+    assert "no quality" not in text
+    assert weights in document.summary([trained]) and "perplexity" not in document.throughput(RESULT)
+
+
+def test_random_weights_are_said_to_be() -> None:
+    """Results that say nothing of their weights are of random ones."""
+    for result in (RESULT, {**RESULT, "weights": document.RANDOM}):
+        assert document.report(result).count("andom weights: no quality") == 7
+        short = document.summary([result])
+        assert "random weights: no quality" in short and f"    {RESULT['command']}" in short
+
+
+def test_trained_weights_come_first(tmp_path: Path) -> None:
+    for model, date, changed in (("a", "2026-01-02", {}), ("b", "2026-01-01", {"weights": "trained weights"})):
+        document.write({**RESULT, "model": model, "date": date, **changed}, results=tmp_path, readmes=())
+    assert [result["model"] for result in document.kept(tmp_path)] == ["b", "a"]
+
+
 @pytest.mark.parametrize(("rounds", "said"), [(1, "one round"), (3, "medians of 3 interleaved rounds")])
 def test_both_versions_say_how_many_rounds_were_run(rounds: int, said: str) -> None:
     result = {**RESULT, "plan": {**RESULT["plan"], "rounds": rounds}}

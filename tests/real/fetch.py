@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-_NAME: Final = "SmolLM2-135M-Instruct"
+NAME: Final = "SmolLM2-135M-Instruct"
 #: Another conversion is another directory.
 _VERSION: Final = 1
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
@@ -34,7 +34,7 @@ class UnavailableError(Exception):
 
 def checkpoint(environ: Mapping[str, str] = os.environ) -> Path:
     """Where it is, or will be."""
-    return _cache(environ) / f"{_NAME}-{_VERSION}"
+    return _cache(environ) / f"{NAME}-{_VERSION}"
 
 
 def fetch(environ: Mapping[str, str] = os.environ) -> Path:
@@ -111,7 +111,7 @@ def _convert(gguf: Path, made: Path) -> None:
 
 
 def _say(what: str) -> None:
-    print(f"{_NAME}: {what}", file=sys.stderr, flush=True)
+    print(f"{NAME}: {what}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ def main() -> None:
     """Command line."""
     binding, libraries, path = sys.argv[1:]
     llama = _bound(binding, libraries)
+    quiet = llama.llama_log_callback(lambda level, text, data: None)
+    llama.llama_log_set(quiet, None)
     llama.llama_backend_init()
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
     windows: list[list[int]] = json.load(sys.stdin)

@@ -4,7 +4,8 @@
 
 OpenVINO GenAI is a library: to be measured like a server it needs one. Two processes, because `step()` holds the
 interpreter lock: this one speaks HTTP and knows text, the other steps the pipeline and knows token ids. It does less
-than any real server (streams of /v1/completions, greedy, one token decoded at a time), which is in the peer's favour.
+than any real server (streams of /v1/completions, greedy, one token decoded at a time), which is in the peer's favour;
+beside that, the log-probabilities of a prompt of token ids that is echoed.
 Standard library, tokenizers and openvino_genai only.
 """
 
@@ -20,7 +21,10 @@ from typing import Any
 
 
 def engine(pipe: Connection, model: str, precision: str, cache_gb: int) -> None:
-    """The second process: requests come as (id, token ids, count), lists of (id, new ids, ended) go back."""
+    """The second process: requests come as (id, token ids, count, echo), lists of (id, ids, logprobs, ended) go back.
+
+    With `echo` the prompt's ids and log-probabilities come first; without, log-probabilities say nothing.
+    """
     import openvino_genai
     from openvino import Core, Tensor
 
@@ -39,20 +43,24 @@ def engine(pipe: Connection, model: str, precision: str, cache_gb: int) -> None:
     handles: dict[int, Any] = {}
     while True:
         while pipe.poll(0 if handles else None):
-            request, ids, count = pipe.recv()
+            request, ids, count, echo = pipe.recv()
             wanted = openvino_genai.GenerationConfig(max_new_tokens=count, ignore_eos=True)
+            if echo:
+                wanted.echo, wanted.logprobs = True, 1
             handles[request] = pipeline.add_request(request, Tensor(numpy.array([ids], numpy.int64)), wanted)
         pipeline.step()
         events = []
         for request, handle in list(handles.items()):
-            ids = []
+            ids, logprobs = [], []
             while handle.can_read():
-                ids += [token for output in handle.read().values() for token in output.generated_ids]
+                for output in handle.read().values():
+                    ids += output.generated_ids
+                    logprobs += output.generated_log_probs
             ended = handle.get_status() != openvino_genai.GenerationStatus.RUNNING
             if ended:
                 del handles[request]
             if ids or ended:
-                events.append((request, ids, ended))
+                events.append((request, ids, logprobs, ended))
         if events:
             pipe.send(events)
 
@@ -65,14 +73,14 @@ class Front:
 
         self._pipe = pipe
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-        self._queues: dict[int, asyncio.Queue[tuple[list[int], bool]]] = {}
+        self._queues: dict[int, asyncio.Queue[tuple[list[int], list[float], bool]]] = {}
         self._next = 0
 
     def from_engine(self) -> None:
         """The pipe is readable."""
         while self._pipe.poll():
-            for request, ids, ended in self._pipe.recv():
-                self._queues[request].put_nowait((ids, ended))
+            for request, *news in self._pipe.recv():
+                self._queues[request].put_nowait(tuple(news))
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from its first byte to its last."""
@@ -82,20 +90,19 @@ class Front:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
             else:
                 length = int(head.partition("content-length:")[2].split("\r\n", 1)[0])
-                await self._stream(json.loads(await reader.readexactly(length)), writer)
+                body = json.loads(await reader.readexactly(length))
+                await (self._echo if body.get("echo") else self._stream)(body, writer)
             await writer.drain()
         finally:
             writer.close()
 
     async def _stream(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         ids = self._tokenizer.encode(body["prompt"]).ids
-        request, self._next = self._next, self._next + 1
-        queue = self._queues[request] = asyncio.Queue()
-        self._pipe.send((request, ids, body["max_tokens"]))
+        request, queue = self._ask(ids, body["max_tokens"], echo=False)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         count, ended = 0, False
         while not ended:
-            new, ended = await queue.get()
+            new, _, ended = await queue.get()
             count += len(new)
             choice = {"text": self._tokenizer.decode(new), "token_ids": new}
             event = {"choices": [{"index": 0, **choice, "finish_reason": "length" if ended else None}]}
@@ -103,6 +110,25 @@ class Front:
         usage = {"prompt_tokens": len(ids), "completion_tokens": count}
         writer.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n")
         del self._queues[request]
+
+    async def _echo(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        request, queue = self._ask(body["prompt"], body["max_tokens"], echo=True)
+        told: list[float | None] = []
+        ended = False
+        while not ended:
+            _, logprobs, ended = await queue.get()
+            told += logprobs
+        told[0] = None  # nothing stands before the first token
+        answer = json.dumps({"choices": [{"index": 0, "logprobs": {"token_logprobs": told}}]}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(answer) + answer)
+        del self._queues[request]
+
+    def _ask(self, ids: list[int], count: int, *, echo: bool) -> tuple[int, asyncio.Queue[Any]]:
+        """Have the engine begin."""
+        request, self._next = self._next, self._next + 1
+        queue = self._queues[request] = asyncio.Queue()
+        self._pipe.send((request, ids, count, echo))
+        return request, queue
 
 
 async def serve(front: Front, pipe: Connection, port: int) -> None:

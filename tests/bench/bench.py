@@ -174,8 +174,8 @@ def _weights(model: Path, texts: perplexity.Texts) -> str:
     if not texts:
         return document.RANDOM
     tokens = sum(map(len, texts))
-    made = " (unpacked from four bits to bf16)" if model == fetch.checkpoint().resolve() else ""
-    return f"trained weights{made}, perplexity of {tokens} tokens"
+    made = " unpacked from four bits to bf16," if model == fetch.checkpoint().resolve() else ""
+    return f"trained weights,{made} perplexity of {tokens} tokens"
 
 
 def _precision(checkpoint: Path, dtype: str) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import multiprocessing
 import sys
+import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import torch
 from transformers import LlamaConfig
 
 from djl_python.testing import RunningServer, free_port, write_byte_tokenizer
-from tests.bench import bench, document
+from tests.bench import bench, document, openvino_server
 from tests.bench.compare import Plan, System, compare
 from tests.bench.peers import PEERS, LlamaCpp, Peer
 from tests.bench.perplexity import RANDOM, over_http, perplexity, texts
@@ -93,6 +97,30 @@ def test_llama_cpp_is_asked_through_its_library(tmp_path: Path, monkeypatch: pyt
     peer.python.chmod(0o755)
     monkeypatch.setattr(peer, "converted", lambda model, precision: tmp_path / precision)
     assert peer.perplexity("", tmp_path, "int4", [[1, 2, 3]]) == pytest.approx(7.389, rel=1e-3)
+
+
+async def test_openvino_tells_it_through_its_front(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=_fake_engine, args=(theirs,))
+    thread.start()
+    port = free_port()
+    front = openvino_server.Front(ours, write_byte_tokenizer(tmp_path))
+    serving = asyncio.ensure_future(openvino_server.serve(front, ours, port))
+    await asyncio.sleep(0.2)
+    found = await asyncio.to_thread(over_http, f"http://127.0.0.1:{port}", "m", [[72, 105, 33]])
+    serving.cancel()
+    thread.join()
+    assert found == pytest.approx(7.389, rel=1e-3)
+    asyncio.get_running_loop().remove_reader(ours.fileno())
+    ours.close()
+
+
+def _fake_engine(pipe: Connection) -> None:
+    """One request's prompt and token, in two pieces."""
+    request, ids, count, echo = pipe.recv()
+    assert (ids, count, echo) == ([72, 105, 33], 1, True)
+    pipe.send([(request, ids, [1.0, -1.0, -3.0], False)])
+    pipe.send([(request, [7], [-9.0], True)])
 
 
 def test_without_the_trained_model_the_demo_is_measured(

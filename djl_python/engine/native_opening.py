@@ -56,7 +56,7 @@ def open_native(
             raise ModelLoadError(f"option.kernels=native: {reason}") from reason
         return _refusal(reason)
     runner = NativeModelRunner(program, settings.block_size, states)
-    if not agreement.with_runner(runner, size.blocks, settings.block_size):
+    if not agreement.with_runner(runner, size.blocks, settings.block_size, proved=True):
         program.close()
         if settings.kernels == "native":
             raise ModelLoadError(

@@ -24,6 +24,7 @@ from .sequence import Sequence
 #: Most tokens of the text.
 LONGEST: Final = 96
 _OTHERS: Final = 1024  # tokens, beside those of the text, that a model with a small vocabulary is left
+_SMALL: Final = 6  # tokens of the pieces that a runner reads after the first, so that all are near where one begins
 _SINGLY: Final = 5  # tokens at the end that a runner reads one by one, as it will those that it generates
 
 
@@ -63,9 +64,9 @@ def trial_ids(loaded: LoadedModel, text: list[int]) -> list[int]:
 
 
 def _pieces(tokens: int) -> list[int]:
-    """How many tokens of a text are read at once: half of it, then the other half, but the last tokens one by one."""
-    first = (tokens - _SINGLY + 1) // 2
-    return [first, tokens - _SINGLY - first, *[1] * _SINGLY]
+    """How many tokens of a text are read at once: about half of it, then small pieces, the last tokens one by one."""
+    small = (tokens - _SINGLY) // 2 // _SMALL
+    return [tokens - _SINGLY - small * _SMALL, *[_SMALL] * small, *[1] * _SINGLY]
 
 
 def read_in_pieces(runner: ModelRunner, ids: list[int], block_size: int) -> Tensor:
@@ -85,11 +86,12 @@ def read_in_pieces(runner: ModelRunner, ids: list[int], block_size: int) -> Tens
 def distance(found: Tensor, expected: Tensor) -> float:
     """How far the logits of a runner that read a text in pieces are from the expected ones.
 
-    That is the median of `distances`, of the first piece, the second, or the tokens read one by one, whichever is most.
+    That is the median of `distances`, of the first piece, the small ones, or the tokens read one by one, whichever is
+    most.
     """
-    first, second, *singly = _pieces(len(found))
-    parts = torch.split(distances(found, expected), [first, second, sum(singly)])
-    return max(float(part.median()) for part in parts)
+    first, *rest = _pieces(len(found))
+    parts = torch.split(distances(found, expected), [first, sum(rest) - _SINGLY, _SINGLY])
+    return max(float(part.median()) for part in parts if len(part))
 
 
 def distances(found: Tensor, expected: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name: str = request.param
     path = tmp_path_factory.mktemp("model")
     if name in _ARCHITECTURE:
-        build_checkpoint(path, _ARCHITECTURE[name])
+        build_checkpoint(path, _ARCHITECTURE[name], sinks=True)
 
     def open_batch(max_batch_size: int = 4, max_model_len: int = 64, threads: int = 1) -> RollingBatch:
         settings = EngineSettings(

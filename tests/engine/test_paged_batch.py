@@ -25,14 +25,18 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
 
 
-@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize(
+    ("kernels", "sinks"),
+    [("native", False), ("native", True), ("torch", True)],
+    ids=["native", "native-sinks", "torch"],
+)
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
-    architecture: str, kernels: str, tmp_path: Path
+    architecture: str, kernels: str, sinks: bool, tmp_path: Path
 ) -> None:
     if kernels == "native":
         kernels_or_skip(library)
-    path = build_checkpoint(tmp_path, architecture)
+    path = build_checkpoint(tmp_path, architecture, sinks=sinks)
     batch = open_batch(path, kernels=kernels)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     requests = random_requests(20 if architecture in HYBRID else 50, seed=3)
@@ -84,7 +88,7 @@ def test_too_few_blocks_preempt_and_recompute(architecture: str, tmp_path: Path)
 def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Path) -> None:
     """What was computed of it isn't computed again, and what follows is what follows without that."""
     kernels_or_skip(library)
-    path = build_checkpoint(tmp_path, architecture)
+    path = build_checkpoint(tmp_path, architecture, sinks=True)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     batch = open_batch(path)
     prompts = {0: [7 + i for i in range(53)], 1: [9 + 2 * i for i in range(40)]}
@@ -234,7 +238,7 @@ def test_prompt_logprobs_are_the_models_own_also_after_chunks(llama: Path) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID])
 def test_on_a_gpu_greedy_ids_are_those_of_generate(architecture: str, tmp_path: Path) -> None:
-    path = build_checkpoint(tmp_path, architecture)
+    path = build_checkpoint(tmp_path, architecture, sinks=True)
     batch = open_batch(path, device="cuda", kv_cache_memory_mb=64)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     requests = random_requests(20, seed=5)

@@ -34,7 +34,7 @@ CURSED = VOCABULARY - 1
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+    return build_checkpoint(tmp_path_factory.mktemp("model"), "llama", sinks=True)
 
 
 def requests(rng: random.Random, count: int) -> list[tuple[list[int], SamplingParams]]:

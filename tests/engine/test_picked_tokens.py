@@ -76,12 +76,12 @@ def ids(events: dict[int, list[TokenEvent]]) -> dict[int, list[int]]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("model"), "llama", torch.bfloat16)
+    return build_checkpoint(tmp_path_factory.mktemp("model"), "llama", torch.bfloat16, sinks=True)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
 def test_tokens_are_those_that_come_with_all_logits(architecture: str, tmp_path: Path, found: list[int]) -> None:
-    path = build_checkpoint(tmp_path, architecture, torch.bfloat16)
+    path = build_checkpoint(tmp_path, architecture, torch.bfloat16, sinks=True)
     for params in ([], MIXED):
         expected = ids(answers(open_batch(path, dtype="bf16"), *params, **ALL))
         assert not found
@@ -90,7 +90,12 @@ def test_tokens_are_those_that_come_with_all_logits(architecture: str, tmp_path:
         found.clear()
 
 
-def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(path: Path, found: list[int]) -> None:
+@pytest.mark.parametrize(("sinks", "near"), [(False, 0.02), (True, 0.25)])
+def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(
+    sinks: bool, near: float, tmp_path: Path, found: list[int]
+) -> None:
+    """On SmolLM2, log-probabilities are within 0.013."""
+    path = build_checkpoint(tmp_path, "llama", torch.bfloat16, sinks=sinks)
     penalized = {"repetition_penalty": 1.2, "frequency_penalty": 0.1, "presence_penalty": 0.1}
     bounds: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}, {"top_k": 3, "top_p": 0.5}, {}, {}]
     params = [{"seed": n, "do_sample": n < 5, **each} for n, each in enumerate(bounds)]
@@ -101,7 +106,7 @@ def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(p
     assert ids(got) == ids(expected)
     assert sum(found) > NEW_TOKENS * len(expected) / 2
     pairs = [(a.logprob, b.logprob) for n in got for a, b in zip(got[n], expected[n], strict=True)]
-    assert all(a is not None and b is not None and abs(a - b) < 0.02 for a, b in pairs)
+    assert all(a is not None and b is not None and abs(a - b) < near for a, b in pairs)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def shareable(tmp_path: Path) -> list[Path]:
             degree_of(settings(tmp_path / name, 2, device="cpu"))
         except ModelLoadError:
             continue
-        found.append(build_checkpoint(tmp_path / name, name))
+        found.append(build_checkpoint(tmp_path / name, name, sinks=True))
     return found
 
 

@@ -19,8 +19,9 @@ from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 
-def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(path, architecture, dtype), dtype=dtype).eval()
+def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32, *, sinks: bool = False) -> Any:
+    checkpoint = build_checkpoint(path, architecture, dtype, sinks=sinks)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype).eval()
     if architecture not in OWN_ATTENTION:
         model.set_attn_implementation(PAGED)
     return model
@@ -296,18 +297,15 @@ def test_every_architecture_is_expected() -> None:
 
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_features(architecture: str, tmp_path: Path) -> None:
-    assert features(read_recipe(loaded(tmp_path, architecture), 64)) == EXPECTED[architecture]
+    """Of weights as ill-conditioned as trained ones, in a format with few digits."""
+    model = loaded(tmp_path, architecture, torch.bfloat16, sinks=True)
+    assert features(read_recipe(model, 64)) == EXPECTED[architecture]
 
 
 def test_a_soft_cap_is_seen_where_logits_are_small(tmp_path: Path) -> None:
     model = loaded(tmp_path, "gemma2")
     model.config.final_logit_softcapping = 100.0
     assert read_recipe(model, 64).head_softcap == 100.0
-
-
-def test_bf16_reads_the_same_up_to_its_rounding(tmp_path: Path) -> None:
-    found = features(read_recipe(loaded(tmp_path, "gemma2", torch.bfloat16), 64))
-    assert found == EXPECTED["gemma2"]
 
 
 class _Odd(torch.nn.Module):

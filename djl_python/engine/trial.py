@@ -22,10 +22,13 @@ from .scheduler import Chunk
 from .sequence import Sequence
 
 #: Most tokens of the text.
-LONGEST: Final = 96
+LONGEST: Final = 72
+_MANY: Final = 1 << 20  # logits
 _OTHERS: Final = 1024  # tokens, beside those of the text, that a model with a small vocabulary is left
-_SMALL: Final = 6  # tokens of the pieces that a runner reads after the first, so that all are near where one begins
-_SINGLY: Final = 5  # tokens at the end that a runner reads one by one, as it will those that it generates
+# Tokens of the small pieces that a runner reads after the first, so that all are near where one begins, ...
+_SMALL: Final = (6, 6, 6)
+# ... and of those at the end, one by one, as it will read what it generates.
+_SINGLY: Final = (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ def trial_ids(loaded: LoadedModel, text: list[int]) -> list[int]:
 
 
 def _pieces(tokens: int) -> list[int]:
-    """How many tokens of a text are read at once: about half of it, then small pieces, the last tokens one by one."""
-    small = (tokens - _SINGLY) // 2 // _SMALL
-    return [tokens - _SINGLY - small * _SMALL, *[_SMALL] * small, *[1] * _SINGLY]
+    """How many tokens of a text are read at once: most of it, then small pieces, the last tokens one by one."""
+    small = _SMALL if tokens > 2 * sum(_SMALL) else ()
+    return [tokens - sum(small) - sum(_SINGLY), *small, *_SINGLY]
 
 
 def read_in_pieces(runner: ModelRunner, ids: list[int], block_size: int) -> Tensor:
@@ -90,7 +93,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     most.
     """
     first, *rest = _pieces(len(found))
-    parts = torch.split(distances(found, expected), [first, sum(rest) - _SINGLY, _SINGLY])
+    parts = torch.split(distances(found, expected), [first, sum(rest) - sum(_SINGLY), sum(_SINGLY)])
     return max(float(part.median()) for part in parts if len(part))
 
 
@@ -100,11 +103,13 @@ def distances(found: Tensor, expected: Tensor) -> Tensor:
     That is the divergence (Kullback and Leibler's) of their distributions, relative to the median of those between the
     expected ones of different positions; infinite where logits are not numbers.
     """
-    wanted = expected.double().log_softmax(-1)
+    # Few logits are compared exactly; with a large vocabulary that would take a second.
+    dtype = torch.float64 if expected.numel() < _MANY else torch.float32
+    wanted = expected.to(dtype).log_softmax(-1)
     chances = wanted.exp()
 
     def divergence(logits: Tensor) -> Tensor:
-        return (chances * (wanted - logits.double().log_softmax(-1))).sum(-1)
+        return (chances * (wanted - logits.to(dtype).log_softmax(-1))).sum(-1)
 
     scale = divergence(expected.roll(1, 0)).median().clamp_min(1e-12)
     return (divergence(found) / scale).nan_to_num(nan=torch.inf).clamp_min(0)

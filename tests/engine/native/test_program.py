@@ -214,13 +214,21 @@ def test_a_bf16_prompt_is_the_same_in_whatever_pieces(architecture: str, tmp_pat
 
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path: Path) -> None:
-    """Log-probabilities: mean absolute error at most 1.5 times that of transformers' own bf16."""
+    """Log-probabilities: mean absolute error at most 1.5 times that of transformers' own bf16, of half of the texts.
+
+    In others, rounding may have chosen another expert for an early token, which all later ones see.
+    """
     native = Native(tmp_path, architecture, torch.bfloat16, threads=1)
-    one = sequence(prompt(6), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
-    ours = native.runner.run([Chunk(one, LENGTH)]).log_softmax(-1)
-    theirs = native.reference(one.tokens).log_softmax(-1)
-    exact = native.model.float()(torch.tensor([one.tokens])).logits[0].detach().log_softmax(-1)
-    assert (ours - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean()
+    texts = [sequence(prompt(seed), [0, 1, 2, 3, 4, 5], prompt_logprobs=0) for seed in range(6, 11)]
+    ours = [native.runner.run([Chunk(one, LENGTH)]).log_softmax(-1) for one in texts]
+    theirs = [native.reference(one.tokens).log_softmax(-1) for one in texts]
+    model = native.model.float()
+    exact = [model(torch.tensor([one.tokens])).logits[0].detach().log_softmax(-1) for one in texts]
+    own, other = (
+        torch.stack([(a - b).abs().mean() for a, b in zip(each, exact, strict=True)]).median()
+        for each in (ours, theirs)
+    )
+    assert own <= 1.5 * other
     native.program.close()
 
 

@@ -63,6 +63,11 @@ class Codes:
         return values if self.order is None else values[:, self.order.argsort()]
 
 
+def finer(quantize: Quantize | None) -> Quantize | None:
+    """What weights are rounded to whose rounding costs most: 8 bits where others have 4."""
+    return None if quantize is None else "int8"
+
+
 @torch.inference_mode()
 def quantized(weight: Tensor, quantize: Quantize) -> Codes:
     """Quantize a weight (n, k)."""

@@ -26,7 +26,7 @@ def lay_out(layout: Layout, recipe: Recipe, cache: CachePlaces, states: StatePla
     Raises:
         NotUnderstoodError: something is of a size that the kernels don't support.
     """
-    head = layout.pack_head(recipe.head)
+    head = layout.pack_finely(recipe.head)
     _lay_out_embedding(layout, recipe, head)
     if recipe.token_inputs is not None:
         lay_out_inputs(layout, recipe.token_inputs, len(recipe.layers))
@@ -94,7 +94,7 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
         mixed = _lay_out_mixer(layout, branch.what, normed, cache, states, last=last and i + 1 == len(given))
         if layer.parallel and layer.mlp is not None and i + 1 == len(given):
             layout.add_normed(layer.mlp.before)
-        layout.add_branch(branch.what.output, mixed, branch.after, branch.scale)
+        layout.add_branch(layout.pack(branch.what.output), mixed, branch.after, branch.scale)
     layout.add_norm_of_stream(layer.mixed_norm)
     if layer.mlp is None:
         return
@@ -104,7 +104,7 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
         lay_out_experts(layout, layer.mlp.what, layer.mlp.after, layer.mlp.scale)
     else:
         inner = lay_out_mlp(layout, layer.mlp.what)
-        layout.add_branch(layer.mlp.what.down, inner, layer.mlp.after, layer.mlp.scale)
+        layout.add_branch(layout.pack_finely(layer.mlp.what.down), inner, layer.mlp.after, layer.mlp.scale)
 
 
 def _lay_out_mixer(

@@ -52,7 +52,7 @@ def lay_out_experts(layout: Layout, experts: Experts, after: Norm | None, scale:
     parts = layout.buffer("parts", chosen * down.n, torch.float32)
     layout.add_product(down, inner, Into(parts, Mode.STORE_FP32), routing=routing)
     if experts.shared is not None:
-        packed = layout.pack(experts.shared.down)
+        packed = layout.pack_finely(experts.shared.down)
         given = lay_out_mlp(layout, experts.shared)
         layout.add_linear(packed, given, Into(layout.branch, Mode.STORE_FP32))
     out, mode = (layout.hidden, Mode.ADD) if after is None else (layout.branch, Mode.STORE_FP32)

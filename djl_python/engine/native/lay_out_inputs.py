@@ -39,4 +39,4 @@ def lay_out_branch(layout: Layout, branch: TokenBranch, index: int) -> None:
     inner, width = lay_out_mlp(layout, branch.mlp), len(branch.mlp.up.weight)
     of_layer = address + 4 * index * width
     layout.add(gate(n=width, in_=of_layer, stride=columns, out=inner.at, pitch=inner.stride, plain=True))
-    layout.add_branch(branch.mlp.down, inner, branch.after, 1.0)
+    layout.add_branch(layout.pack_finely(branch.mlp.down), inner, branch.after, 1.0)

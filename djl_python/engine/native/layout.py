@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ..coded_linear import Weight, tensors_of
 from ..expert_stacks import ConcatenatedExperts, ExpertStack
-from ..quantization import Quantize
+from ..quantization import Quantize, finer
 from . import operations
 from .mapped import let_go
 from .memory import Arena
@@ -180,9 +180,8 @@ class Layout:
         if norm is not None:
             self.add_norm(norm, self.hidden, self.hidden, Mode.STORE_FP32)
 
-    def add_branch(self, linear: Linear, given: Rows, after: Norm | None, scale: float) -> None:
+    def add_branch(self, packed: Packed, given: Rows, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
-        packed = self.pack(linear)
         if after is None:
             self.add_linear(packed, given, Into(self.hidden, Mode.ADD, scale=scale))
         else:
@@ -238,10 +237,9 @@ class Layout:
         """Pack one linear or a gated pair, made `of` the checkpoint's linears, whose pages are then given back."""
         return self._pack(linears, self._quantize, of or linears)
 
-    def pack_head(self, head: Linear) -> Packed:
-        """Pack the lm_head, in 8 bits if quantized: it has most of a small model's weights, and its rounding goes
-        straight into the logits."""
-        return self._pack([head], None if self._quantize is None else "int8", [head])
+    def pack_finely(self, linear: Linear) -> Packed:
+        """Pack a linear whose rounding costs most, in 8 bits if quantized: the lm_head, and down projections."""
+        return self._pack([linear], finer(self._quantize), [linear])
 
     def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
         """Pack in 8 bits what is packed exactly, too; the bias is padded already."""

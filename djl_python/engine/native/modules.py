@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..quantization import Quantize
+from ..quantization import Quantize, finer
 from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm
@@ -19,7 +19,7 @@ def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize |
         if (mlp := as_mlp(module)) is None:
             continue
         up = linears.packed([mlp.up] if mlp.gate is None else [mlp.gate, mlp.up], quantize)
-        down = linears.packed([mlp.down], quantize)
+        down = linears.packed([mlp.down], finer(quantize))
         if up is not None and down is not None:
             setattr(parent, name, NativeMlp(mlp, up, down, linears.pool, linears.dtype))
 

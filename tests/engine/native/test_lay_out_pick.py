@@ -59,7 +59,7 @@ class Head:
         self.n, self.k = weight.shape
         self.head = Linear(weight.bfloat16(), bias)
         self._layout = layout = Layout(torch.bfloat16, None, pool, Arena(), self.k, 256)
-        packed = layout.pack_head(self.head)
+        packed = layout.pack_finely(self.head)
         into = Into(None, Mode.STORE_FP32, scale=scale, softcap=softcap)
         layout.add_linear(packed, layout.normed, into)
         self.operations = lay_out_pick(layout, self.head, packed, layout.normed, into)
@@ -423,7 +423,7 @@ def test_where_there_is_no_shorter_way(pool: Pool, change: dict[str, Any]) -> No
     layout = Layout(torch.bfloat16, None, pool, Arena(), K, 8)
     head = Linear((numbers(N, K) * 0.02).bfloat16(), None)
     scale = change.get("scale", 1.0)
-    packed = replace(layout.pack_head(head), **{name: value for name, value in change.items() if name != "scale"})
+    packed = replace(layout.pack_finely(head), **{name: value for name, value in change.items() if name != "scale"})
     assert lay_out_pick(layout, head, packed, layout.normed, Into(None, Mode.STORE_FP32, scale=scale)) == []
     assert not layout.ops
 

@@ -22,7 +22,7 @@ _CACHE_AHEAD_SHARE: Final = 1 / 8
 _CACHE_OF_CHECKPOINT: Final = 2
 # Approximate size of packed weights relative to a bf16 checkpoint: 12, 8, or 4 bits and scales, with the lm_head in 8.
 # A checkpoint's codes keep their size.
-_PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.36, "gptq": 1.0, "awq": 1.0}
+_PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.4, "gptq": 1.0, "awq": 1.0}
 
 
 class Advance:

@@ -177,9 +177,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     quantize: Annotated[
         Literal["none", "int8", "int4", "gptq", "awq"],
         Meta(
-            description="Weights of 8 bits (a scale per output) or 4 (a scale and a zero per 64 inputs; but down projections "
-            "and the lm_head of 8), made at load, "
-            "on CPUs; gptq and awq: the checkpoint comes that way, which needs no option.",
+            description="Weights of 8 bits (a scale per output) or 4 (a scale and a zero per 64 inputs; but down "
+            "projections and the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, "
+            "which needs no option.",
             extra={
                 "spellings": {
                     "bitsandbytes": "int8",

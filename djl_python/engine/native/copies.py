@@ -112,9 +112,9 @@ class Copy:
         return self._originals[id(module)]
 
 
-def by_token(model: Any, table: Tensor) -> bool:
-    """Whether a table (rows, columns) or a vector (rows,) has a row for each token of the vocabulary."""
-    return len(table) >= _SHARE_OF_VOCABULARY * len(model.get_input_embeddings().weight)
+def by_token(table: Tensor, vocabulary: int) -> bool:
+    """Whether a table (rows, columns) or a vector (rows,) has a row for each token."""
+    return len(table) >= _SHARE_OF_VOCABULARY * vocabulary
 
 
 @torch.no_grad()
@@ -150,9 +150,9 @@ def _tables(model: Any) -> set[int]:
     """Ids of the parameters that have a row for each token: of embeddings, and of the lm_head."""
     if not hasattr(model, "get_input_embeddings"):
         return set()
-    head = model.get_output_embeddings()
+    head, vocabulary = model.get_output_embeddings(), len(model.get_input_embeddings().weight)
     holders = [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
-    return {id(each) for module in holders for each in module.parameters(recurse=False) if by_token(model, each)}
+    return {id(each) for module in holders for each in module.parameters(recurse=False) if by_token(each, vocabulary)}
 
 
 def _made(parameter: nn.Parameter, numbers: Numbers, tables: set[int]) -> Tensor:

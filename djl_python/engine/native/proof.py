@@ -19,10 +19,12 @@ from torch import Tensor
 from ..coded_linear import dense
 from ..exact import ExactModel
 from ..expert_stacks import ExpertStack
+from ..free_memory import available_bytes
 from ..loading import LoadedModel
 from ..misfits import MISFITS
 from ..state_slots import StateSlots
 from ..trial import Trial, distances, read_in_pieces
+from .copies import by_token
 from .program import Program
 from .recipe import Recipe
 from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError
@@ -31,6 +33,8 @@ from .runner import NativeModelRunner
 log = logging.getLogger(__name__)
 
 _BLOCK: Final = 16
+_FP32_BYTES: Final = 4
+_MEMORY_SHARE: Final = 0.5  # of the memory that is available
 # Weights (fp32 bytes) of which more layers are computed than it takes to see every structure.
 _ALL_UP_TO: Final = 128 << 20
 # What a program may be off by (`trial.distances`), at three quarters of the positions and at any: so many times what
@@ -42,13 +46,18 @@ _ANY: Final = (300.0, 1e-9)
 
 
 def prove(recipe: Recipe, loaded: LoadedModel, trial: Trial, threads: int) -> None:
-    """Compare the recipe's program to the model.
+    """Compare the recipe's program to the model, if there is memory for some layers of both in fp32.
 
     Raises:
         NotUnderstoodError: it computes something else.
     """
+    layers = layers_to_see(recipe)
+    taken = 2 * _FP32_BYTES * sum(_numbers(recipe.layers[:layers]))
+    if taken > available_bytes() * _MEMORY_SHARE:
+        log.warning("what the native kernels compute is not proved in fp32: that would take %d MiB", taken >> 20)
+        return
     try:
-        Proof(loaded, trial, layers_to_see(recipe)).check(recipe, threads)
+        Proof(loaded, trial, layers).check(recipe, threads)
     except MISFITS as misfit:
         raise NotUnderstoodError(f"{type(misfit).__name__}: {misfit}") from misfit
 
@@ -92,8 +101,8 @@ def program_logits(recipe: Recipe, trial: Trial, threads: int) -> Tensor:
 
 def narrowed(recipe: Recipe, trial: Trial, layers: int) -> Recipe:
     """The recipe's first layers, for the trial's tokens only; without codes, as these multiply rounded numbers."""
-    inputs, vocabulary = recipe.token_inputs, len(recipe.head.weight)
-    if inputs is not None and len(inputs.table) >= 0.9 * vocabulary:
+    inputs = recipe.token_inputs
+    if inputs is not None and by_token(inputs.table, len(recipe.embedding)):
         inputs = dataclasses.replace(inputs, table=inputs.table[trial.rows.clamp(max=len(inputs.table) - 1)])
     bias = recipe.head.bias
     return dataclasses.replace(
@@ -130,7 +139,7 @@ def layers_to_see(recipe: Recipe) -> int:
     count = size = 0
     for i, layer in enumerate(recipe.layers):
         structure = _structure(layer)
-        size += 4 * sum(_numbers(layer))
+        size += _FP32_BYTES * sum(_numbers(layer))
         if structure not in seen:
             seen.append(structure)
             count = i + 1

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from djl_python.testing import running_server, write_byte_tokenizer
+from tests.server.harness import until
 
 BODY = {"inputs": "ab", "parameters": {"max_new_tokens": 2}}
 
@@ -91,16 +92,21 @@ def test_a_file_of_the_model_may_be_named_like_a_library(tmp_path: Path) -> None
             assert httpx.post(f"{server.url}/predictions/{name}", json=BODY).text == answer
 
 
-def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
+async def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(LOGGING)
     (tmp_path / "serving.properties").write_text("minWorkers=2\n")
+    expected = {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}
+
+    def called() -> set[str]:
+        lines = server.output().splitlines()
+        return {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
+
     with running_server("-m", f"a:2={tmp_path},b={tmp_path}") as server:
         httpx.post(f"{server.url}/predictions/a")
         httpx.get(f"{server.url}/ping")  # the line of a request is written after its answer
-        lines = server.output().splitlines()
-    called = {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
-    assert called == {"a:2/0 called", "a:2/1 called", "b/0 called", "b/1 called"}
-    assert any(' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in line for line in lines)
+        await until(lambda: called() >= expected)  # one worker of each answers, the others may still be loading
+        assert ' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in server.output()
+    assert called() == expected
 
 
 def test_what_can_not_be_encoded_fails_no_request(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
         httpx.get(f"{server.url}/ping")  # the line of a request is written after its answer
         await until(lambda: called() >= expected)  # one worker of each answers, the others may still be loading
         assert ' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in server.output()
-    assert called() == expected
+        assert called() == expected
 
 
 def test_what_can_not_be_encoded_fails_no_request(tmp_path: Path) -> None:

@@ -32,8 +32,11 @@ class ServingError(Exception):
         self.message = message
 
 
-class PayloadError(ServingError):
-    """The body is not what the route takes: not JSON, a required field missing or of a wrong type."""
+class PayloadError(ServingError, ValueError):
+    """The body is not what the route takes: not JSON, a required field missing or of a wrong type.
+
+    It is a ValueError too, as DJL's documents show handlers catching one around `decode`.
+    """
 
     status = 400
     kind = "payload"

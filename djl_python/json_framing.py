@@ -5,6 +5,7 @@ Used in the front end and the worker.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,6 +44,24 @@ def encode_json(payload: Any) -> bytes:
         TypeError: something in it has no JSON form.
     """
     return _encoder.encode(payload)
+
+
+def encode_finite_json(payload: Any) -> bytes:
+    """`payload` as compact JSON in UTF-8, without numbers that JSON does not have.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+        ValueError: a number in it is NaN or infinite.
+    """
+    encoded = _encoder.encode(payload)
+    if b"null" in encoded:  # which such numbers become
+        left = [msgspec.to_builtins(payload, enc_hook=_to_builtin)]
+        while left:
+            value = left.pop()
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"JSON has no number {value}")
+            left.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+    return encoded
 
 
 def encode_jsonlines(payload: Any) -> bytes:

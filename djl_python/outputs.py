@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Final, Self
 
 from .batch_keys import batch_key
-from .json_framing import JSON, JSONLINES, encode_json, encode_jsonlines
+from .json_framing import JSON, JSONLINES, encode_finite_json, encode_jsonlines
 from .pair_list import PairList
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -114,12 +114,13 @@ class Output:
         return self.add_as_json(value, key, batch_index)
 
     def add_as_json(self, val: Any, key: str | None = None, batch_index: int | None = None) -> Self:
-        """Append a value as JSON; numpy and torch values become numbers and lists, NaN becomes null.
+        """Append a value as JSON; numpy and torch values become numbers and lists.
 
         Raises:
             TypeError: something in it has no JSON form.
+            ValueError: a number in it is NaN or infinite.
         """
-        return self._append(encode_json(val), key, batch_index, JSON)
+        return self._append(encode_finite_json(val), key, batch_index, JSON)
 
     def add_as_numpy(self, np_list: Any, key: str | None = None, batch_index: int | None = None) -> Self:
         """Append an array, or a list of them, in DJL's NDList format."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,3 +97,13 @@ def test_finalizer_runs_once() -> None:
     out.execute_finalize()
     assert out.execute_finalize() is None
     assert seen == [1] and not out.has_finalizer
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1.0, float("inf")], {"a": {"b": (None, float("-inf"))}}])
+def test_numbers_that_json_does_not_have_are_errors(value: Any) -> None:
+    """As in DJL: they would reach a client as null."""
+    with pytest.raises(ValueError, match="JSON has no number"):
+        Output().add_as_json(value)
+    with pytest.raises(ValueError, match="JSON has no number nan"):
+        Output().add_as_json({"array": np.array([1.0, np.nan])})
+    assert Output().add_as_json({"none": None, "text": "null"}).content.value_at(0) == b'{"none":null,"text":"null"}'

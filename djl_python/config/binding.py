@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class Setting:
         parser = getattr(typing.get_args(self.annotation)[0], "parse", None)
         if parser is not None:
             return parser(text)
+        if re.fullmatch(r"[+-]?\.\d+", text):  # as people write a number
+            text = text.removeprefix("+").replace(".", "0.")
         try:
             value = msgspec.convert(text, self.annotation, strict=False)
         except msgspec.ValidationError:

@@ -37,6 +37,8 @@ ALIASES: Final = {
 
 Flag = Annotated[bool, Meta(description="true or false")]
 AboveZero = Annotated[float, Meta(gt=0, description="a number > 0")]
+Temperature = Annotated[float, Meta(ge=0, description="a number >= 0 (0: greedy)")]
+Nucleus = Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1 (0: greedy)")]
 Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
 Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
 OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
@@ -72,9 +74,9 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
     do_sample: Flag | None = None
     seed: Annotated[int, Meta(description="a 64-bit integer")] | None = None
-    temperature: AboveZero | None = None
+    temperature: Temperature | None = None
     top_k: Annotated[int, Meta(ge=-1, description="an integer >= -1 (-1 and 0: off)")] | None = None
-    top_p: Share | None = None
+    top_p: Nucleus | None = None
     min_p: Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1")] | None = None
     typical_p: Share | None = None
     repetition_penalty: AboveZero | None = None
@@ -110,8 +112,11 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
 _DRAW: Final = DrawFields(
-    {"temperature": (1.0,), "top_k": (-1, 0), "top_p": (1.0,), "min_p": (0.0,), "typical_p": (1.0,)}
+    {"temperature": (0.0, 1.0), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
 )
+_FLAGS: Final = frozenset(name for name, hint in _HINTS.items() if Flag in typing.get_args(hint))
+#: How clients that send text write flags, in any case.
+_FLAG_WORDS: Final = {"true": True, "false": False}
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -129,6 +134,8 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
         if value is None:
             continue
         name = ALIASES.get(key, key)
+        if name in _FLAGS and isinstance(value, str):
+            value = _FLAG_WORDS.get(value.lower(), value)
         if name not in _HINTS:
             unknown.append(key)
         elif name in known and known[name] != value:
@@ -214,7 +221,9 @@ def _without_effect(parameters: LmiParameters, spelled: Mapping[str, str], model
 
 def samples(parameters: LmiParameters, model: ModelConfig) -> bool:
     """Whether to sample: as `do_sample` says; without it, under option.infer_do_sample, if another parameter asks for
-    it."""
+    it. With a temperature or a top_p of 0 there is nothing to draw."""
+    if 0.0 in (parameters.temperature, parameters.top_p):
+        return False
     if parameters.do_sample is not None or not model.option.infer_do_sample:
         return bool(parameters.do_sample)
     return bool(_DRAW.asked(parameters))

@@ -13,10 +13,10 @@ import msgspec
 
 from ..config import Options
 from ..errors import ParameterError
-from ..types import Branching, Grammar, SamplingParams
+from ..types import MAX_SEED, Branching, Grammar, SamplingParams
 from .generation_fields import GenerationFields, grammar_of
 from .sampling_fields import DrawFields
-from .seeds import engine_seed, is_seed
+from .seeds import engine_seed
 from .tgi_types import GenerateParameters
 from .word_lists import excess
 
@@ -65,8 +65,8 @@ def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> N
         raise _refusal("stop", f"`stop` supports up to {option.max_stop_sequences} stop sequences. Given: {stops}")
     if wrong := excess(parameters.stop or ()):
         raise _refusal("stop", f"`stop`: {wrong}")
-    if parameters.seed is not None and not is_seed(parameters.seed):
-        raise _refusal("seed", f"`seed` must be a 64-bit integer. Given: {parameters.seed}")
+    if parameters.seed is not None and not 0 <= parameters.seed <= MAX_SEED:
+        raise _refusal("seed", f"`seed` must be >= 0 and <= 2^64-1. Given: {parameters.seed}")
     top_n = parameters.top_n_tokens or 0
     if not 0 <= top_n <= option.max_top_n_tokens:
         raise _refusal("top_n_tokens", f"`top_n_tokens` must be >= 0 and <= {option.max_top_n_tokens}. Given: {top_n}")

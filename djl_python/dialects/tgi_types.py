@@ -41,7 +41,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
         AboveZero | None, Meta(description="Penalty for tokens that have been there; 1: none.")
     ] = None
     return_full_text: Annotated[bool | None, Meta(description="Begin the text with the prompt.")] = None
-    seed: Annotated[int | None, Meta(description="Of the random numbers, a 64-bit integer.")] = None
+    seed: Annotated[int | None, Meta(description="Of the random numbers, 0 to 2^64-1.")] = None
     stop: Annotated[
         list[Annotated[str, Meta(min_length=1)]] | None,
         Meta(description="Generation ends before the first of these texts."),

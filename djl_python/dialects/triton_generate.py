@@ -110,6 +110,16 @@ def scalars(parameters: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
+def is_parameter(name: str) -> bool:
+    """Whether there is a generation parameter of this name."""
+    return name in _KNOWN
+
+
+def takes_no_text(name: str) -> bool:
+    """Whether a parameter is a number or a flag."""
+    return is_parameter(name) and _ALIASES.get(name, name) not in ("stop", "stop_words", "bad_words")
+
+
 def read_parameters(
     given: Mapping[str, Any], beside: Mapping[str, Any], model: ModelConfig
 ) -> tuple[TritonParameters, list[str]]:

@@ -1,7 +1,8 @@
 """KServe v2's infer for text: BYTES tensors in, BYTES tensors out, as JSON or binary.
 
 Runs in the worker. `text_input` holds one prompt or several; any parameter of the generate extension may come as a
-request parameter, or as a tensor with one value for all prompts or one for each.
+request parameter, as a tensor with one value for all prompts or one for each, or within the JSON object of a tensor
+`sampling_parameters`, which clients of Triton's vLLM backend send. Tensors of other names are refused.
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from ..types import Delta
 from .base import Formatter, Parsed
 from .request_body import ignored_header, shown
 from .sequence_limits import excess_sequences
-from .triton_generate import generation_of, json_object, read_parameters, scalars, version_of
+from .triton_generate import (
+    generation_of,
+    is_parameter,
+    json_object,
+    read_parameters,
+    scalars,
+    takes_no_text,
+    version_of,
+)
 from .triton_tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
 from .triton_types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError
 from .typed_body import read_body, unknown_fields
 from .word_lists import excess
 
 BINARY: Final = "application/octet-stream"
+SAMPLING_PARAMETERS: Final = "sampling_parameters"
 _BINARY_OUTPUT: Final = "binary_data_output"
 
 
@@ -48,6 +58,8 @@ def parse_infer(inputs: Input, model: ModelConfig) -> Parsed:
     ignored = unknown_fields(body, InferRequest, model)
     for index, prompt in enumerate(texts.values):
         own = {tensor.name: _value(tensor, index, len(texts.values)) for tensor in tensors.values()}
+        _check_names(own)
+        own = {**_sampling_parameters(own.pop(SAMPLING_PARAMETERS, None)), **own}
         parameters, unknown = read_parameters(shared, own, model)
         if parameters.stream:
             unknown.append("stream")
@@ -79,6 +91,41 @@ def _value(tensor: Tensor, index: int, prompts: int) -> Any:
         expected = "1 element" if prompts == 1 else f"1 element, or {prompts}, one for each prompt"
         raise ParameterError(f"{tensor.name}: expected {expected}, got {len(tensor.values)}", tensor.name)
     return tensor.values[0 if len(tensor.values) == 1 else index]
+
+
+def _check_names(tensors: Iterable[str]) -> None:
+    """Check that the model has such inputs."""
+    for name in tensors:
+        if name != SAMPLING_PARAMETERS and not is_parameter(name):
+            raise PayloadError(
+                f"inputs: there is no input {shown(name)}, expected {TEXT_INPUT}, {SAMPLING_PARAMETERS}, or the name "
+                "of a parameter",
+                "inputs",
+            )
+
+
+def _sampling_parameters(text: Any) -> dict[str, Any]:
+    """The parameters in a tensor of JSON; that backend takes numbers and flags as strings, too."""
+    if text is None:
+        return {}
+    try:
+        given = msgspec.json.decode(text if isinstance(text, str) else b"")
+    except msgspec.DecodeError:
+        given = None
+    if not isinstance(given, dict):
+        raise PayloadError(f"{SAMPLING_PARAMETERS}: expected a JSON object, got {shown(text)}", SAMPLING_PARAMETERS)
+    return {name: _plain(value) if takes_no_text(name) else value for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The number or the flag that a string stands for; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = msgspec.json.decode(value.lower())
+    except msgspec.DecodeError:
+        return value
+    return found if isinstance(found, int | float) else value
 
 
 def _check_words(name: str, lists: Iterable[tuple[str, ...]]) -> None:

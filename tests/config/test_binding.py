@@ -37,6 +37,8 @@ def problem_of(key: str, text: str) -> str:
         ("option.trust_remote_code", "TRUE", True),
         ("option.trust_remote_code", "False", False),
         ("option.predict_timeout", "0.5", 0.5),
+        ("option.predict_timeout", ".5", 0.5),
+        ("option.predict_timeout", " +.25 ", 0.25),
         ("option.predict_timeout", "60", 60.0),
         ("option.tensor_parallel_degree", "2", 2),
         ("option.tensor_parallel_degree", "max", "max"),

@@ -51,8 +51,8 @@ OPENAI: Edges = FURTHER | {
     "truncate_prompt_tokens": FROM_1,
 }
 LMI: Edges = FURTHER | {
-    "temperature": ABOVE_ZERO,
-    "top_p": SHARE,
+    "temperature": ([0, 1e9], [-TINY]),
+    "top_p": FROM_0_TO_1,
     "max_new_tokens": FROM_1,
     "min_new_tokens": FROM_0,
     "truncate": FROM_1,
@@ -78,7 +78,7 @@ TGI: Edges = {
     "top_n_tokens": ([0, 5], [-1, 6]),
     "stop": ([[], ["a"] * 4], [["a"] * 5, [""], "a"]),
     "truncate": ([1, 99], [0, -1, 100]),
-    "seed": SEEDS,
+    "seed": ([0, 2**64 - 1], [-1, 2**64]),
 }
 MINDIE: Edges = {
     "temperature": ABOVE_ZERO,

@@ -389,7 +389,7 @@ ERROR_LINE = {
     "details": {"finish_reason": "error", "generated_tokens": None, "inputs": None},
 }
 WRONG = {"temperature": "hot"}
-WRONG_MESSAGE = 'parameters.temperature: expected a number > 0, got "hot"'
+WRONG_MESSAGE = 'parameters.temperature: expected a number >= 0 (0: greedy), got "hot"'
 
 
 @pytest.mark.parametrize(

@@ -189,11 +189,11 @@ def test_unknown_parameters_can_be_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"temperature": "hot"}, 'parameters.temperature: expected a number > 0, got "hot"'),
-        ({"temperature": 0}, "parameters.temperature: expected a number > 0, got 0"),
-        ({"temperature": True}, "parameters.temperature: expected a number > 0, got true"),
-        ({"top_p": 1.5}, "parameters.top_p: expected a number > 0 and <= 1, got 1.5"),
-        ({"top_p": 0}, "parameters.top_p: expected a number > 0 and <= 1, got 0"),
+        ({"temperature": "hot"}, 'parameters.temperature: expected a number >= 0 (0: greedy), got "hot"'),
+        ({"temperature": -1}, "parameters.temperature: expected a number >= 0 (0: greedy), got -1"),
+        ({"temperature": True}, "parameters.temperature: expected a number >= 0 (0: greedy), got true"),
+        ({"top_p": 1.5}, "parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got 1.5"),
+        ({"top_p": -0.1}, "parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got -0.1"),
         ({"typical_p": -1}, "parameters.typical_p: expected a number > 0 and <= 1, got -1"),
         ({"min_p": 2}, "parameters.min_p: expected a number >= 0 and <= 1, got 2"),
         ({"top_k": -2}, "parameters.top_k: expected an integer >= -1 (-1 and 0: off), got -2"),
@@ -244,7 +244,7 @@ def test_unknown_parameters_can_be_refused() -> None:
         ({"early_stopping": "never"}, 'parameters.early_stopping: expected true or false, got "never"'),
         (
             {"temperature": "x" * 200},
-            'parameters.temperature: expected a number > 0, got "' + "x" * 56 + "...",
+            'parameters.temperature: expected a number >= 0 (0: greedy), got "' + "x" * 56 + "...",
         ),
     ],
 )
@@ -253,3 +253,21 @@ def test_what_is_wrong_is_told(given: dict[str, Any], message: str) -> None:
         read_parameters(given, MODEL)
     assert caught.value.message == message
     assert caught.value.field == message.partition(":")[0]
+
+
+@pytest.mark.parametrize("model", [MODEL, INFERRING])
+@pytest.mark.parametrize("neutral", [{"temperature": 0}, {"temperature": 0.0, "top_p": 0.9}, {"top_p": 0}])
+def test_with_a_temperature_or_a_share_of_nothing_there_is_nothing_to_draw(
+    neutral: dict[str, Any], model: ModelConfig
+) -> None:
+    for given in (neutral, {**neutral, "do_sample": True}):
+        assert sampling(given, model) == SamplingParams(max_new_tokens=30)
+    assert ignored(neutral, model) == [name for name in neutral if neutral[name]]
+
+
+@pytest.mark.parametrize(("word", "flag"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
+def test_flags_may_be_words(word: str, flag: bool) -> None:
+    assert sampling({"do_sample": word, "ignore_eos": word}).do_sample == flag
+    assert sampling({"ignore_eos": word}).ignore_eos == flag
+    assert text({"skip_special_tokens": word}).skip_special_tokens == flag
+    assert text({"stop": word}).stop_sequences == (word,)  # which is a text, too

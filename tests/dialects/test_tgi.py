@@ -401,7 +401,7 @@ def refused(operation: str, body: Any, content_type: str | None = "application/j
         ({"truncate": 0}, {}, "`truncate` must be strictly positive. Given: 0"),
         ({"truncate": 0}, {"max_input_tokens": 9}, "`truncate` must be strictly positive and less than 9. Given: 0"),
         ({"truncate": 10}, {"max_model_len": 10}, "`truncate` must be strictly positive and less than 9. Given: 10"),
-        ({"seed": 2**64}, {}, "`seed` must be a 64-bit integer. Given: 18446744073709551616"),
+        ({"seed": 2**64}, {}, "`seed` must be >= 0 and <= 2^64-1. Given: 18446744073709551616"),
         ({"adapter_id": "a"}, {}, "`adapter_id` is not supported: this model has no adapters"),
         (
             {"grammar": {"type": "json", "value": "{"}},

@@ -378,6 +378,28 @@ def test_infer_says_what_has_no_effect() -> None:
     assert parsed.formatter.headers["x-ignored-parameters"] == "beside,mood,stream,top_p"
 
 
+def test_infer_refuses_inputs_that_there_are_not() -> None:
+    with pytest.raises(PayloadError, match='inputs: there is no input "nonsense", expected text_input, sampling_param'):
+        infer({"inputs": [TEXT, tensor("nonsense", "FP32", [1.0])]})
+
+
+def test_infer_takes_the_parameters_of_vllm_s_clients() -> None:
+    """A JSON object, whose numbers and flags may be strings; a parameter of its own goes before."""
+    given = '{"temperature": "0.5", "max_tokens": "4", "ignore_eos": "True", "stop": "7", "seed": 3, "mood": "good"}'
+    parsed = infer({"inputs": [TEXT, tensor("sampling_parameters", "BYTES", [given]), tensor("seed", "INT32", [5])]})
+    (request,) = parsed.requests
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.max_new_tokens, sampling.ignore_eos, sampling.seed) == (0.5, 4, True, 5)
+    assert request.text.stop_sequences == ("7",)
+    assert parsed.formatter.headers["x-ignored-parameters"] == "mood"
+
+
+@pytest.mark.parametrize("given", ["{", "[1]", '"text"'])
+def test_infer_takes_parameters_as_an_object_only(given: str) -> None:
+    with pytest.raises(PayloadError, match="sampling_parameters: expected a JSON object, got"):
+        infer({"inputs": [TEXT, tensor("sampling_parameters", "BYTES", [given])]})
+
+
 def test_infer_may_say_that_all_is_json() -> None:
     body = msgspec.json.encode({"inputs": [TEXT]})
     (request,) = infer(body, headers={"inference_header_content_length": str(len(body))}).requests

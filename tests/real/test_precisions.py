@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 #: Perplexity of all texts by transformers in bf16: 11.864 on two threads, 11.875 on one, and 11.871 in fp32.
 BF16 = 11.870
-#: Perplexity in int4: what was measured, and a little.
-INT4_AT_MOST = 15.6
+#: Perplexity in int4: llama.cpp's Q4_0 on these texts, and OpenVINO's int4 has 14.947.
+INT4_AT_MOST = 14.397
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -315,7 +315,10 @@ TEMPERATURE = "temperature: expected a number >= 0 and <= 2, got 9"
             {"inputs": "a", "parameters": {"top_p": 2}, "stream": True},
             424,
             JSON,
-            {"token": LMI_TOKEN, **lmi_error("parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got 2", tokens=False)},
+            {
+                "token": LMI_TOKEN,
+                **lmi_error("parameters.top_p: expected a number >= 0 and <= 1 (0: greedy), got 2", tokens=False),
+            },
         ),
         ("/invocations", {"messages": MESSAGES, "temperature": 9}, 424, JSON, lmi_error(TEMPERATURE)),
         (

@@ -32,11 +32,8 @@ class ServingError(Exception):
         self.message = message
 
 
-class PayloadError(ServingError, ValueError):
-    """The body is not what the route takes: not JSON, a required field missing or of a wrong type.
-
-    It is a ValueError too, as DJL's documents show handlers catching one around `decode`.
-    """
+class PayloadError(ServingError):
+    """The body is not what the route takes: not JSON, a required field missing or of a wrong type."""
 
     status = 400
     kind = "payload"

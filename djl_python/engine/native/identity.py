@@ -41,13 +41,10 @@ def settled(factor: float, numbers: Iterable[float] = ()) -> float:
     return nearest if abs(nearest - factor) <= _TOLERANCE_OF_FACTORS * abs(nearest) else factor
 
 
-def stacked(parts: list[Tensor]) -> Tensor:
-    return torch.stack([part.double().flatten() for part in parts], 1)
-
-
 def fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
     """The parts' factors with which their sum is nearest to the whole (least squares)."""
     if not parts:
         return []
-    solution: list[float] = torch.linalg.lstsq(stacked(parts), whole.double().flatten()).solution.tolist()
+    columns = torch.stack([part.double().flatten() for part in parts], 1)
+    solution: list[float] = torch.linalg.lstsq(columns, whole.double().flatten()).solution.tolist()
     return solution

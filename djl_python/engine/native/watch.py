@@ -50,7 +50,6 @@ class Span:
 
     Attributes:
         layer, copied: as `Event` has them.
-        in_a_tuple: whether the layer returns more than its result.
     """
 
     layer: nn.Module
@@ -60,7 +59,6 @@ class Span:
     called: slice
     given: Tensor
     result: Tensor
-    in_a_tuple: bool
 
 
 @dataclass
@@ -162,10 +160,9 @@ def _span(layer: nn.Module, own: nn.Module, seen: Watched) -> Iterator[None]:
 
     def after(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
         first, hidden = begun.pop()
-        several = isinstance(result, (tuple, list))
-        out = result[0] if several else result
+        out = result[0] if isinstance(result, (tuple, list)) else result
         events, calls, called = (slice(*each) for each in zip(first, ends(), strict=True))
-        seen.spans.append(Span(own, layer, events, calls, called, hidden, out.clone(), several))
+        seen.spans.append(Span(own, layer, events, calls, called, hidden, out.clone()))
 
     hooks = (layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after))
     try:

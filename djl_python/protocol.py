@@ -158,7 +158,7 @@ class Add(Message, frozen=True):
 
 
 class Opened(Message, frozen=True):
-    """The engine is ready: the values that only the loaded model gives."""
+    """The engine is ready: the values that only the loaded model gives; `rolling_batch.RollingBatch` describes them."""
 
     max_model_len: int
     max_batch_size: int
@@ -167,6 +167,7 @@ class Opened(Message, frozen=True):
     description: str = ""
     takes_images: bool = False
     info: EngineInfo = EngineInfo()
+    vocabulary: int | None = None
 
 
 class Step(Message, frozen=True):

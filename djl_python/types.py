@@ -200,12 +200,21 @@ class TopToken(msgspec.Struct, frozen=True):
     special: bool = False
     partial: bytes | None = None
 
+    @property
+    def own_bytes(self) -> bytes:
+        """The bytes that the token stands for: a part of a character, perhaps."""
+        return self.text.encode() if self.partial is None else self.partial
+
 
 class Token(msgspec.Struct, frozen=True):
     """One generated (or prompt) token. The texts of a generation's tokens, joined, are its generated text.
 
     `logprob` is the natural logarithm of the model's own probability (before penalties and temperature); None for
     the first prompt token, and where it is not needed.
+
+    What a token adds to a text is not always what it is called: the token that ends a text adds nothing, and the first
+    half of a character neither. `name` and `partial` are what TopToken has as `text` and `partial`: the same for a
+    token wherever it stands. They are only given with a `logprob`; otherwise `name` is None.
     """
 
     id: int
@@ -213,6 +222,16 @@ class Token(msgspec.Struct, frozen=True):
     logprob: float | None
     special: bool = False
     top: tuple[TopToken, ...] = ()
+    name: str | None = None
+    partial: bytes | None = None
+
+    @property
+    def alternative(self) -> TopToken | None:
+        """The token as it would be told among the alternatives of its position; None without a `logprob`."""
+        if self.logprob is None:
+            return None
+        name = self.text if self.name is None else self.name
+        return TopToken(self.id, name, self.logprob, self.special, self.partial)
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -252,11 +271,12 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
     tokens' text without what was parsed as a tool call. `prompt`, in a sequence's first delta, is the model's prompt as
-    text.
+    text, and `prefill` its tokens, when asked for.
     """
 
     choice: int = 0
     prompt: str = ""
+    prefill: tuple[Token, ...] = ()
     tokens: tuple[Token, ...] = ()
     text: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()

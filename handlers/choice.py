@@ -23,6 +23,7 @@ class Choice:
         self._number = number
         self._stream = TextStream(prepared.tokenizer, request, prepared.stops, prepared.ids, prepared.text, prefill)
         self._prompt = prepared.text
+        self._begun = False
         self._parser = None if prepared.new_parser is None else prepared.new_parser()
 
     @property
@@ -36,13 +37,20 @@ class Choice:
         if not tokens and finish is None:
             return None
         text = tokens[0].text if len(tokens) == 1 else "".join(token.text for token in tokens)
-        prompt, self._prompt = self._prompt, ""
+        prompt, prefill = ("", ()) if self._begun else (self._prompt, self._stream.prefill)
+        self._begun = True
         calls: tuple[ToolCallDelta, ...] = ()
         if self._parser is not None:
             text, calls = self._parser.feed(text)
             if finish is not None:
-                rest = self._parser.finish()
+                rest = self._parser.finish(finish.reason)
                 text, calls = text + rest.content, calls + rest.calls
         return Delta(
-            choice=self._number, prompt=prompt, tokens=tuple(tokens), text=text, tool_calls=calls, finish=finish
+            choice=self._number,
+            prompt=prompt,
+            prefill=prefill,
+            tokens=tuple(tokens),
+            text=text,
+            tool_calls=calls,
+            finish=finish,
         )

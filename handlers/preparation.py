@@ -60,13 +60,19 @@ class Preparation:
     Args:
         max_model_len: the model's context, in tokens.
         images: prepares images, for a model that takes them.
+        vocabulary: how many token ids the model takes; None: as many as the tokenizer has.
 
     Raises:
         ConfigError: option.tool_call_parser names no parser.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, option: Options, max_model_len: int, images: ImageProcessor | None = None
+        self,
+        tokenizer: Tokenizer,
+        option: Options,
+        max_model_len: int,
+        images: ImageProcessor | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
@@ -76,6 +82,7 @@ class Preparation:
         self._parser = _tool_parser(tokenizer, option)
         self._tool_tokenizer = tokenizer if self._parser is None else tokenizer.showing(self._parser.markers)
         self._refuses_unknown = option.unknown_parameters == "error"
+        self._vocabulary = min(tokenizer.vocab_size, vocabulary or tokenizer.vocab_size)
         self._context = max_model_len
         self._max_input = option.max_input_tokens
         self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # most tokens of a prompt
@@ -130,6 +137,8 @@ class Preparation:
         if text is None:
             self._check_ids(ids, field)  # they may be the client's: decoding one that does not exist would fail
             text = self._tokenizer.decode(ids)
+        elif self._vocabulary < self._tokenizer.vocab_size:
+            self._check_ids(ids, field)  # tokens were added to the tokenizer, and the model was not told
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
         sampling = self._fitted(request, len(ids), field)
@@ -177,9 +186,9 @@ class Preparation:
         self._check_length(least_tokens(self._tokenizer, text, self._longest), field, at_least=True)
 
     def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
-        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < self._tokenizer.vocab_size), None)
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < self._vocabulary), None)
         if wrong is not None:
-            last = self._tokenizer.vocab_size - 1
+            last = self._vocabulary - 1
             raise ParameterError(f"{field}: token id {wrong}, expected 0 to {last} (the vocabulary)", field)
 
     def _check_length(self, prompt_tokens: int, field: str, *, at_least: bool = False) -> None:

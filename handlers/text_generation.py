@@ -115,7 +115,7 @@ class TextGenerationHandler(Handler):
             limits = self._engine.limits
             # The engine may have found that it can't give this model images.
             images = self._images if limits.takes_images else None
-            self._preparation = Preparation(self._tokenizer, option, limits.max_model_len, images)
+            self._preparation = Preparation(self._tokenizer, option, limits.max_model_len, images, limits.vocabulary)
         except BaseException:
             await _abandon(opening)
             raise

@@ -263,8 +263,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_parser: Annotated[
         str,
         Meta(
-            description="Syntax of the model's tool calls: hermes, qwen, llama3_json, mistral, pythonic, or "
-            "module:Class; unset: what the chat template tells."
+            description="Syntax of the model's tool calls: hermes, qwen, llama3_json, mistral, granite, "
+            "phi4_mini_json, pythonic, lfm2, olmo3, or module:Class; unset: what the chat template tells."
         ),
     ] = ""
     infer_do_sample: Annotated[

@@ -1,6 +1,7 @@
 """The answer to a chat, whole or as a stream of chunks: OpenAI's objects, of which LMI's chat schema has a part.
 
-Runs in the worker. A token's `bytes` are the UTF-8 bytes of its text; joined, all tokens' bytes are the answer's.
+Runs in the worker. A token's `bytes` are its own, a part of a character perhaps; joined, they are the answer's, and
+those of the token that ended it.
 Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI document.
 """
 
@@ -329,13 +330,13 @@ class ChatFormatter(DoneFormatter):
 
 
 def _token_logprob(token: Token) -> TokenLogprob:
-    assert token.logprob is not None  # only the first prompt token has none
-    top = [_alternative(alternative) for alternative in token.top]
-    return TokenLogprob(token.text, token.logprob, list(token.text.encode()), top)
+    own = token.alternative
+    assert own is not None  # only the first prompt token has no log-probability
+    return TokenLogprob(own.text, own.logprob, list(own.own_bytes), [_alternative(one) for one in token.top])
 
 
 def _alternative(token: TopToken) -> Alternative:
-    return Alternative(token.text, token.logprob, list(token.text.encode() if token.partial is None else token.partial))
+    return Alternative(token.text, token.logprob, list(token.own_bytes))
 
 
 def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]], reason: FinishReason) -> bool:

@@ -143,8 +143,6 @@ def _check(fields: CompletionRequest) -> None:
         raise ParameterError("suffix: this model does not fill gaps; send the text before it as prompt", "suffix")
     if fields.max_tokens == 0 and not fields.echo:
         raise ParameterError("max_tokens: expected an integer >= 1 (0 only with echo=true), got 0", "max_tokens")
-    if fields.echo and fields.stream and fields.logprobs is not None:
-        raise ParameterError("echo: not in a stream with logprobs", "echo")
 
 
 # ------------------------------------------------------------------------------------------------ the answer
@@ -240,7 +238,9 @@ class CompletionFormatter(DoneFormatter):
             sequence.finish = self._finish(delta.finish)
             self._count.add(delta.choice, sequence.finish)
         if self.stream:
-            return self._piece(delta.choice, sequence, delta.prompt + text if self._fields.echo else text, tokens)
+            if self._fields.echo:
+                text, tokens = _echoed(delta.prompt, delta.prefill) + text, (*delta.prefill, *tokens)
+            return self._piece(delta.choice, sequence, text, tokens)
         sequence.texts.append(text)
         sequence.tokens += tokens
         return b""
@@ -288,9 +288,7 @@ class CompletionFormatter(DoneFormatter):
         assert finish is not None
         text, tokens = "".join(sequence.texts), sequence.tokens
         if self._fields.echo:
-            # With logprobs the prompt is its tokens' text, special tokens included, so that the offsets are right.
-            prompt = "".join(token.text for token in finish.prefill) if finish.prefill else finish.prompt
-            text, tokens = prompt + text, [*finish.prefill, *tokens]
+            text, tokens = _echoed(finish.prompt, finish.prefill) + text, [*finish.prefill, *tokens]
         return CompletionChoice(index, text, self._logprobs(tokens), self._finish_reasons[finish.reason])
 
     def _object(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
@@ -308,7 +306,7 @@ class CompletionFormatter(DoneFormatter):
             return None
         shape = CompletionLogprobs([], [], [], [])
         for token in tokens:
-            shape.tokens.append(token.text)
+            shape.tokens.append(token.text if token.name is None else token.name)
             shape.token_logprobs.append(token.logprob)
             shape.top_logprobs.append(_top(token))
             shape.text_offset.append(offset)
@@ -316,13 +314,19 @@ class CompletionFormatter(DoneFormatter):
         return shape
 
 
+def _echoed(prompt: str, prefill: Sequence[Token]) -> str:
+    """The prompt before an answer. With logprobs it is its tokens' text, special tokens included, so that the offsets
+    are right."""
+    return "".join(token.text for token in prefill) or prompt
+
+
 def _top(token: Token) -> dict[str, float] | None:
-    """Log-probabilities by text of the alternatives and the token itself; None for the first token of a prompt."""
-    if token.logprob is None:
+    """Log-probabilities by name of the alternatives and the token itself; None for the first token of a prompt."""
+    own = token.alternative
+    if own is None:
         return None
     top: dict[str, float] = {}
-    for alternative in token.top:
-        # Two tokens may have the same text: the likelier one, which comes first, stays.
+    for alternative in (*token.top, own):
+        # Two tokens may have the same name: the likelier one, which comes first, stays.
         top.setdefault(alternative.text, alternative.logprob)
-    top.setdefault(token.text, token.logprob)
     return top

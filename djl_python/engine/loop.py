@@ -125,6 +125,7 @@ def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
         batch.description,
         batch.takes_images,
         batch.info if batch.info.runner else msgspec.structs.replace(batch.info, runner=opening.rolling_batch),
+        batch.vocabulary,
     )
     sock.sendall(encode_frame([opened]))
     return batch

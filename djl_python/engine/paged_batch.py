@@ -91,7 +91,7 @@ class PagedRollingBatch(RollingBatch):
             opened.chooser,
             threads_of(settings),
         )
-        self.vocabulary = opened.loaded.vocabulary
+        self.vocabulary: int = opened.loaded.vocabulary
         self.grammars = GrammarCompiler(
             Path(settings.model_path) / "tokenizer.json", opened.loaded.vocabulary, opened.loaded.eos_ids
         )

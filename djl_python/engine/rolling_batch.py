@@ -70,6 +70,7 @@ class RollingBatch(abc.ABC):
         description: one line for the log.
         takes_images: whether prompts may have images.
         info: what runs the model; without a `runner`, the engine's name is shown.
+        vocabulary: how many token ids the model takes; None: all that its tokenizer has.
     """
 
     max_model_len: int
@@ -79,6 +80,7 @@ class RollingBatch(abc.ABC):
     description: str = ""
     takes_images: bool = False
     info: EngineInfo = EngineInfo()
+    vocabulary: int | None = None
 
     @abc.abstractmethod
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from .strict_json import StrictJson, strict
 from .well_formed import well_formed
 
 _SPACE: Final = " \t\r\n"
@@ -16,7 +17,8 @@ class CallReader:
     """Reads `{"name": ..., "arguments": {...}}`: keys in any order, others skipped; the first of each kind counts.
 
     What is certain to be a call stays one, as its beginning may have been passed on: it ends before what can't be part
-    of an object, such as the text after arguments whose object was not closed.
+    of an object, such as the text after arguments whose object was not closed. The arguments that `take` gives are
+    JSON as far as they have come, even where the model's are not quite.
 
     Attributes:
         name: the tool's name, once it is known.
@@ -35,7 +37,7 @@ class CallReader:
         self._buffer: list[str] = []
         self._arguments: list[str] = []
         self._given = False  # whether any arguments have been seen
-        self._counts = False  # whether the current value is the arguments
+        self._written = StrictJson()
         self._depth = 0
         self._in_string = self._escaped = False
 
@@ -62,6 +64,12 @@ class CallReader:
             if self.done or self.failed:
                 return position if self._stray else position + 1
         return len(text)
+
+    def close(self) -> None:
+        """End a call that its text did not end: arguments that were begun become whole."""
+        if self._state == self._object:
+            self._arguments.append(self._written.close())
+            self._finish()
 
     def take(self) -> str:
         """The text of the arguments since the last call."""
@@ -103,13 +111,13 @@ class CallReader:
         if char in _SPACE:
             return
         self._buffer = [char]
-        self._counts = self._key in _ARGUMENTS and not self._given
         if char == '"':
             self._state = self._string
+        elif char in "{[" and self._key in _ARGUMENTS and not self._given:
+            self._given, self._state = True, self._object
+            self._object(char)
         elif char in "{[":
-            self._depth = 1
-            self._state = self._container
-            self._stream(char)
+            self._depth, self._state = 1, self._container
         else:
             self._state = self._scalar
 
@@ -118,8 +126,16 @@ class CallReader:
         if self._ends_string(char):
             self._complete()
 
+    def _object(self, char: str) -> None:
+        """In the arguments."""
+        self._arguments.append(self._written.feed(char))
+        if self._written.stray:
+            self._fail()
+        elif self._written.done:
+            self._after_value()
+
     def _container(self, char: str) -> None:
-        self._stream(char)
+        """In a value that is no argument."""
         if self._in_string:
             self._in_string = not self._ends_string(char)
         elif char == '"':
@@ -159,15 +175,10 @@ class CallReader:
             return char == '"'
         return False
 
-    def _stream(self, char: str) -> None:
-        if self._counts:
-            self._given = True
-            self._arguments.append(char)
-
     def _complete(self) -> None:
         """Handle a complete value that is neither object nor array."""
         try:
-            value = json.loads("".join(self._buffer), strict=False)
+            value = json.loads("".join(self._buffer), strict=False, parse_constant=_refuse)
         except ValueError:
             self._fail()
             return
@@ -176,13 +187,16 @@ class CallReader:
                 self._fail()
                 return
             self.name = well_formed(value)
-        elif isinstance(value, str):
-            # Some models write the arguments as OpenAI sends them: a string that holds JSON.
-            if value.strip():
-                self._stream(well_formed(value))
-        elif value is not None:
-            self._stream("".join(self._buffer))
+        elif self._key in _ARGUMENTS and not self._given and value is not None:
+            self._give(value)
         self._after_value()
+
+    def _give(self, value: object) -> None:
+        """Take a value that is neither object nor array as the arguments: it may be a text that holds JSON, as OpenAI
+        sends them."""
+        text = strict(well_formed(value)) if isinstance(value, str) else json.dumps(value)
+        self._given = bool(text)
+        self._arguments.append(text)
 
     def _continue(self) -> None:
         self._state = self._next
@@ -197,3 +211,7 @@ class CallReader:
         self.done = not self.failed
         if not self._given:
             self._arguments.append("{}")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

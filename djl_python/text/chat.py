@@ -130,6 +130,7 @@ class ChatTemplate:
         self._reads_parts, self._call_form = False, _CallForm()
         self._reads_parts = not self._shows_content(_SHOWN) and self._shows_content(_parts(_SHOWN))
         self._call_form = next(filter(self._shows_call, _CALL_FORMS), _CallForm())
+        self._tools_in_message = "tools" in source and self._shows_tools_of_a_message()
 
     def render(
         self,
@@ -153,6 +154,8 @@ class ChatTemplate:
             if not plain or not isinstance(plain[-1].get("content"), str):
                 raise PayloadError("messages: the last one has no text to continue", "messages")
             plain[-1]["content"] += _CONTINUE_HERE
+        if tools and self._tools_in_message:
+            plain = _with_tools(plain, tools)
         if self._reads_parts:
             plain = [_with_parts(message) for message in plain]
         try:
@@ -183,6 +186,10 @@ class ChatTemplate:
             plain["content"] = None
         return plain if self._call_form.text_arguments else _with_objects(plain, path)
 
+    def _shows_tools_of_a_message(self) -> bool:
+        """Whether the template reads tools where Phi-4-mini's does: in the system message, as text."""
+        return _SHOWN in self._rendered({"role": "system", "content": "", "tools": _SHOWN})
+
     def _shows_content(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the rendered text contains this content of a message.
 
@@ -208,6 +215,14 @@ class ChatTemplate:
             return self.render(messages)
         except PayloadError:
             return ""
+
+
+def _with_tools(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, the first of which is the system's and has the tools' functions as JSON."""
+    shown = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    if not messages or messages[0].get("role") != "system":
+        messages = [{"role": "system", "content": ""}, *messages]
+    return [{**messages[0], "tools": shown}, *messages[1:]]
 
 
 def _parts(text: str) -> list[dict[str, str]]:

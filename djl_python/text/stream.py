@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ..types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
 from .detokenizer import detokenizer
 from .stop import StopMatcher, StopSequences
@@ -68,7 +70,7 @@ class TextStream:
         else:
             text, special = self._last_text(event)
         stop = None
-        token = Token(token_id, text, event.logprob, special, self._top(event.top) if event.top else ())
+        token = self._token(token_id, text, special, event.logprob, event.top)
         tokens = [token]
         if self._matcher is None:
             self._texts.append(text)
@@ -80,9 +82,13 @@ class TextStream:
 
     def _last_text(self, event: TokenEvent) -> tuple[str, bool]:
         """The text of the event that ends the sequence, and whether its token is special."""
-        ends = event.finish in (FinishReason.EOS, FinishReason.STOP)
-        kept = event.finish is FinishReason.STOP and self._options.include_stop_str_in_output
-        if ends and self._options.skip_special_tokens and not kept:
+        options = self._options
+        # A stop token is a stop text of one token; whether special tokens show decides on the end of text alone.
+        left_out = {
+            FinishReason.EOS: options.skip_special_tokens,
+            FinishReason.STOP: not options.include_stop_str_in_output,
+        }
+        if left_out.get(event.finish or FinishReason.LENGTH):
             return self._detokenizer.flush(), True
         text = self._detokenizer.push(event.token_id) + self._detokenizer.flush()
         return text, event.token_id in self._tokenizer.special_ids
@@ -124,17 +130,20 @@ class TextStream:
             cumulative_logprob=self.cumulative_logprob,
         )
 
+    def _token(
+        self, token_id: int, text: str, special: bool, logprob: float | None, top: Sequence[tuple[int, float]]
+    ) -> Token:
+        if logprob is None:
+            return Token(token_id, text, None, special)
+        name, partial = self._tokenizer.name_of(token_id)
+        return Token(token_id, text, logprob, special, self._top(top), name, partial)
+
     def _top(self, pairs: Sequence[tuple[int, float]]) -> tuple[TopToken, ...]:
-        tokenizer = self._tokenizer
+        special_ids = self._tokenizer.special_ids
+        found = ((token_id, logprob, *self._tokenizer.name_of(token_id)) for token_id, logprob in pairs)
         return tuple(
-            TopToken(
-                token_id,
-                tokenizer.token_text(token_id),
-                logprob,
-                token_id in tokenizer.special_ids,
-                tokenizer.partial_bytes(token_id),
-            )
-            for token_id, logprob in pairs
+            TopToken(token_id, name, logprob, token_id in special_ids, partial)
+            for token_id, logprob, name, partial in found
         )
 
     def _prefill_tokens(self, event: TokenEvent) -> tuple[Token, ...]:
@@ -145,7 +154,7 @@ class TextStream:
         if texts:
             texts[-1] += reader.flush()
         return tuple(
-            Token(token_id, text, logprob, token_id in self._tokenizer.special_ids, self._top(top))
+            self._token(token_id, text, token_id in self._tokenizer.special_ids, logprob, top)
             for token_id, text, (logprob, top) in zip(ids, texts, event.prompt, strict=True)
         )
 
@@ -158,6 +167,6 @@ def _cut(tokens: list[Token], drop: int) -> list[Token]:
         drop -= dropped
         if dropped:
             text = token.text[: len(token.text) - dropped]
-            token = Token(token.id, text, token.logprob, token.special, token.top)
+            token = msgspec.structs.replace(token, text=text)
         kept.append(token)
     return kept[::-1]

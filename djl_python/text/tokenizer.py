@@ -147,22 +147,16 @@ class Tokenizer:
         """The id of a vocabulary entry."""
         return self._backend.token_to_id(token)
 
-    def token_text(self, token_id: int) -> str:
-        """The text of one token in the middle of a text; bytes that are not whole characters become U+FFFD."""
-        if self.token_bytes is not None:
-            return self.token_bytes[token_id].decode(errors="replace")
-        return self._backend.decode([token_id], False, True)
-
-    def partial_bytes(self, token_id: int) -> bytes | None:
-        """One token's bytes if they are not whole characters; None if they are, or are not known."""
+    def name_of(self, token_id: int) -> tuple[str, bytes | None]:
+        """What a token is called, wherever it stands: its text in the middle of a text, where bytes that are not whole
+        characters are U+FFFD; and then these bytes, else None (also where a token's bytes are not known)."""
         if self.token_bytes is None:
-            return None
-        found = self.token_bytes[token_id]
-        try:
-            found.decode()
-        except UnicodeDecodeError:
-            return found
-        return None
+            return self._backend.decode([token_id], False, True), None
+        text = self.token_bytes.texts[token_id]
+        if text is not None:
+            return text, None
+        partial = self.token_bytes[token_id]
+        return partial.decode(errors="replace"), partial
 
     def bad_words(self, words: Collection[str]) -> tuple[tuple[int, ...], ...]:
         """The ids of each of `words` wherever it may be: first in a text, after a space, within a word."""

@@ -5,13 +5,11 @@ The arguments are passed on as they are generated, as soon as it is certain that
 
 from __future__ import annotations
 
-import re
-import secrets
 import string
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from ..types import ToolCallDelta, ToolUse
+from ..types import FinishReason, ToolCallDelta, ToolUse
 from .call_reader import CallReader
 from .tool_syntax import SyntaxParser
 from .tools import ParsedText, ToolParser
@@ -28,6 +26,13 @@ class JsonParser(SyntaxParser):
         self._reader = CallReader()
         self._reported = False
         self._after_call: Callable[[], bool] = self._begin
+
+    def finish(self, reason: FinishReason) -> ParsedText:
+        if self._reported and not self._reader.done and reason is FinishReason.EOS:
+            self._reader.close()
+            if rest := self._reader.take():
+                self._calls.append(ToolCallDelta(self._calls_begun - 1, arguments=rest))
+        return super().finish(reason)
 
     def _read(self, reader: CallReader, after: Callable[[], bool]) -> bool:
         """Read an object next; `after` is the state that follows it."""
@@ -90,10 +95,12 @@ class HermesParser(JsonParser):
     markers = (_START, _END)
 
     def _begin(self) -> bool:
-        return self._say_up_to(self._START) and self._read(CallReader(), self._close)
+        self._among_calls = False
+        return bool(self._begin_after((self._START,), (self._END,))) and self._read(CallReader(), self._close)
 
     def _close(self) -> bool:
-        self._skip_space()
+        self._among_calls = True
+        self._text = self._text.lstrip(string.whitespace + "}]")  # Qwen has been seen to write a brace too many
         self._raw = ""
         if self._text.startswith("{"):  # another call: Qwen has been seen to write several between two tags
             return self._read(CallReader(), self._close)
@@ -101,45 +108,6 @@ class HermesParser(JsonParser):
             self._text = self._text.removeprefix(self._END)
         elif self._END.startswith(self._text):
             return False
-        self._state = self._begin
-        return True
-
-
-class MistralParser(JsonParser):
-    """`[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`, and since v11 `[TOOL_CALLS]name[ARGS]{...}`."""
-
-    _START: Final = "[TOOL_CALLS]"
-    _NAME: Final = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
-    _NAME_SO_FAR: Final = re.compile(r"[\w.-]+(?:\[(?:[A-Z_]*\])?\w*)*\s*")
-    _ID_ALPHABET: Final = string.ascii_letters + string.digits
-    markers = (_START, "[ARGS]", "[CALL_ID]")
-
-    @staticmethod
-    def call_id() -> str:
-        """Nine letters and digits: Mistral's templates refuse anything else when the call comes back."""
-        return "".join(secrets.choice(MistralParser._ID_ALPHABET) for _ in range(9))
-
-    def _begin(self) -> bool:
-        if self._say_up_to(self._START):
-            self._state = self._open
-            return True
-        return False
-
-    def _open(self) -> bool:
-        if not self._skip_space():
-            return False
-        if self._text[0] == "[":
-            self._hold(1)
-            self._state = self._item
-            return True
-        if name := self._NAME.match(self._text):
-            self._hold(name.end())
-            return self._read(CallReader.of_arguments(name[1]), self._begin)
-        if not self._NAME_SO_FAR.fullmatch(self._text):
-            return self._not_a_call()
-        return False
-
-    def _after_array(self) -> bool:
         self._state = self._begin
         return True
 
@@ -163,6 +131,9 @@ class Llama3JsonParser(JsonParser):
         if self._TAG.startswith(self._text):
             return False
         return self._read(CallReader(), self._between)
+
+    def _has_begun(self) -> bool:
+        return super()._has_begun() or (self._state == self._in_call and self._reader.name in self._names)
 
     def _between(self) -> bool:
         if not self._skip_space():
@@ -196,11 +167,11 @@ class ForcedParser(JsonParser):
         super().__init__(use)
         self._new_id = call_id
 
-    def finish(self) -> ParsedText:
+    def finish(self, reason: FinishReason) -> ParsedText:
         """End the text; what a limit left of a call before its name is not content, as nobody asked for content."""
         if self._state != self._plain:
             self._raw = self._text = ""
-        return super().finish()
+        return super().finish(reason)
 
     def _begin(self) -> bool:
         if not self._skip_space():

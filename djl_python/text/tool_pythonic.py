@@ -1,19 +1,22 @@
-"""Tool calls as a list of Python calls. Runs in the worker.
+"""Tool calls as Python calls: Llama 3.2's and 4's list, and the blocks of LFM2 and Olmo 3. Runs in the worker.
 
 Calls are passed on when the list is complete, because only then can they be turned into JSON.
 """
 
 from __future__ import annotations
 
+import abc
 import ast
 import json
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from ..types import ToolUse
+from ..types import FinishReason, ToolUse
+from .call_reader import CallReader
 from .tool_syntax import SyntaxParser
+from .tools import ParsedText
 from .well_formed import well_formed
 
 #: The name of a tool or an argument, which need not be one in Python: "get-weather", "from".
@@ -24,6 +27,8 @@ _CALL_LIST: Final = re.compile(rf"\[\s*(?:({_NAME})\s*(\()?)?")
 _STRING_OR_NAME: Final = re.compile(
     rf"""(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?<![\w.-])(?P<name>{_NAME})(?=\s*[(=])""", re.DOTALL
 )
+#: Where one call ends and the next begins on a line of its own: after a bracket, not within a string that has one.
+_BETWEEN_CALLS: Final = re.compile(rf"\)\s*\n\s*(?={_NAME}\s*\()")
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
 
 
@@ -104,7 +109,11 @@ class PythonicParser(SyntaxParser):
         self._state = self._after
         return True
 
+    def _has_begun(self) -> bool:
+        return super()._has_begun() or (self._state == self._in_list and self._is_certain())
+
     def _after(self) -> bool:
+        self._among_calls = True
         if not self._skip_space():
             return False
         if self._text.startswith(self._END):
@@ -117,9 +126,86 @@ class PythonicParser(SyntaxParser):
         return self._not_calls()
 
     def _not_calls(self) -> bool:
+        self._among_calls = False
         self._release()
         self._state = self._plain
         return True
+
+
+class PythonicBlockParser(SyntaxParser):
+    """Calls between two marks, any number of times, between text; the last mark may be missing at the end."""
+
+    start: ClassVar[str]
+    end: ClassVar[str]
+
+    def finish(self, reason: FinishReason) -> ParsedText:
+        if self._state == self._in_block and reason is not FinishReason.LENGTH:
+            self._close_block(len(self._text), "")
+        return super().finish(reason)
+
+    def _begin(self) -> bool:
+        if not self._begin_after((self.start,), (self.end,)):
+            return False
+        self._state = self._in_block
+        return True
+
+    def _in_block(self) -> bool:
+        at = self._text.find(self.end)
+        return at >= 0 and self._close_block(at, self.end)
+
+    def _close_block(self, at: int, end: str) -> bool:
+        """Hear the calls in the first `at` characters, after which `end` comes."""
+        calls = self._calls_of(self._text[:at].strip())
+        self._hold(at + len(end))
+        if not calls:
+            self._release()
+        for name, arguments in calls or ():
+            self._call(name, arguments)
+        self._state = self._begin
+        return True
+
+    @abc.abstractmethod
+    def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
+        """Names and arguments (as JSON) of a block's calls; None: it has something else."""
+
+
+class Lfm2Parser(PythonicBlockParser):
+    """`<|tool_call_start|>[f(x=1), g()]<|tool_call_end|>`, or a JSON array there, for which one can ask. LFM2, LFM2.5.
+
+    Source: Liquid's documentation of tool use.
+    """
+
+    start, end = "<|tool_call_start|>", "<|tool_call_end|>"
+    markers = (start, end)
+
+    def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
+        return _python_calls(block) or _json_calls(block)
+
+
+class Olmo3Parser(PythonicBlockParser):
+    """`<function_calls>f(x=1)`, a line for each call, `</function_calls>`. Olmo 3.
+
+    Source: the chat template of Olmo-3-7B-Instruct.
+    """
+
+    start, end = "<function_calls>", "</function_calls>"
+    markers = (start, end)
+
+    def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
+        return _python_calls(f"[{_BETWEEN_CALLS.sub('),', block)}]")
+
+
+def _json_calls(source: str) -> list[tuple[str, str]] | None:
+    """Names and arguments of a JSON array of calls; None: `source` is something else."""
+    calls: list[tuple[str, str]] = []
+    rest = source.removeprefix("[")
+    while rest := rest.lstrip(" \t\r\n,"):
+        reader = CallReader()
+        rest = rest[reader.feed(rest) :]
+        if not reader.done or reader.name is None:
+            return calls if rest == "]" else None
+        calls.append((reader.name, reader.take()))
+    return calls
 
 
 def _python_calls(source: str) -> list[tuple[str, str]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
-from ..types import ToolCallDelta, ToolUse
+from ..types import FinishReason, ToolCallDelta, ToolUse
 from .tools import ParsedText, ToolParser
 
 
@@ -16,13 +16,16 @@ class SyntaxParser(ToolParser):
     `_raw` is text consumed as the beginning of a call that is not certain yet. White space around calls is dropped.
     """
 
+    #: What begins and ends calls; by default the same as `markers`.
+    marks: tuple[str, ...] = ()
+
     def __init__(self, use: ToolUse) -> None:
         self._names = frozenset(tool["function"]["name"] for tool in use.tools)
         self._parallel = use.parallel
         self._new_id = self.call_id
         self._text = self._raw = self._space = ""
         self._calls_begun = 0
-        self._among_calls = False  # in a list, after its first call: an unfinished call there is not content
+        self._among_calls = False  # after a call, in a list or before an end mark: what is left there is not content
         self._content: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._state: Callable[[], bool] = self._begin
@@ -33,12 +36,17 @@ class SyntaxParser(ToolParser):
             pass
         return self._heard()
 
-    def finish(self) -> ParsedText:
-        if not self._among_calls:
+    def finish(self, reason: FinishReason) -> ParsedText:
+        if not (self._among_calls or (reason is FinishReason.LENGTH and self._has_begun())):
             self._say(self._raw + self._text)
         if not self._calls_begun:
             self._content.append(self._space)
         return self._heard()
+
+    def _has_begun(self) -> bool:
+        """Whether the text that is held has, or could have, begun a call."""
+        held = (self._raw + self._text).lstrip()
+        return any(held.startswith(mark) or mark.startswith(held) for mark in self.marks or self.markers)
 
     @abc.abstractmethod
     def _begin(self) -> bool:
@@ -79,18 +87,22 @@ class SyntaxParser(ToolParser):
         self._calls.append(ToolCallDelta(self._calls_begun, self._new_id(), name, arguments))
         self._calls_begun += 1
 
-    def _say_up_to(self, marker: str) -> bool:
-        """Pass on the text before `marker` and hold the marker; False: it is not there (yet)."""
-        at = self._text.find(marker)
-        if at < 0:
-            at = len(self._text) - _overlap(self._text, marker)
-            self._say(self._text[:at])
-            self._text = self._text[at:]
-            return False
+    def _say_up_to(self, *marks: str) -> str:
+        """Pass on the text before the first of `marks`, hold the mark and return it; "": there is none (yet)."""
+        found = [(at, mark) for mark in marks if (at := self._text.find(mark)) >= 0]
+        at, first = min(found, default=(len(self._text) - max(_overlap(self._text, mark) for mark in marks), ""))
         self._say(self._text[:at])
         self._text = self._text[at:]
-        self._hold(len(marker))
-        return True
+        self._hold(len(first))
+        return first
+
+    def _begin_after(self, starts: tuple[str, ...], ends: tuple[str, ...]) -> str:
+        """The mark that begins the next call, once it is held; after calls, marks that end some are left out."""
+        found = self._say_up_to(*starts, *(ends if self._calls_begun else ()))
+        if found and found not in starts:
+            self._raw = ""
+            return self._begin_after(starts, ends)
+        return found
 
     def _skip_space(self) -> bool:
         """Hold leading white space; whether any other text follows."""

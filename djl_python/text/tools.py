@@ -14,15 +14,19 @@ from typing import Any, Final, NamedTuple
 
 from ..json_schema import closed
 from ..registry import load_object, path_of
-from ..types import Grammar, ToolCallDelta, ToolUse
+from ..types import FinishReason, Grammar, ToolCallDelta, ToolUse
 
 #: option.tool_call_parser -> the class of the parser.
 TOOL_PARSERS: Final = {
     "hermes": "djl_python.text.tool_json:HermesParser",
     "qwen": "djl_python.text.tool_json:HermesParser",
     "llama3_json": "djl_python.text.tool_json:Llama3JsonParser",
-    "mistral": "djl_python.text.tool_json:MistralParser",
+    "mistral": "djl_python.text.tool_lists:MistralParser",
+    "granite": "djl_python.text.tool_lists:GraniteParser",
+    "phi4_mini_json": "djl_python.text.tool_lists:Phi4MiniParser",
     "pythonic": "djl_python.text.tool_pythonic:PythonicParser",
+    "lfm2": "djl_python.text.tool_pythonic:Lfm2Parser",
+    "olmo3": "djl_python.text.tool_pythonic:Olmo3Parser",
 }
 
 #: A text in a chat template -> the syntax that it asks the model for. The first text found counts; None is a syntax
@@ -30,7 +34,16 @@ TOOL_PARSERS: Final = {
 _SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
     ("<function=", None),
     ("<arg_key>", None),
+    # Granite 3.1's first template has a list after Hermes' tag; 4's is Hermes'.
+    ("<tool_call> followed by a JSON list", "granite"),
     ("<tool_call>", "hermes"),
+    ("<|tool_call|> followed by a JSON list", "granite"),
+    ("<|/tool|>", "phi4_mini_json"),
+    ("functools[", "phi4_mini_json"),
+    ("<|tool_list_start|>", "lfm2"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("List of tools: [", "lfm2"),
+    ("<function_calls>", "olmo3"),
     ("[TOOL_CALLS]", "mistral"),
     ("[func_name1(", "pythonic"),
     # Llama 4's own template, which also puts content between <|python_start|> and <|python_end|>, asks for this.
@@ -68,8 +81,12 @@ class ToolParser(abc.ABC):
         """Parse the next piece. How a text is cut into pieces makes no difference to the overall result."""
 
     @abc.abstractmethod
-    def finish(self) -> ParsedText:
-        """End the text; returns what was still held back."""
+    def finish(self, reason: FinishReason) -> ParsedText:
+        """End the text; returns what was still held back.
+
+        Arguments that the model left open become whole, unless a limit or a stop sequence cut them off. Of a text that
+        a limit cut off, the beginning of a call is no content.
+        """
 
     @staticmethod
     def call_id() -> str:

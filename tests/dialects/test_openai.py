@@ -140,12 +140,18 @@ def test_usage_in_a_stream_is_for_who_asks_for_it(options: Any) -> None:
     assert "usage" not in only
 
 
-def test_the_bytes_of_a_part_of_a_character() -> None:
-    """Its text is U+FFFD, whose bytes it doesn't have."""
-    spoken = Token(1, "", -0.25, top=(TopToken(7, "\ufffd", -1.0, partial=b"\xf0\x9f"),))
-    found = whole(chat({"logprobs": True, "top_logprobs": 1}), said("", spoken, end=ending()))
-    (top,) = found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    assert top == {"token": "\ufffd", "logprob": -1.0, "bytes": [0xF0, 0x9F]}
+def test_a_token_is_told_as_among_its_alternatives() -> None:
+    """The bytes of a part of a character are not those of U+FFFD, and the end of a text has a name."""
+    half = TopToken(7, "\ufffd", -0.25, partial=b"\xf0\x9f")
+    end = TopToken(2, "<end>", -0.5, special=True)
+    spoken = [Token(one.id, "", one.logprob, one.special, (one,), one.text, one.partial) for one in (half, end)]
+    found = whole(chat({"logprobs": True, "top_logprobs": 1}), said("", *spoken, end=ending()))
+    told = found["choices"][0]["logprobs"]["content"]
+    assert [one.pop("top_logprobs") for one in told] == [[one] for one in told]
+    assert told == [
+        {"token": "\ufffd", "logprob": -0.25, "bytes": [0xF0, 0x9F]},
+        {"token": "<end>", "logprob": -0.5, "bytes": [*b"<end>"]},
+    ]
 
 
 def test_no_logprob_goes_missing_in_a_stream() -> None:

@@ -99,7 +99,6 @@ def test_scoring_a_prompt() -> None:
         ({"n": 2, "best_of": 1}, "best_of: expected at least n (2), got 1"),
         ({"best_of": 2, "stream": True}, "best_of: expected n (1) in a stream, got 2"),
         ({"prompt": ["a"] * 9, "n": 128}, "prompt: expected at most 1024 sequences together, got 9 prompts with 128"),
-        ({"echo": True, "stream": True, "logprobs": 1}, "echo: not in a stream with logprobs"),
     ],
 )
 def test_refused(body: dict[str, Any], message: str) -> None:
@@ -188,6 +187,26 @@ def test_echo_with_logprobs() -> None:
         "top_logprobs": [None, {"!": -1.0, ".": -2.0}, {"Good": -0.5}],
         "text_offset": [0, 2, 3],
     }
+
+
+@pytest.mark.parametrize("max_tokens", [0, 9])
+def test_a_streamed_echo_is_the_whole_one_in_pieces(max_tokens: int) -> None:
+    """The prompt's tokens come first, and the offsets go on from there, for each choice."""
+    asked = {"echo": True, "logprobs": 1, "max_tokens": max_tokens, "n": 2}
+    steps = []
+    for choice in (0, 1):
+        first = said("Good", token("Good", -0.5), choice=choice)
+        steps.append(msgspec.structs.replace(first, prompt="Hi.", prefill=PREFILL))
+        steps.append(said(" day", token(" day", -0.25), choice=choice, end=ending(prefill=PREFILL)))
+    expected = whole(parse(asked).formatter, *steps)["choices"]
+    streamed = events(parse({**asked, "stream": True}).formatter, *steps)
+    assert streamed[0]["choices"][0]["logprobs"]["tokens"][:2] == ["Hi", "."]
+    for choice in expected:
+        pieces = [one["choices"][0] for one in streamed if one["choices"][0]["index"] == choice["index"]]
+        assert "".join(piece["text"] for piece in pieces) == choice["text"]
+        assert pieces[-1]["finish_reason"] == choice["finish_reason"]
+        for name, values in choice["logprobs"].items():
+            assert [value for piece in pieces for value in piece["logprobs"][name]] == values
 
 
 def test_the_echo_beside_logprobs_is_what_the_tokens_say() -> None:

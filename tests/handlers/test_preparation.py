@@ -120,6 +120,23 @@ async def test_ids_must_be_of_the_vocabulary(served: Served) -> None:
         await served.plain(request((1, 9999)))
 
 
+@pytest.mark.parametrize("prompt", [EOS, (256,), chat(EOS)], ids=["text", "ids", "chat"])
+async def test_the_model_may_have_fewer_tokens_than_its_tokenizer(model_dir: Path, prompt: Any) -> None:
+    """A token was added to the tokenizer and the model was not told: the request's own field is named."""
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    served = await Served(model_dir, msgspec.structs.replace(LIMITS, vocabulary=256)).load()
+    await served.plain(request("hi"))
+    field = "messages" if isinstance(prompt, Chat) else "inputs"
+    with pytest.raises(
+        ParameterError, match=rf"^{field}: token id 256, expected 0 to 255 \(the vocabulary\)$"
+    ) as caught:
+        await served.plain(request(prompt))
+    assert caught.value.field == field
+    task, _ = served.call("openai", "completion", {"prompt": "hi", "logit_bias": {"256": 1}})
+    with pytest.raises(ParameterError, match=r"^logit_bias: token id 256, expected 0 to 255 "):
+        await task
+
+
 async def test_what_must_fit_is_refused(served: Served) -> None:
     with pytest.raises(ContextLengthError, match="inputs: 60 tokens and 5 to generate, expected at most 64 together"):
         await served.plain(request("x" * 60, max_new_tokens=5, must_fit=True))

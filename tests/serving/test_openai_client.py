@@ -300,6 +300,26 @@ def test_echo_and_logprobs(client: openai.OpenAI) -> None:
         assert choice.text[offset:].startswith(token)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_stream_echoes_with_logprobs(client: openai.OpenAI, n: int) -> None:
+    asked: dict[str, Any] = {
+        "prompt": "What is",
+        "max_tokens": 3,
+        "echo": True,
+        "logprobs": 1,
+        "temperature": 0,
+        "n": n,
+    }
+    expected = client.completions.create(model="demo", **asked).choices
+    pieces = [chunk.choices[0] for chunk in client.completions.create(model="demo", stream=True, **asked)]
+    for choice in expected:
+        own = [piece for piece in pieces if piece.index == choice.index]
+        assert "".join(piece.text for piece in own) == choice.text
+        assert choice.logprobs is not None and choice.logprobs.text_offset
+        offsets = [at for piece in own for at in (piece.logprobs and piece.logprobs.text_offset) or ()]
+        assert offsets == choice.logprobs.text_offset
+
+
 def test_token_ids(client: openai.OpenAI) -> None:
     text = client.completions.create(model="demo", prompt=[300, 301], max_tokens=2, echo=True, temperature=0)
     both = client.completions.create(model="demo", prompt=[[300, 301], [302]], max_tokens=2, echo=True, temperature=0)

@@ -298,3 +298,20 @@ def test_a_template_that_reads_parts_only_gets_parts() -> None:
     assert ChatTemplate(shy).render([*USER, *USER]) == "hi"
     either = "{{ messages[0].content if messages[0].content is string else 'parts' }}"
     assert ChatTemplate(either).render(USER) == "hi"
+
+
+def test_a_template_that_reads_a_messages_tools_gets_them_there() -> None:
+    """Phi-4-mini's reads no variable `tools`, but the system message's, as text."""
+    phi = (
+        "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}"
+        "{% if message['role'] == 'system' and 'tools' in message %}<|tool|>{{ message['tools'] }}<|/tool|>{% endif %};"
+        "{% endfor %}"
+    )
+    shown = '<|tool|>[{"name": "now", "description": "größe"}]<|/tool|>'
+    tools = [{"type": "function", "function": {"name": "now", "description": "größe"}}]
+    template = ChatTemplate(phi)
+    assert template.render(USER) == "user:hi;"
+    assert template.render(USER, tools=tools) == f"system:{shown};user:hi;"
+    assert template.render([{"role": "system", "content": "be"}, *USER], tools=tools) == f"system:be{shown};user:hi;"
+    variable = "{{ tools | length if tools }}{{ messages | length }}"
+    assert ChatTemplate(variable).render(USER, tools=tools) == "11"

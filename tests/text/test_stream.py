@@ -143,6 +143,44 @@ def test_a_special_token_is_said_to_be_one(plain: Tokenizer) -> None:
         assert [token.special for token in tokens] == [False, True, False, True]
 
 
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("special", [True, False])
+def test_a_stop_token_shows_if_stop_texts_do(plain: Tokenizer, skip: bool, special: bool) -> None:
+    """Whether special tokens show has nothing to do with it, but for a stop token that is a special one itself."""
+    stop = plain.token_to_id("<|end|>") if special else encode(plain, "!")[0]
+    assert stop is not None
+    ids = [*encode(plain, "hi"), stop]
+    left_out = run(plain, ids, end=FinishReason.STOP, skip_special_tokens=skip)[1]
+    assert left_out.text == "hi"
+    kept = run(plain, ids, end=FinishReason.STOP, skip_special_tokens=skip, include_stop_str_in_output=True)[1]
+    assert kept.text == ("hi" if skip and special else "hi<|end|>" if special else "hi!")
+
+
+def test_a_token_has_one_name_wherever_it_stands(plain: Tokenizer) -> None:
+    """Half a character, the end of a text, and what a stop sequence cuts off are called as they are elsewhere."""
+    eos = plain.token_to_id("<|end|>")
+    assert eos is not None
+    ids = [*encode(plain, "a👍 stop"), eos]
+    for stops in ((), ("st",)):
+        request = GenerateRequest(
+            prompt="x", sampling=SamplingParams(max_new_tokens=99), text=TextOptions(stop_sequences=stops)
+        )
+        stream = TextStream(plain, request, StopSequences(stops) if stops else None, [3], "x")
+        told: list[Token] = []
+        for token_id in ids:
+            finish = FinishReason.EOS if token_id == eos else None
+            event = TokenEvent(1, token_id, logprob=-0.5, finish=finish, top=((token_id, -0.5), (3, -1.0)))
+            tokens, ended = stream.push(event)
+            told += tokens
+            if ended is not None:
+                break
+        assert all(token.alternative == token.top[0] for token in told)
+        own = b"".join(token.top[0].own_bytes for token in told)
+        assert own.decode().startswith("a👍 st")
+        assert not told[-1].text
+    assert told[1].alternative is not None and not told[1].text
+
+
 def test_the_eos_shows_if_special_tokens_do(plain: Tokenizer) -> None:
     eos = plain.token_to_id("<|end|>")
     assert eos is not None

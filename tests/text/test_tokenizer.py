@@ -185,24 +185,21 @@ def test_bad_words_in_every_position(kind: str, tokenizer: Tokenizer) -> None:
         assert any(ids[-len(sequence) :] == sequence for sequence in banned), text
 
 
-def test_token_text_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
+def test_a_name_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
     for kind in ("byte-level", "llama2", "unigram"):
         tokenizer = loaded[kind]
         ids = tokenizer.encode("hello world", add_special_tokens=False)
-        assert "".join(map(tokenizer.token_text, ids)).strip() == "hello world"
-    emoji = loaded["byte-level"].encode("👍", add_special_tokens=False)
-    assert {loaded["byte-level"].token_text(i) for i in emoji} == {"\ufffd"}
+        assert "".join(tokenizer.name_of(token_id)[0] for token_id in ids).strip() == "hello world"
     end = loaded["word-piece"].token_to_id("[SEP]")
-    assert end is not None and loaded["word-piece"].token_text(end) == "[SEP]"
+    assert end is not None and loaded["word-piece"].name_of(end) == ("[SEP]", None)
 
 
 def test_bytes_that_are_no_whole_characters(loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["byte-level"]
-    parts = [tokenizer.partial_bytes(i) for i in tokenizer.encode("👍", add_special_tokens=False)]
-    assert len(parts) > 1
-    assert b"".join(part or b"?" for part in parts).decode() == "👍"
-    assert {tokenizer.partial_bytes(i) for i in tokenizer.encode("hello", add_special_tokens=False)} == {None}
-    assert loaded["word-piece"].partial_bytes(1) is None  # its tokens are no bytes
+    names = [tokenizer.name_of(token_id) for token_id in tokenizer.encode("👍", add_special_tokens=False)]
+    assert len(names) > 1
+    assert {name for name, _ in names} == {"\ufffd"}
+    assert b"".join(part or b"?" for _, part in names).decode() == "👍"
 
 
 # ------------------------------------------------------------------------------------------------ spans

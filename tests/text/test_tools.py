@@ -13,7 +13,7 @@ import pytest
 from djl_python.errors import ConfigError
 from djl_python.text.tool_json import ForcedParser
 from djl_python.text.tools import TOOL_PARSERS, ParsedText, ToolParser, forced_calls, syntax_of, tool_parser_class
-from djl_python.types import ToolUse
+from djl_python.types import FinishReason, ToolUse
 
 
 def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -25,10 +25,12 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 USE = ToolUse(tools=(tool("weather", CITY), tool("now"), tool("get-it")))
 
 
-def hear(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+def hear(
+    parser: ToolParser, pieces: list[str], end: FinishReason = FinishReason.EOS
+) -> tuple[str, list[tuple[str, str]], list[str]]:
     """(content, (name, arguments) of each call, ids); checks the order in which a call's pieces come."""
     heard: list[ParsedText] = [parser.feed(piece) for piece in pieces]
-    heard.append(parser.finish())
+    heard.append(parser.finish(end))
     names: list[str] = []
     ids: list[str] = []
     arguments: list[str] = []
@@ -72,7 +74,10 @@ HEARD = [
     ("hermes", f"<tool_call>{CALL}</tool_call> Done. ", " Done.", [("weather", ARGUMENTS)]),
     ("hermes", f"<tool_call>{CALL}", "", [("weather", ARGUMENTS)]),
     ("hermes", f"<tool_call>\n{CALL}\n{CALL}\n</tool_call> Done.", " Done.", [("weather", ARGUMENTS)] * 2),
-    ("hermes", f'<tool_call>{CALL} {{"x"}}</tool_call>', '{"x"}</tool_call>', [("weather", ARGUMENTS)]),
+    ("hermes", f'<tool_call>{CALL} {{"x"}}</tool_call>', '{"x"}', [("weather", ARGUMENTS)]),
+    ("hermes", f"<tool_call>\n{CALL}}}\n</tool_call>\nDone.", "\nDone.", [("weather", ARGUMENTS)]),  # a brace too many
+    ("hermes", f"<tool_call>{CALL}</tool_call></tool_call>", "", [("weather", ARGUMENTS)]),
+    ("hermes", f"<tool_call>{CALL}\n</tool_c", "", [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"arguments": {"city": "x"}, "name": "weather"}', "", [("weather", '{"city": "x"}')]),
     ("hermes", '<tool_call>{"name": "weather", "arguments": "{\\"city\\": 1}"}', "", [("weather", '{"city": 1}')]),
     ("hermes", '<tool_call>{"name": "now"}</tool_call>', "", [("now", "{}")]),
@@ -104,8 +109,24 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\n}"}</tool_call>', "", [("now", "{\n}")]),
     ("hermes", '<tool_call>{"name": "now", "arguments": 15 }</tool_call>', "", [("now", "15")]),
     ("hermes", '<tool_call> { "x" : 5 , "name" : "now" , }</tool_call>', "", [("now", "{}")]),
-    # What the token limit cut off.
-    ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa')]),
+    # What the model did not end.
+    ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", [("weather", '{"city": "Pa"}')]),
+    # Almost JSON: raw control characters and lone backslashes in strings, Python's words, a comma too many.
+    (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": {"x": "a\nb\tc\x00", "y": "C:\\Users\\d", '
+        '"z": [True, None,],}}</tool_call>',
+        "",
+        [("now", r'{"x": "a\nb\tc\u0000", "y": "C:\\Users\\d", "z": [true, null]}')],
+    ),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": 1</tool_call> Done.', " Done.", [("now", '{"x": 1}')]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": "so be it"}', "", [("now", '"so be it"')]),
+    (
+        "hermes",
+        r"""<tool_call>{"name": "now", "arguments": "{'p': \"C:\\Users\"}"}""",
+        "",
+        [("now", r'{"p": "C:\\Users"}')],
+    ),
     # A call whose object was not closed: by then it may have been passed on.
     ("hermes", f"<tool_call>{CALL[:-1]}</tool_call> Done.", " Done.", [("weather", ARGUMENTS)]),
     (
@@ -114,7 +135,7 @@ HEARD = [
         "and more",
         [("weather", ARGUMENTS)] * 2,
     ),
-    ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "}", [("weather", ARGUMENTS)]),
+    ("hermes", f'<tool_call>{CALL[:-1]}, "name": "now", "x": y}}', "", [("weather", ARGUMENTS)]),
     ("hermes", '<tool_call>{"name": "now", "arguments": oops}', '<tool_call>{"name": "now", "arguments": oops}', []),
     ("hermes", '<tool_call>{"arguments": {}, oops', '<tool_call>{"arguments": {}, oops', []),
     ("hermes", '<tool_call>{"name"=: "now"}', '<tool_call>{"name"=: "now"}', []),
@@ -126,6 +147,45 @@ HEARD = [
     ("mistral", f"[TOOL_CALLS][{CALL}]{CALL} [TOOL", f"{CALL} [TOOL", [("weather", ARGUMENTS)]),
     ("mistral", f"[TOOL_CALLS][{CALL}, oops [TOOL", ", oops [TOOL", [("weather", ARGUMENTS)]),
     ("mistral", '[TOOL_CALLS][{"na', '[TOOL_CALLS][{"na', []),
+    ("granite", f"<|tool_call|>[{CALL}]", "", [("weather", ARGUMENTS)]),
+    (
+        "granite",
+        f"Let me see.\n<|tool_call|> [{CALL},\n {CALL}]\nSo.",
+        "Let me see.\nSo.",
+        [("weather", ARGUMENTS)] * 2,
+    ),
+    ("granite", f"<tool_call>[{CALL}]</tool_call>", "", [("weather", ARGUMENTS)]),
+    ("granite", f"<|tool_call|>{CALL}, {CALL}<|/tool_call|>", "", [("weather", ARGUMENTS)] * 2),
+    ("granite", f"<|tool_call|>{CALL} So.", " So.", [("weather", ARGUMENTS)]),
+    ("granite", "<|tool_call|>now()", "<|tool_call|>now()", []),
+    ("phi4_mini_json", f"<|tool_call|>[{CALL}]<|/tool_call|>", "", [("weather", ARGUMENTS)]),
+    ("phi4_mini_json", f"So.\nfunctools[{CALL}, {CALL}]\nAnd?", "So.\nAnd?", [("weather", ARGUMENTS)] * 2),
+    ("phi4_mini_json", f"<|tool_call|>{LLAMA}, {CALL}", "", [("weather", ARGUMENTS)] * 2),
+    ("phi4_mini_json", "import functools\nfunctools[0]", "import functools\nfunctools[0]", []),
+    (
+        "lfm2",
+        '<|tool_call_start|>[weather(city="a]b"), now()]<|tool_call_end|>Looking.',
+        "Looking.",
+        [("weather", '{"city": "a]b"}'), ("now", "{}")],
+    ),
+    ("lfm2", "<|tool_call_start|>[now()]<|tool_call_end|>", "", [("now", "{}")]),
+    ("lfm2", f"<|tool_call_start|>[{CALL}, {LLAMA}]<|tool_call_end|>", "", [("weather", ARGUMENTS)] * 2),
+    ("lfm2", "<|tool_call_start|>[now()]<|tool_call_end|>now<|tool_call_end|>", "now", [("now", "{}")]),
+    ("lfm2", "<|tool_call_start|>now?<|tool_call_end|>", "<|tool_call_start|>now?<|tool_call_end|>", []),
+    ("lfm2", "<|tool_call_start|>[]<|tool_call_end|>", "<|tool_call_start|>[]<|tool_call_end|>", []),
+    (
+        "olmo3",
+        'Let me. <function_calls>\nweather(city="(a)\nb")\nnow(x=null)\n</function_calls>',
+        "Let me.",
+        [("weather", '{"city": "(a)\\nb"}'), ("now", '{"x": null}')],
+    ),
+    ("olmo3", "<function_calls>now()</function_calls>", "", [("now", "{}")]),
+    (
+        "olmo3",
+        "<function_calls>now()\nand so on</function_calls>",
+        "<function_calls>now()\nand so on</function_calls>",
+        [],
+    ),
     # Not calls.
     ("hermes", "  plain <tool_cal text <tool> \n", "  plain <tool_cal text <tool> \n", []),
     ("hermes", "ends with <tool_call", "ends with <tool_call", []),
@@ -218,6 +278,9 @@ def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str
     [
         ("hermes", "<tool_call>so", "<tool_call>so"),
         ("hermes", f"<tool_call>{CALL}so", "so"),
+        ("granite", "<|tool_call|>so", "<|tool_call|>so"),
+        ("phi4_mini_json", "functools, so", "functools, so"),
+        ("lfm2", "<|tool_call_start|>so<|tool_call_end|>so", "<|tool_call_start|>so<|tool_call_end|>so"),
         ("mistral", "[TOOL_CALLS]what?", "[TOOL_CALLS]what?"),
         ("mistral", "[TOOL_CALLS][]so", "[TOOL_CALLS][]so"),
         ("llama3_json", "so", "so"),
@@ -236,7 +299,7 @@ def test_text_leaves_once_it_can_be_no_call(name: str, text: str, content: str) 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
 def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
     calls = [text for syntax, text, content, calls in HEARD if syntax == name and calls and not content]
-    assert set(tool_parser_class(name).markers) == set(re.findall(r"</?\w+>|<\|\w+\|>|\[[A-Z_]+\]", "".join(calls)))
+    assert set(tool_parser_class(name).markers) == set(re.findall(r"</?\w+>|<\|/?\w+\|>|\[[A-Z_]+\]", "".join(calls)))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +314,7 @@ def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
         ('[ {"na', "", []),
         ('{"name": "wea', "", []),
         (" [", "", []),
-        ('{"name": "now", "arguments": {', "", [("now", "{")]),
+        ('{"name": "now", "arguments": {', "", [("now", "{}")]),
         ("not forced after all", "not forced after all", []),
         ("[]", "[]", []),
     ],
@@ -259,6 +322,46 @@ def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
 def test_forced_calls_are_read(text: str, content: str, calls: list[tuple[str, str]]) -> None:
     for pieces in cuts(text):
         assert hear(ForcedParser(USE), pieces)[:2] == (content, calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("hermes", f"So.\n<tool_call>\n{CALL}\n</tool_call>", "So."),
+        ("mistral", f"So. [TOOL_CALLS][{CALL}]", "So."),
+        ("mistral", f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}", ""),
+        ("granite", f"So. <|tool_call|>[{CALL}]", "So."),
+        ("phi4_mini_json", f"So. <|tool_call|>[{CALL}]<|/tool_call|>", "So."),
+        ("lfm2", "So. <|tool_call_start|>[now()]<|tool_call_end|>", "So."),
+        ("olmo3", "So. <function_calls>now()</function_calls>", "So."),
+        ("llama3_json", f"<|python_tag|>{LLAMA}", ""),
+        ("pythonic", "<|python_start|>[now()]<|python_end|>", ""),
+    ],
+)
+def test_wherever_a_limit_cuts_no_syntax_is_content(name: str, text: str, content: str) -> None:
+    """Nor do arguments become whole that the limit cut off: who calls a tool must know that some are missing."""
+    whole = hear(tool_parser_class(name)(USE), [text])[1]
+    for length in range(len(content), len(text)):
+        for pieces in ([text[:length]], list(text[:length])):
+            said, calls, _ = hear(tool_parser_class(name)(USE), pieces, FinishReason.LENGTH)
+            assert said.strip() == content, text[:length]
+            assert all(
+                called == name and given.startswith(arguments)
+                for (called, arguments), (name, given) in zip(calls, whole, strict=False)
+            )
+
+
+@pytest.mark.parametrize(("name", "text"), [("lfm2", "<|tool_call_start|>[now()]"), ("olmo3", "<function_calls>now()")])
+@pytest.mark.parametrize("end", FinishReason)
+def test_a_block_that_the_model_ends_without_its_mark(name: str, text: str, end: FinishReason) -> None:
+    heard = hear(tool_parser_class(name)(USE), [f"So. {text}"], end)
+    assert (heard[0].rstrip(), heard[1]) == ("So.", [] if end is FinishReason.LENGTH else [("now", "{}")])
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+def test_a_text_that_a_limit_cuts_is_content(name: str) -> None:
+    for text in ("a [list] of {things", "[1, 2", '{"answer": 4', "a < b"):
+        assert hear(tool_parser_class(name)(USE), [text], FinishReason.LENGTH)[0] == text
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
@@ -272,6 +375,8 @@ def test_plain_text_stays_as_it_is(name: str) -> None:
 PIECES = [
     *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     *("<|python_tag|>", "<|python_start|>", "<|python_end|>", "now", "now(x=1)", 'weather(city="]")'),
+    *("<|tool_call|>", "<|/tool_call|>", "functools[", "<|tool_call_start|>", "<|tool_call_end|>"),
+    *("<function_calls>", "</function_calls>"),
     *(CALL, LLAMA, CALL[:-1], CALL[:20], ARGUMENTS, "{}", "[]", '"name"', '"arguments"', "text", "é"),
     *"{}[](),;:\"'\\ \n",
 ]
@@ -287,6 +392,7 @@ def test_nothing_depends_on_the_pieces_and_nothing_is_lost(name: str) -> None:
         for pieces in cuts(text):
             assert hear(make(USE), pieces)[:2] == (content, calls), pieces
         assert calls or content == text or name == "forced", text
+        assert all(isinstance(json.loads(arguments), object) for _, arguments in calls), calls
 
 
 def test_arguments_leave_while_they_are_written() -> None:
@@ -316,7 +422,9 @@ def test_ids_are_what_the_templates_take_back() -> None:
 
 
 def test_an_unknown_parser_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"option\.tool_call_parser 'nope' is not known; expected one of hermes"):
+    with pytest.raises(
+        ConfigError, match=r"option\.tool_call_parser 'nope' is not known; expected one of granite, hermes"
+    ):
         tool_parser_class("nope")
 
 
@@ -332,6 +440,14 @@ def test_an_unknown_parser_is_told() -> None:
         ("<|python_start|>", "pythonic"),
         ("<|python_tag|>", "llama3_json"),
         ("<tool_call>name\n<arg_key>", None),
+        ("<tool_call> followed by a JSON list of tools. <|start_of_role|>", "granite"),
+        ("respond only with <|tool_call|> followed by a JSON list of tools used", "granite"),
+        ("<tool_call></tool_call> XML tags <|start_of_role|>", "hermes"),
+        ("'<|tool|>' + message['tools'] + '<|/tool|>'", "phi4_mini_json"),
+        ("functools[{{ name }}]", "phi4_mini_json"),
+        ("<|tool_list_start|>", "lfm2"),
+        ("List of tools: [", "lfm2"),
+        ("<function_calls>", "olmo3"),
         ("{{ messages }}", None),
     ],
 )

@@ -130,6 +130,13 @@ class TooLargeError(ServingError):
     kind = "too_large"
 
 
+class HeadTooLongError(TooLargeError):
+    """The request's path and headers are longer than what is read of them."""
+
+    status = 431
+    kind = "head_too_long"
+
+
 class OverloadedError(ServingError):
     """The queue is full. Dialects choose 429 or 503; Retry-After is always sent."""
 

@@ -64,8 +64,9 @@ def user_file(config: ModelConfig) -> str | None:
 
 
 def default_file(config: ModelConfig, directory: Path) -> str | None:
-    """`<model name>.py` or model.py, whichever the directory has."""
-    return next((name for name in (f"{config.name}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
+    """`<model name>.py` or model.py, whichever the directory has; of a name with an owner, what follows it."""
+    own = config.name.rpartition("/")[2]
+    return next((name for name in (f"{own}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
 
 
 def existing_file(model_dir: Path, file_name: str) -> Path:

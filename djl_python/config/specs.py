@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-INF")
 
 _SEPARATORS = re.compile(r"[, ]+")
-_NAME = re.compile(r"[^\s/?#%]+")
+#: A name is a segment of URLs, or a hub's id, owner/name: clients send those as the model's name.
+_NAME = re.compile(r"[^\s/?#%]+|[\w.-]+/[\w.-]+")
+_HUB_ENDPOINT = re.compile(r"\[?[\w-][\w.-]*/[\w.-]+(?::.*)?\]?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_MODELS = frozenset({"__pycache__", "lost+found"})
 
@@ -78,7 +80,9 @@ def parse_model_spec(text: str) -> ModelSpec:
     name, version, engine, devices = [*fields, "", "", ""][:4]
     name = name or infer_name(url)
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"model {text!r}: {name!r} can't be a model's name: no blanks, /, ?, # or %")
+        raise ConfigError(
+            f"model {text!r}: {name!r} can't be a model's name: no blanks, ?, # or %, and one / as in owner/name"
+        )
     if devices and not re.match(DEVICES_PATTERN, devices):
         raise ConfigError(f"model {text!r}: devices {devices!r}: expected {DEVICES_EXPECTED}")
     return ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url)
@@ -147,9 +151,14 @@ def model_directory(path: Path) -> Path:
 
 
 def _split_endpoint(text: str) -> tuple[str, str]:
-    """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not split."""
+    """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not split.
+
+    `org/model=DIR` names the model in DIR; such a path that does not exist is no path.
+    """
     endpoint, equals, url = text.partition("=")
-    if not equals or Path(text).exists() or any(mark in endpoint for mark in "/?"):
+    if not equals or Path(text).exists():
+        return "", text
+    if any(mark in endpoint for mark in "/?") and not (_HUB_ENDPOINT.fullmatch(endpoint) and url):
         return "", text
     return endpoint.strip(), url.strip()
 

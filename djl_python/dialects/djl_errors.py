@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ..errors import (
+    HeadTooLongError,
     MethodError,
     ModelNotFoundError,
     ModelNotNamedError,
@@ -28,6 +29,7 @@ _TYPES: Final[dict[type[ServingError], str]] = {
     ModelNotNamedError: "BadRequestException",
     MethodError: "MethodNotAllowedException",
     TooLargeError: "RequestEntityTooLargeException",
+    HeadTooLongError: "RequestHeaderFieldsTooLargeException",
     PayloadError: "BadRequestException",
     ParameterError: "BadRequestException",
     OverloadedError: "WlmCapacityException",

@@ -127,5 +127,5 @@ RESPONSES: Final[dict[int, dict[str, Any]]] = {
     424: {JSON: LmiFailure},
 }
 ERRORS: Final[dict[int, Bodies]] = {
-    status: {JSON: (DjlError, TgiRefusal)} for status in (400, 404, 405, 413, 429, 500, 503)
+    status: {JSON: (DjlError, TgiRefusal)} for status in (400, 404, 405, 413, 429, 431, 500, 503)
 }

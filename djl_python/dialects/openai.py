@@ -127,7 +127,7 @@ class OpenAIDialect(Dialect):
     #: TGI's bodies, and the statuses that only they have, are answered under option.tgi_compat.
     errors: ClassVar[Mapping[int, Bodies]] = {
         **documented_errors(JSON),
-        **{status: {JSON: (ErrorBody, ErrorResponse)} for status in (400, 404, 405, 413, 415, 429, 500, 503)},
+        **{status: {JSON: (ErrorBody, ErrorResponse)} for status in (400, 404, 405, 413, 415, 429, 431, 500, 503)},
     }
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from ..errors import (
     ContextLengthError,
+    HeadTooLongError,
     MediaTypeError,
     MethodError,
     ModelNotFoundError,
@@ -41,6 +42,7 @@ _CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
     ModelNotNamedError: (400, None),
     RouteError: (404, None),
     MethodError: (405, None),
+    HeadTooLongError: (431, None),
     TooLargeError: (413, None),
 }
 #: How this project's messages name the prompt and the model, to be replaced by the fields of OpenAI's requests.

@@ -119,7 +119,7 @@ class TritonDialect(Dialect):
         ),
     )
     errors: ClassVar[Mapping[int, Bodies]] = {
-        status: {JSON: TritonError} for status in (400, 404, 405, 413, _INTERNAL, 503)
+        status: {JSON: TritonError} for status in (400, 404, 405, 413, 431, _INTERNAL, 503)
     }
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:

@@ -49,7 +49,7 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 def documented_errors(content_type: str) -> dict[int, Bodies]:
     """Every status that `typed_error` gives, for a dialect's `errors`."""
-    return {status: {content_type: ErrorResponse} for status in (400, 404, 405, 413, 415, 422, 424, 429, 500, 503)}
+    return {status: {content_type: ErrorResponse} for status in (400, 404, 405, 413, 415, 422, 424, 429, 431, 500, 503)}
 
 
 def typed_error(error: ServingError) -> tuple[int, ErrorResponse]:

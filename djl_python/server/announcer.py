@@ -108,7 +108,7 @@ def _write(to: TextIO, text: str) -> None:
 
 def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:
     """A command that gets an answer from this model."""
-    path = "/invocations" if only else f"/predictions/{quote(config.name)}"
+    path = "/invocations" if only else f"/predictions/{quote(config.name, safe='')}"
     if not only and config.version:
         path += f"/{quote(config.version)}"
     if address.unix_path:

@@ -11,13 +11,14 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPConnection, HTTPServerConnectionDelegate
 from tornado.iostream import IOStream, UnsatisfiableReadError
+
+from .http1 import ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,9 @@ MAX_DISCARDED_BYTES: Final = 1 << 30
 #: How long no connection is accepted after the system had no descriptor or no memory for one.
 EXHAUSTED_S: Final = 1.0
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-#: The answer to a head that is longer than Tornado reads.
-_TOO_LONG: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"the request's path and headers are too long\n"
-)
-_DISCARDED_READS: Final = 16  # of 64 KiB, behind such a head
+#: How long a client may take to close its side of a connection that the server has ended, and what it may still send.
+LINGER_S: Final = 2.0
+_MAX_IGNORED_BYTES: Final = 16 << 20
 _ACCEPTED_AT_ONCE: Final = 128  # of one socket, before other things have their turn
 
 
@@ -42,13 +40,11 @@ class ClientStream(IOStream):
 
     Attributes:
         client: the client's IP address, or "unix".
-        reads_head: whether a request's path and headers have not been read to their end.
     """
 
     def __init__(self, accepted: socket.socket, address: Any) -> None:
         super().__init__(accepted)
         self.client = str(address[0]) if isinstance(address, tuple) else "unix"
-        self.reads_head = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = self._due_at = math.inf  # on the loop's clock, in seconds: the timer, and the close
@@ -69,16 +65,29 @@ class ClientStream(IOStream):
         """Leave the connection open for however long its answer takes."""
         self._due_at = math.inf  # the timer finds out
 
-    def close(self, exc_info: Any = False) -> None:
-        """Close the connection; Tornado does where a head is too long, and says nothing to the client."""
-        if isinstance(exc_info, UnsatisfiableReadError) and self.reads_head and not self.closed():
-            with suppress(OSError):
-                self.socket.send(_TOO_LONG)
-                self.socket.shutdown(socket.SHUT_WR)
-                for _ in range(_DISCARDED_READS):  # what is unread has the kernel reset the connection: no answer
-                    if not self.socket.recv(1 << 16):
-                        break
-        super().close(exc_info)
+    def close_gently(self) -> None:
+        """Close the connection so that the client gets all that was sent.
+
+        A socket that is closed with something unread is reset, and a reset takes from the client what it has not read
+        yet. So this side ends, and what the client sends is ignored until it ends its own (RFC 9112, 9.6).
+        """
+        if self.closed():
+            return
+        try:
+            rest = self.socket.dup()
+            rest.shutdown(socket.SHUT_WR)
+        except OSError:  # the client has gone, or there is no descriptor
+            self.close()
+            return
+        self.close()
+        _Lingering(rest)
+
+    def _find_read_pos(self) -> int | None:
+        """Where the current read ends. What is too long for it is read as far as it has come, and refused in words."""
+        try:
+            return super()._find_read_pos()
+        except UnsatisfiableReadError:
+            return self._read_buffer_size
 
     def close_fd(self) -> None:
         """Called by Tornado at the end of the connection."""
@@ -101,6 +110,40 @@ class ClientStream(IOStream):
             self._set_timer()
 
 
+class _Lingering:
+    """The rest of a connection that the server has ended: read and ignored until the client ends it too."""
+
+    def __init__(self, rest: socket.socket) -> None:
+        self._rest = rest
+        self._left = _MAX_IGNORED_BYTES
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LINGER_S, self.close)
+        loop.add_reader(rest, self._ignore)
+        self._loop = loop
+        _LINGERING.add(self)
+
+    def _ignore(self) -> None:
+        try:
+            got = len(self._rest.recv(1 << 16))
+        except BlockingIOError:
+            return
+        except OSError:
+            got = 0
+        self._left -= got
+        if not got or self._left < 0:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for the client no more."""
+        _LINGERING.discard(self)
+        self._timer.cancel()
+        self._loop.remove_reader(self._rest)
+        self._rest.close()
+
+
+_LINGERING: Final = set[_Lingering]()
+
+
 class HttpServer(HTTPServer):
     """Tornado's server, with `ClientStream`s, without time limits of its own, and patient without descriptors."""
 
@@ -120,9 +163,17 @@ class HttpServer(HTTPServer):
         self._acceptors.clear()
         super().stop()
 
+    async def close_all_connections(self) -> None:
+        """Close what is open, also what only its client has not closed."""
+        await super().close_all_connections()
+        for lingering in tuple(_LINGERING):
+            lingering.close()
+
     def handle_stream(self, stream: IOStream, address: Any) -> None:
         """Serve a new connection."""
-        super().handle_stream(ClientStream(stream.socket, address), address)
+        connection = ServerConnection(ClientStream(stream.socket, address), self.conn_params)
+        self._connections.add(connection)
+        connection.start_serving(self)
 
 
 class _Acceptor:

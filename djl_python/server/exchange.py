@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,7 @@ class Exchange(httputil.HTTPMessageDelegate):
     Ends exactly once: answered, failed, or cut off.
     """
 
-    _head: RequestHead  # this and what follows: from `headers_received` on, which comes first
+    _head: RequestHead  # this and what follows: from `_begin` on
     _request_id: str
     _answer: HttpAnswer
 
@@ -66,7 +67,7 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._decoder: Decoder | None = None
         self._refusal: ServingError | None = None  # found before the whole body was read
         self._received_at = 0.0
-        self._stream.reads_head = True
+        self._begun = False
         self._stream.await_client(front_end.config.idle_timeout_s)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
@@ -76,15 +77,7 @@ class Exchange(httputil.HTTPMessageDelegate):
     ) -> None:
         """Find the route. Refuse at once if the client holds its body back (100-continue) or it is too long to read."""
         assert isinstance(start_line, httputil.RequestStartLine)
-        front_end = self._front_end
-        self._received_at = time.monotonic()
-        self._stream.reads_head = False
-        self._head = head = RequestHead(start_line, headers)
-        given = head.headers.get(front_end.request_id_header, "")
-        # It goes into logs: terminals obey some bytes beyond ASCII.
-        self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
-        self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
-        self._stream.await_client(front_end.config.body_timeout_s)
+        head = self._begin(RequestHead(start_line, headers))
         declared = head.headers.get("content-length", "")
         # Anything but digits is left to Tornado.
         length = int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
@@ -102,6 +95,18 @@ class Exchange(httputil.HTTPMessageDelegate):
             headers.pop("Expect", None)  # or Tornado, which does not know of this answer's end, asks for the body
             self._answer.close_after = True
             self.fail(self._refusal)
+
+    def malformed(
+        self, error: ServingError, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders
+    ) -> None:
+        """Refuse a request that can't be parsed, and its connection with it."""
+        if not self._begun:
+            self._begin(RequestHead(start_line, headers))
+            with suppress(RouteError, MethodError):  # of a path that nobody serves, or that did not come
+                self._route()
+        if not self._answer.ended:
+            self._answer.close_after = True
+            self.fail(error)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Keep a piece of the body, or discard it where the request is refused."""
@@ -217,6 +222,19 @@ class Exchange(httputil.HTTPMessageDelegate):
         self._send(answer)
 
     # ------------------------------------------------------------------------------------ inside
+
+    def _begin(self, head: RequestHead) -> RequestHead:
+        """The request's path and headers have come."""
+        front_end = self._front_end
+        self._received_at = time.monotonic()
+        self._begun = True
+        self._head = head
+        given = head.headers.get(front_end.request_id_header, "")
+        # It goes into logs: terminals obey some bytes beyond ASCII.
+        self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
+        self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
+        self._stream.await_client(front_end.config.body_timeout_s)
+        return head
 
     def _on_taken(self, size: int) -> None:
         """Tell the worker how much more of its answer the client has taken."""

@@ -16,6 +16,7 @@ from tornado.http1connection import HTTP1Connection
 
 from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from .answers import reason
+from .connections import stream_of
 from .request_head import RequestHead
 
 if TYPE_CHECKING:
@@ -175,9 +176,9 @@ class HttpAnswer:
 
     def _let_go(self) -> None:
         """Wait at shutdown for what is unsent, and close the connection after it if required."""
-        stream = self._connection.stream
+        stream = stream_of(self._connection)
         if not stream.closed() and (self.close_after or stream.writing()):
             sent = stream.write(b"")
             self._front_end.sending(sent)
             if self.close_after:
-                sent.add_done_callback(lambda _sent: stream.close())
+                sent.add_done_callback(lambda _sent: stream.close_gently())

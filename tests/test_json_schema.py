@@ -66,6 +66,87 @@ def test_what_stays_as_it_is(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
 
 
+NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        # What is required and not listed may be anything, and then others may not be there.
+        (
+            {**OPEN, "required": ["a", "b"]},
+            {**CLOSED, "properties": {**OPEN["properties"], "b": {}}, "required": ["a", "b"]},
+        ),
+        # A pattern says what it may be.
+        (
+            {**OPEN, "required": ["x_1"], "patternProperties": {"^x_": {}}},
+            {**CLOSED, "required": ["x_1"], "patternProperties": {"^x_": {}}},
+        ),
+        # More properties than are listed.
+        ({**OPEN, "minProperties": 2}, {**OPEN, "minProperties": 2, "required": ["a"]}),
+        ({**OPEN, "required": ["a"], "minProperties": 1}, {**CLOSED, "required": ["a"]}),
+        ({**OPEN, "minProperties": 1}, {**CLOSED, "required": ["a"]}),
+        (
+            {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2},
+            {
+                "anyOf": [
+                    {**CLOSED, "properties": {"a": {}, "b": {}, "c": {}}, "required": pair}
+                    for pair in (["a", "b"], ["a", "c"], ["b", "c"])
+                ]
+            },
+        ),
+        ({**OPEN, "maxProperties": 3}, CLOSED),
+        (
+            {"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1},
+            {"anyOf": [{**CLOSED, "properties": {name: {}}} for name in "ab"]},
+        ),
+        # What has no instance that ends is left out.
+        (
+            {"properties": {"a": {"$ref": "#/$defs/node"}, "b": {}}, "$defs": {"node": NODE}},
+            {**CLOSED, "properties": {"a": False, "b": {}}, "$defs": {"node": False}},
+        ),
+        ({"anyOf": [{"$ref": "#"}, OPEN]}, {"anyOf": [{"$ref": "#"}, CLOSED]}),
+        # Alternatives that are only distinct if they are closed stay as they are; these are distinct.
+        (
+            {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "string"}]},
+            {"oneOf": [{**CLOSED, "required": ["a"]}, {"type": "string"}]},
+        ),
+        (
+            {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "properties": {"b": {}}, "required": ["b"]}]},
+            {
+                "oneOf": [
+                    {**CLOSED, "required": ["a"]},
+                    {**CLOSED, "properties": {"b": {}}, "required": ["b"]},
+                ]
+            },
+        ),
+        *(
+            (schema, schema)
+            for schema in (
+                {"oneOf": [{"type": "string"}, {"properties": {"a": {}}}]},
+                {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "properties": {"b": {}}}]},
+            )
+        ),
+    ],
+)
+def test_objects_have_what_they_need(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert closed(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"$ref": "#"}, "no text is an instance of this schema"),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, "no text is an instance of this schema"),
+        ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "no text is an instance of this schema"),
+        ({"type": "object", "minProperties": 2}, "expected a minProperties that the listed properties reach, or all"),
+    ],
+)
+def test_what_generation_could_not_end_or_count(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=rf"^x: {message}"):
+        check(schema, "x")
+
+
 @pytest.mark.parametrize("name", ["password", "binary", "path"])
 def test_a_format_that_json_schema_does_not_define_says_nothing(name: str) -> None:
     text = {"type": "string", "format": name}

@@ -8,6 +8,7 @@ tensors: a mask is a row of bits.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence as Many
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from ..errors import GenerationError, ParameterError
 from ..types import Grammar
+from .grammar_keys import key_finder, without_used_up_patterns
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -79,7 +81,7 @@ class CompiledGrammar:
         self.eos_ids = frozenset(tokenizer.eos_tokens)
         limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0, limits=limits)
+            self.beginning = LLMatcher(tokenizer, _definition(tokenizer, grammar), log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -195,7 +197,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
         mask[:] = trimmed
 
 
-def _definition(grammar: Grammar) -> str:
+def _definition(tokenizer: LLTokenizer, grammar: Grammar) -> str:
     r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
@@ -206,6 +208,9 @@ def _definition(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
     schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
+    if '"patternProperties"' in schema:
+        finder = key_finder(tokenizer, _WHITE_SPACE)
+        schema = json.dumps(without_used_up_patterns(json.loads(schema), finder), ensure_ascii=False)
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
 
 

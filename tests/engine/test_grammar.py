@@ -9,6 +9,7 @@ import re
 import threading
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from djl_python.engine.grammar import CACHED_GRAMMARS, CompiledGrammar, GrammarC
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import GenerationError, ParameterError
+from djl_python.json_schema import check, closed
+from djl_python.text.token_bytes import _from_byte_level
 from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end
-from tests.schemas import random_schema
+from tests.schemas import odd_schema, random_schema
 
 EOS = 1
 TOKENS = VOCABULARY - 20  # the embedding has 20 rows that no token has
@@ -406,6 +409,102 @@ def test_a_long_list_of_words_is_not_too_large(compiler: GrammarCompiler) -> Non
     rng = random.Random(1)
     words = ["".join(rng.choices("abcdefghijklmnop", k=12)) for _ in range(5000)]
     Matcher(compiler.compile(Grammar("json_schema", json.dumps({"enum": words}))).result())
+
+
+# ------------------------------------------------------------------------------------------------ dead ends
+
+
+def byte_compiler(tmp_path: Path) -> tuple[GrammarCompiler, dict[int, bytes]]:
+    """A compiler for a tokenizer of single bytes, the finest steps that a text can be written in; and its bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({"</s>": 0} | {char: i for i, char in enumerate(alphabet, 1)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    octets = {i: _from_byte_level(char) for i, char in enumerate(alphabet, 1)}
+    return GrammarCompiler(tmp_path / "tokenizer.json", 257, frozenset({0})), octets
+
+
+def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, most: int = 600) -> bytes | None:
+    """A text that follows the grammar, drawn byte by byte up to its end; None: it has none after `most` bytes."""
+    text = bytearray()
+    while len(text) < most:
+        ids = allowed(matcher)
+        assert ids, f"no token may follow {bytes(text)!r}"
+        if 0 in ids and (len(ids) == 1 or draw.random() < 0.5):
+            return bytes(text)
+        closing = [i for i in ids if octets.get(i, b"") in b'"}],' and i]
+        likely = closing if closing and draw.random() < (0.3 if len(text) < 150 else 0.9) else ids
+        token = draw.choice([i for i in likely if i and octets[i] not in b" \n"] or ids)
+        matcher.advance(token)
+        text += octets.get(token, b"")
+    return None
+
+
+def test_every_text_of_an_odd_schema_is_an_instance_or_it_is_refused_before(tmp_path: Path) -> None:
+    """A grammar that leads into a dead end would fail in the middle of an answer."""
+    compiler, octets = byte_compiler(tmp_path)
+    outcomes = Counter[str]()
+    for seed in range(200):
+        draw = random.Random(seed)
+        schema = odd_schema(draw)
+        try:
+            check(schema, "schema")
+            grammar = Grammar("json_schema", json.dumps(closed(schema)))
+            compiled = compiler.compile(grammar).result()
+        except ParameterError:
+            outcomes["refused"] += 1
+            continue
+        for _ in range(6):
+            text = written(Matcher(compiled), octets, draw)
+            outcomes["endless" if text is None else "written"] += 1
+            if text is not None:
+                Draft202012Validator(schema).validate(json.loads(text))
+    assert outcomes["written"] > 450 and outcomes["refused"] > 25 and outcomes["endless"] < 30, outcomes
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"score": {"type": "integer", "minimum": 1, "maximum": 2}},
+                "required": ["score"],
+                "patternProperties": {"^score$": {"minimum": 2}},
+            },
+            {'{"score":2}'},
+        ),
+        (
+            {"properties": {"a": {"const": 1}, "b": {"const": 2}}, "patternProperties": {"^(a|b)$": {}}},
+            {"{}", '{"a":1}', '{"b":2}', '{"a":1,"b":2}'},
+        ),
+        (
+            {"properties": {"a": {"const": 1}}, "patternProperties": {"^(a|b)$": {"type": "integer", "maximum": 1}}},
+            None,
+        ),
+        (
+            {
+                "type": "object",
+                "required": ["a"],
+                "patternProperties": {"^a$": {"const": 1}},
+                "additionalProperties": False,
+            },
+            {'{"a":1}'},
+        ),
+        # A schema that refers to nothing but itself has no instance, and what needs one is left out.
+        ({"properties": {"a": {"$ref": "#/$defs/x"}, "b": {"const": 1}}, "$defs": {"x": {"$ref": "#/$defs/x"}}}, None),
+    ],
+)
+def test_where_a_text_has_nothing_to_go_on_with_it_ends(
+    tmp_path: Path, schema: dict[str, Any], texts: set[str] | None
+) -> None:
+    compiler, octets = byte_compiler(tmp_path)
+    compiled = compiler.compile(Grammar("json_schema", json.dumps(closed(schema)))).result()
+    draw = random.Random(3)
+    found = [written(Matcher(compiled), octets, draw) for _ in range(60)]
+    values = {json.dumps(json.loads(text), separators=(",", ":")) for text in found if text is not None}
+    assert values and (texts is None or values == texts)
 
 
 def allowed(matcher: Matcher) -> list[int]:

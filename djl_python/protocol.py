@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .types import EngineInfo, EngineStats, Images, SamplingParams, TokenEvent
+from .types import EngineInfo, EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
 
 #: A reader refuses a longer frame: the peer does not speak this protocol.
 MAX_FRAME_BYTES: Final = 1 << 30
@@ -145,6 +145,12 @@ class TrialText(Message, frozen=True):
     ids: list[int]
 
 
+class Know(Message, frozen=True):
+    """The model's tokens, which come before the first sequence with a grammar."""
+
+    vocabulary: Vocabulary
+
+
 class Add(Message, frozen=True):
     """A sequence to generate."""
 
@@ -190,6 +196,7 @@ AnyMessage = (
     | Report
     | Open
     | TrialText
+    | Know
     | Add
     | Opened
     | Step

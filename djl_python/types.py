@@ -36,6 +36,22 @@ class Grammar(msgspec.Struct, frozen=True):
     field: str = ""
 
 
+class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
+    """The tokens of a tokenizer as grammars need them: a text is the concatenation of its tokens' bytes.
+
+    Attributes:
+        tokens: by id: the bytes that a token stands for in the middle of a text; b"" for an id that no text has.
+        special: ids of the special tokens, which are no part of a text.
+        ends: ids that end a text, where the model itself names none.
+        definition: the tokenizer as tokenizer.json has it; "" where it has no such form.
+    """
+
+    tokens: list[bytes]
+    special: list[int]
+    ends: list[int]
+    definition: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to sample the next token of one sequence. Already validated; neutral values switch a rule off.
 

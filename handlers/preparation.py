@@ -53,6 +53,11 @@ class Prepared:
     images: Images | None = None
     stops: StopSequences | None = None
 
+    @property
+    def has_grammar(self) -> bool:
+        """Whether an answer may have to match a grammar."""
+        return self.request.sampling.grammar is not None or self.answer_form is not None
+
 
 class Preparation:
     """Prepares the requests of one model.

@@ -26,6 +26,7 @@ from djl_python.inputs import Input
 from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.trial_text import TRIAL_TEXT
+from djl_python.text.vocabulary import vocabulary_of
 
 from .answer import AnswerWriter
 from .call import Generation
@@ -73,6 +74,7 @@ class TextGenerationHandler(Handler):
         self._view: ModelView
         self._formatters: UserFormatters
         self._images: ImageProcessor | None
+        self._telling: asyncio.Future[None] | None = None  # the engine the vocabulary
 
     async def load(self, context: Context) -> None:
         """Load the image processor, then at the same time the tokenizer here and the model in the engine.
@@ -142,6 +144,8 @@ class TextGenerationHandler(Handler):
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
         parsed.formatter.headers.update(ignored_header(sorted(ignored)))
         parsed.formatter.tokenized([prompt.ids for prompt in prompts])
+        if any(prompt.has_grammar for prompt in prompts):
+            await self._tell_vocabulary()
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
         answer = AnswerWriter(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
@@ -157,6 +161,15 @@ class TextGenerationHandler(Handler):
                 raise
             log.warning("request %s failed while it was streaming: %s", inputs.request_id, error.message)
             reply.finish(parsed.formatter.error(error))
+
+    async def _tell_vocabulary(self) -> None:
+        """Have the engine know the tokenizer's tokens, once, before the first sequence with a grammar."""
+        if self._telling is None:
+            self._telling = asyncio.ensure_future(self._send_vocabulary())
+        await asyncio.shield(self._telling)
+
+    async def _send_vocabulary(self) -> None:
+        self._engine.know(await asyncio.to_thread(vocabulary_of, self._tokenizer))
 
     async def _answer_query(self, api: Dialect, inputs: Input, reply: Reply) -> None:
         query = functools.partial(api.query, inputs, self._view)

@@ -14,6 +14,8 @@ from djl_python.config import ModelConfig, Options
 from djl_python.engine.client import EngineClient
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
+from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.vocabulary import vocabulary_of
 from djl_python.types import EngineStats, TokenEvent
 from tests.checkpoints import VOCABULARY
 
@@ -21,9 +23,12 @@ from tests.checkpoints import VOCABULARY
 def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
     """A small batch of a checkpoint, on one thread."""
     defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16, "threads": 1}
-    return PagedRollingBatch(
+    batch = PagedRollingBatch(
         EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
+    if (path / "tokenizer.json").is_file():
+        batch.know(vocabulary_of(Tokenizer.load(path)))
+    return batch
 
 
 def damage_(path: Path, token: int) -> Path:

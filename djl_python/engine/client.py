@@ -19,8 +19,8 @@ from ..channel import Channel
 from ..config import ModelConfig, Options, devices_each, engine_environment, workers_sharing
 from ..errors import ModelLoadError, WorkerDiedError
 from ..processes import spawn
-from ..protocol import Add, AnyMessage, Cancel, Open, Opened, Status, Step, Stop, TrialText
-from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
+from ..protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
+from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 from .native.library import lacking
 from .rolling_batch import EngineSettings, Progress, rolling_batch_path
 
@@ -171,6 +171,11 @@ class EngineClient:
     def pid(self) -> int:
         """The engine's process id."""
         return self._process.pid
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        """Tell the engine the model's tokens, which it has to know before the first sequence with a grammar."""
+        if not self._channel.closed:
+            self._channel.send(Know(vocabulary))
 
     def submit(
         self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None

@@ -13,15 +13,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import GenerationError, ParameterError
-from ..types import Grammar
+from ..types import Grammar, Vocabulary
 from .grammar_keys import key_finder, without_used_up_patterns
+from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -81,7 +81,7 @@ class CompiledGrammar:
         self.eos_ids = frozenset(tokenizer.eos_tokens)
         limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(tokenizer, grammar), log_level=0, limits=limits)
+            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -108,17 +108,20 @@ class GrammarCompiler:
     """Compiles grammars for one model; caches the most recent results, errors too.
 
     Args:
-        tokenizer_file: the checkpoint's tokenizer.json, read when the first grammar is compiled.
-        vocabulary: rows of the model's embedding, which can be more than the tokenizer has tokens.
+        rows: rows of the model's embedding, which can be more than the tokenizer has tokens, or fewer.
         eos_ids: tokens that end a text; without any, the tokenizer's own.
     """
 
-    def __init__(self, tokenizer_file: Path, vocabulary: int, eos_ids: frozenset[int]) -> None:
-        self._tokenizer_file = tokenizer_file
-        self._vocabulary = vocabulary
-        self._eos_ids = sorted(eos_ids)
+    def __init__(self, rows: int, eos_ids: frozenset[int]) -> None:
+        self._rows = rows
+        self._eos_ids = eos_ids
+        self._vocabulary = Vocabulary([], [], [])
         self._compiled: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
         self._thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        """The model's tokens; needed before the first grammar."""
+        self._vocabulary = vocabulary
 
     def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
         """Start to compile a grammar, or find it in the cache.
@@ -146,21 +149,10 @@ class GrammarCompiler:
 
     @functools.cached_property
     def _tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
+        from llguidance import LLTokenizer, TokenizerWrapper
 
-        try:
-            description = self._tokenizer_file.read_text(encoding="utf-8")
-        except OSError as exc:
-            raise ParameterError("grammar: this model has no tokenizer.json, which structured output needs") from exc
-        eos_ids = [i for i in self._eos_ids if i < self._vocabulary] or None
-        try:
-            return LLTokenizer(description, n_vocab=self._vocabulary, eos_token=eos_ids)
-        except ValueError:
-            log.info("grammars: the tokenizer has more tokens than the model's vocabulary of %d", self._vocabulary)
-        try:
-            return LLTokenizer(description, eos_token=eos_ids)
-        except ValueError as exc:
-            raise ParameterError(f"grammar: the model's tokenizer.json can't be used: {_reason(str(exc))}") from exc
+        tokens = GrammarTokens(self._vocabulary, self._rows, self._eos_ids)
+        return LLTokenizer(TokenizerWrapper(tokens), n_vocab=self._rows, eos_token=tokens.eos_token_ids)
 
 
 class MaskComputer:
@@ -197,7 +189,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
         mask[:] = trimmed
 
 
-def _definition(tokenizer: LLTokenizer, grammar: Grammar) -> str:
+def _definition(grammar: Grammar) -> str:
     r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
@@ -209,7 +201,7 @@ def _definition(tokenizer: LLTokenizer, grammar: Grammar) -> str:
         return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
     schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
     if '"patternProperties"' in schema:
-        finder = key_finder(tokenizer, _WHITE_SPACE)
+        finder = key_finder(_WHITE_SPACE)
         schema = json.dumps(without_used_up_patterns(json.loads(schema), finder), ensure_ascii=False)
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
 

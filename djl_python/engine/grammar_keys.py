@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from typing import Any, ClassVar, Final
 
 _PATTERNS: Final = "patternProperties"
 
@@ -44,9 +41,11 @@ def without_used_up_patterns(schema: Any, leaves_a_key: Callable[[Iterable[str],
     return {**found, "properties": listed, _PATTERNS: left}
 
 
-def key_finder(tokenizer: LLTokenizer, white_space: str) -> Callable[[Iterable[str], str], bool]:
+def key_finder(white_space: str) -> Callable[[Iterable[str], str], bool]:
     """A `leaves_a_key` that asks llguidance: may another key follow an object that has all those keys?"""
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+    octets = LLTokenizer(TokenizerWrapper(_Octets()))
 
     def leaves_a_key(listed: Iterable[str], pattern: str) -> bool:
         schema = {
@@ -57,10 +56,21 @@ def key_finder(tokenizer: LLTokenizer, white_space: str) -> Callable[[Iterable[s
             "additionalProperties": False,
         }
         source = LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": white_space})
-        matcher = LLMatcher(tokenizer, source, log_level=0)
+        matcher = LLMatcher(octets, source, log_level=0)
         if matcher.is_error():  # the pattern is not valid: whoever reads the whole schema says so
             return True
         begun = "{" + "".join(f"{json.dumps(name, ensure_ascii=False)}:0," for name in listed) + '"'
-        return bool(matcher.consume_tokens(tokenizer.tokenize_bytes(begun.encode())))
+        return bool(matcher.consume_tokens(list(begun.encode())))
 
     return leaves_a_key
+
+
+class _Octets:
+    """A vocabulary of bytes, for questions that have nothing to do with a model's."""
+
+    tokens: ClassVar = [bytes([octet]) for octet in range(256)] + [b"<end>"]
+    special_token_ids: ClassVar = [256]
+    eos_token_id, bos_token_id = 256, None
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)

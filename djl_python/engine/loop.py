@@ -20,7 +20,20 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ServingError, printable
-from ..protocol import Add, AnyMessage, Cancel, FrameReader, Open, Opened, Status, Step, Stop, TrialText, encode_frame
+from ..protocol import (
+    Add,
+    AnyMessage,
+    Cancel,
+    FrameReader,
+    Know,
+    Open,
+    Opened,
+    Status,
+    Step,
+    Stop,
+    TrialText,
+    encode_frame,
+)
 from ..types import TokenEvent
 from ..user_module import put_on_path
 from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
@@ -142,6 +155,8 @@ def reason_of(failure: Exception) -> str:
 def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
     if isinstance(message, Cancel):
         batch.cancel(message.id)
+    elif isinstance(message, Know):
+        batch.know(message.vocabulary)
     elif isinstance(message, Add):
         try:
             batch.add(message.id, message.prompt_ids, message.sampling, message.images)

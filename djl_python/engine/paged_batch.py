@@ -10,7 +10,6 @@ import logging
 import time
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GenerationError, ParameterError
-from ..types import EngineStats, Images, SamplingParams, TokenEvent
+from ..types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
 from .choosing import Chosen
 from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher
@@ -92,9 +91,7 @@ class PagedRollingBatch(RollingBatch):
             threads_of(settings),
         )
         self.vocabulary: int = opened.loaded.vocabulary
-        self.grammars = GrammarCompiler(
-            Path(settings.model_path) / "tokenizer.json", opened.loaded.vocabulary, opened.loaded.eos_ids
-        )
+        self.grammars = GrammarCompiler(opened.loaded.vocabulary, opened.loaded.eos_ids)
         self._speculation = open_speculation(settings, opened, self.sampler, progress)
         self._compiling: dict[int, Future[CompiledGrammar]] = {}
         self._sequences: dict[int, Sequence] = {}
@@ -128,6 +125,9 @@ class PagedRollingBatch(RollingBatch):
         else:
             self._compiling[request_id] = self.grammars.compile(sampling.grammar)
         self._sequences[request_id] = sequence
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        self.grammars.know(vocabulary)
 
     def cancel(self, request_id: int) -> None:
         sequence = self._sequences.get(request_id)

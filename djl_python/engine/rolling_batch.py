@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import ConfigError, GenerationError, ServingError
 from ..registry import load_object, path_of
-from ..types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent
+from ..types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
 Progress = Callable[[str, int, int], None]
 
@@ -121,6 +121,10 @@ class RollingBatch(abc.ABC):
     @abc.abstractmethod
     def stats(self) -> EngineStats:
         """The gauges' current values, and what the last call of `step` did."""
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        """The model's tokens, before the first sequence with a grammar; an engine that knows them itself needs none."""
+        return
 
     def close(self) -> None:
         """Release the model and end the threads made for it. The batch is not used after that."""

@@ -107,6 +107,13 @@ def _byte_level_alphabet() -> dict[str, int]:
 _ALPHABET = _byte_level_alphabet()
 
 
+def bytes_of_entry(entry: str) -> bytes:
+    """The bytes of a vocabulary's entry that is a part of a character, in SentencePiece's form or GPT-2's; else b""."""
+    if byte := _BYTE_TOKEN.fullmatch(entry):
+        return bytes([int(byte[1], 16)])
+    return bytes([_ALPHABET[char] for char in entry]) if set(entry) <= _ALPHABET.keys() else b""
+
+
 def _from_byte_level(token: str) -> bytes:
     """A token's bytes. With a character outside the alphabet (only added tokens have them), its own text in UTF-8."""
     try:

@@ -60,6 +60,9 @@ class Backend(Protocol):
         """The `tokenizers` decoder, or None."""
         ...
 
+    @property
+    def definition(self) -> str: ...
+
 
 class Tokenizer:
     """Text to ids and back.
@@ -109,6 +112,11 @@ class Tokenizer:
             chat_templates=files.chat_templates,
             eos_ids=files.eos_ids or _id(backend.token_to_id(special.get("eos_token", ""))),
         )
+
+    @property
+    def definition(self) -> str:
+        """The tokenizer as tokenizer.json has it; "" if it is written in Python."""
+        return self._backend.definition
 
     @functools.cached_property
     def longest_token(self) -> int:
@@ -216,6 +224,10 @@ class FastBackend:
     def decoder(self) -> Any:
         return self._backend.decoder
 
+    @property
+    def definition(self) -> str:
+        return str(self._backend.to_str())
+
 
 class SlowBackend:
     """A transformers tokenizer that is written in Python; the only kind with spaces_between_special_tokens."""
@@ -226,6 +238,7 @@ class SlowBackend:
         self.special_ids = frozenset(slow.all_special_ids)
         self.takes_spaces = True
         self.decoder = None
+        self.definition = ""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self._slow.encode(text, add_special_tokens=add_special_tokens))

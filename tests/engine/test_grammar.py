@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -25,11 +26,13 @@ from djl_python.config import ModelConfig, Options
 from djl_python.engine.client import EngineClient
 from djl_python.engine.grammar import CACHED_GRAMMARS, CompiledGrammar, GrammarCompiler, MaskComputer, Matcher, forbid
 from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.errors import GenerationError, ParameterError
 from djl_python.json_schema import check, closed
-from djl_python.text.token_bytes import _from_byte_level
+from djl_python.text import tokenizer as text_tokenizer
+from djl_python.text.token_bytes import bytes_of_entry
+from djl_python.text.vocabulary import vocabulary_of
 from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
+from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end
 from tests.schemas import odd_schema, random_schema
@@ -77,14 +80,18 @@ def batch(checkpoint: Path) -> PagedRollingBatch:
 
 @pytest.fixture(scope="module")
 def compiler(checkpoint: Path) -> GrammarCompiler:
-    return GrammarCompiler(checkpoint / "tokenizer.json", VOCABULARY, frozenset({EOS}))
+    return compiler_of(checkpoint, VOCABULARY, EOS)
+
+
+def compiler_of(checkpoint: Path, rows: int, *eos_ids: int) -> GrammarCompiler:
+    made = GrammarCompiler(rows, frozenset(eos_ids))
+    made.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
+    return made
 
 
 def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
     defaults: dict[str, Any] = {"max_batch_size": 32, "kv_cache_memory_mb": 64, "threads": 1}
-    return PagedRollingBatch(
-        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
-    )
+    return engines.open_batch(path, **{**defaults, **settings})
 
 
 def run_clean(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
@@ -290,25 +297,23 @@ def test_a_broken_grammar_is_told_even_when_the_step_fails(
     assert sorted(event.request_id for event in events) == [1, 2]
 
 
-def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
-    compiler = GrammarCompiler(tmp_path / "tokenizer.json", VOCABULARY, frozenset({EOS}))
-    with pytest.raises(ParameterError, match=r"no tokenizer\.json"):
-        compiler.compile(Grammar("json_object")).result()
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ParameterError, match=r"tokenizer\.json can't be used"):
-        compiler.compile(Grammar("regex", "a")).result()
-
-
 def test_a_model_without_an_end_token_ends_with_the_tokenizers(checkpoint: Path) -> None:
-    compiler = GrammarCompiler(checkpoint / "tokenizer.json", VOCABULARY, frozenset())
+    vocabulary = vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint))
+    compiler = GrammarCompiler(VOCABULARY, frozenset())
+    compiler.know(msgspec.structs.replace(vocabulary, ends=[EOS]))
     matcher = Matcher(compiler.compile(Grammar("regex", "")).result())
     (end,) = allowed(matcher)
     assert matcher.advance(end)
+    endless = GrammarCompiler(VOCABULARY, frozenset())
+    endless.know(msgspec.structs.replace(vocabulary, ends=[VOCABULARY + 1]))
+    with pytest.raises(ParameterError, match="no token of this model ends a text"):
+        endless.compile(Grammar("regex", "")).result()
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model(checkpoint: Path) -> None:
-    compiler = GrammarCompiler(checkpoint / "tokenizer.json", 280, frozenset({EOS, 290}))
-    assert EOS in allowed(Matcher(compiler.compile(Grammar("regex", "")).result()))
+    compiler = compiler_of(checkpoint, 280, EOS, 290)
+    assert allowed(Matcher(compiler.compile(Grammar("regex", "")).result())) == [EOS]
+    assert max(allowed(Matcher(compiler.compile(Grammar("regex", r"(?s:.*)")).result()))) < 280
 
 
 async def test_in_an_engine_process(checkpoint: Path, tokenizer: Tokenizer) -> None:
@@ -317,6 +322,7 @@ async def test_in_an_engine_process(checkpoint: Path, tokenizer: Tokenizer) -> N
     client = await EngineClient.open(
         config, checkpoint, progress=lambda *report: None, on_stats=lambda stats: None, on_death=pytest.fail
     )
+    client.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
     ended: dict[str, asyncio.Future[None]] = {}
     events: dict[str, list[TokenEvent]] = {}
 
@@ -421,8 +427,8 @@ def byte_compiler(tmp_path: Path) -> tuple[GrammarCompiler, dict[int, bytes]]:
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens(["</s>"])
     made.save(str(tmp_path / "tokenizer.json"))
-    octets = {i: _from_byte_level(char) for i, char in enumerate(alphabet, 1)}
-    return GrammarCompiler(tmp_path / "tokenizer.json", 257, frozenset({0})), octets
+    octets = {i: bytes_of_entry(char) for i, char in enumerate(alphabet, 1)}
+    return compiler_of(tmp_path, 257, 0), octets
 
 
 def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, most: int = 600) -> bytes | None:

@@ -29,6 +29,7 @@ from djl_python.types import (
     Images,
     SamplingParams,
     TokenEvent,
+    Vocabulary,
 )
 from djl_python.worker.thread import HandlerThread
 
@@ -71,11 +72,15 @@ class FakeEngine:
         self.top_of: Callable[[int], tuple[tuple[int, float], ...]] = lambda token_id: ()
         self.script_of: Callable[[str], list[int]] = lambda prompt: ids(self.reply_to(prompt))
         self.submitted = asyncio.Event()
+        self.vocabularies: list[Vocabulary] = []
 
     async def open(self, config: ModelConfig, model_path: Path, **callbacks: Any) -> FakeEngine:
         self.callbacks = callbacks
         self.model_path = model_path
         return self
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        self.vocabularies.append(vocabulary)
 
     def submit(
         self,

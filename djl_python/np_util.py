@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .errors import PayloadError
+from .errors import DecodeError
 
 _MAGIC: Final = "NDAR"
 _VERSION: Final = 3
@@ -67,7 +67,7 @@ def from_nd_list(data: bytes) -> list[Array]:
     """DJL's NDList, .npy or .npz -> arrays (read-only where they share `data`'s memory).
 
     Raises:
-        PayloadError: none of these formats, or cut off.
+        DecodeError: none of these formats, or cut off.
     """
     if data.startswith(_ZIP_MAGIC):
         return from_npz(data)
@@ -75,12 +75,12 @@ def from_nd_list(data: bytes) -> list[Array]:
         try:
             return [np.load(io.BytesIO(data), allow_pickle=False)]
         except _MALFORMED as exc:
-            raise PayloadError(f"not a .npy array: {exc}") from exc
+            raise DecodeError(f"not a .npy array: {exc}") from exc
     reader = _Reader(data)
     try:
         return [reader.array() for _ in range(reader.number(">i"))]
     except _MALFORMED as exc:
-        raise PayloadError(f"not an NDList: {exc}") from exc
+        raise DecodeError(f"not an NDList: {exc}") from exc
 
 
 def to_npz(arrays: Array | Sequence[Array]) -> bytes:
@@ -110,17 +110,17 @@ def from_npz(data: bytes) -> list[Array]:
     """.npz -> its arrays, in order. Object arrays (pickles) are refused.
 
     Raises:
-        PayloadError: not that format, or unpacked larger than MAX_NPZ_BYTES.
+        DecodeError: not that format, or unpacked larger than MAX_NPZ_BYTES.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             # Sized by name, as entries are read: of several entries with one name, the last one is read each time.
             size = sum(archive.zip.getinfo(name).file_size for name in archive.zip.namelist())
-            if size > MAX_NPZ_BYTES:
-                raise PayloadError(f"an .npz archive of {size} bytes, expected at most {MAX_NPZ_BYTES} when unpacked")
-            return [archive[name] for name in archive.files]
+            if size <= MAX_NPZ_BYTES:
+                return [archive[name] for name in archive.files]
     except _MALFORMED as exc:
-        raise PayloadError(f"not an .npz archive: {exc}") from exc
+        raise DecodeError(f"not an .npz archive: {exc}") from exc
+    raise DecodeError(f"an .npz archive of {size} bytes, expected at most {MAX_NPZ_BYTES} when unpacked")
 
 
 def _string(value: str) -> bytes:

@@ -147,3 +147,23 @@ def test_encode_csv() -> None:
 def test_what_has_no_rows_is_not_written_as_csv(given: Any, found: str) -> None:
     with pytest.raises(TypeError, match=f"text/csv: expected rows, a list of dicts, {found}"):
         encode(Output(), given, "text/csv")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data"),
+    [
+        ("text/csv", b"a,b\n1,2\n"),
+        ("text/csv", b"\xff"),
+        ("application/json", b"{"),
+        ("application/jsonlines", b"{"),
+        ("text/plain", b"\xff"),
+        ("tensor/npz", b"x"),
+        ("tensor/ndlist", b"x"),
+        ("application/x-npy", b"\x93NUMPY"),
+    ],
+)
+def test_what_can_not_be_decoded_is_a_value_error(content_type: str, data: bytes) -> None:
+    """As in DJL, whose handlers catch that; and it is answered as the client's fault if none does."""
+    with pytest.raises(ValueError) as caught:
+        decode(inputs(data), content_type)
+    assert isinstance(caught.value, PayloadError)

@@ -48,4 +48,5 @@ class DjlError(msgspec.Struct, frozen=True):
 
 def djl_error(error: ServingError, status: int | None = None) -> DjlError:
     """The body of an error; `status` overrides the error's own."""
-    return DjlError(error.status if status is None else status, _TYPES.get(type(error), _OTHER), error.message)
+    name = next((_TYPES[kind] for kind in type(error).__mro__ if kind in _TYPES), _OTHER)
+    return DjlError(error.status if status is None else status, name, error.message)

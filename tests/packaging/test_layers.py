@@ -21,8 +21,8 @@ LAYERS = (
     {"errors", "types", "protocol", "config", "sources", "registry", "logs"}
     | {"channel", "cpu_limit", "event_loop", "http_rules", "processes"},
     {"", "batch_keys", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"csv_reading", "forms", "json_framing", "json_schema", "np_util", "pair_list", "user_errors", "user_module"}
-    | {"user_source"},
+    | {"csv_reading", "forms", "json_framing", "json_instances", "json_schema", "np_util", "pair_list", "user_errors"}
+    | {"user_module", "user_source"},
     {"handler", "batch_parts", "batching", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},
     {"checking", "cli", "testing", "bench", "__main__"},

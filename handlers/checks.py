@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from djl_python.config import ModelConfig, has_gpu
+from djl_python.config import ModelConfig, check_generates_text, has_gpu
 from djl_python.engine.client import check_options
 from djl_python.errors import ModelLoadError
 from djl_python.json_framing import FORMATTERS
@@ -29,7 +29,8 @@ def check(config: ModelConfig) -> None:
     check_options(config)
     if option.tool_call_parser:
         tool_parser_path(option.tool_call_parser)
-    path_here(option.model_id, directory)
+    if checkpoint := path_here(option.model_id, directory):
+        check_generates_text(checkpoint)
     if option.draft_model_id:
         path_here(option.draft_model_id, directory)
 

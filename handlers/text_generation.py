@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from djl_python.config import Checkpoint
+from djl_python.config import Checkpoint, check_generates_text
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Kind
 from djl_python.dialects.request_body import ignored_header
@@ -90,6 +90,7 @@ class TextGenerationHandler(Handler):
             log.warning("%s", remark)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
+        check_generates_text(path)  # if it has just been fetched, nobody has looked yet
         draft = None
         if option.draft_model_id:
             draft = await asyncio.to_thread(local_path, option.draft_model_id, "", context.model_dir, cache_dir)

@@ -13,6 +13,7 @@ from djl_python.checking import handler_of
 from djl_python.config import ModelConfig, ServerConfig, load_model_config, parse_model_spec
 from djl_python.errors import ConfigError, ModelLoadError, ServingError
 from djl_python.handler import Handler
+from djl_python.handlers.checks import check
 from djl_python.worker.entry_point import find_handler
 from djl_python.worker.thread import HandlerThread
 
@@ -141,6 +142,21 @@ async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
     formatters = "" if source is None else f", and what {tmp_path}/model.py has of formatters"
     assert handler_of(config) == f"text-generation, built in, with the checkpoint {tmp_path}{formatters}"
     assert type(find_handler(config, HandlerThread())).__name__ == "TextGenerationHandler"
+
+
+async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
+    config = config_of(tmp_path, None, "")
+    refusals = []
+    for ask in (handler_of, check):
+        with pytest.raises(
+            ModelLoadError, match=r"BertForMaskedLM \(config\.json\) is a model for fill-mask"
+        ) as caught:
+            ask(config)
+        refusals.append(caught.value.message)
+    assert refusals[0] == refusals[1]
+    (tmp_path / "model.py").write_text(HANDLE)
+    assert handler_of(config_of(tmp_path, HANDLE, "")).endswith("function handle")
 
 
 @pytest.mark.parametrize(

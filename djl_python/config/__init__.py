@@ -14,6 +14,7 @@ from .server import Address, ServerConfig, load_server_config
 from .settings import NO_EFFECT, Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
 from .table import environment_table, settings_table
+from .tasks import check_generates_text
 
 __all__ = [
     "NO_EFFECT",
@@ -24,6 +25,7 @@ __all__ = [
     "Options",
     "ServerConfig",
     "ServingSettings",
+    "check_generates_text",
     "describe",
     "device_id",
     "devices_each",

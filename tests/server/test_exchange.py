@@ -353,6 +353,21 @@ async def test_the_model_is_named_by_path_query_or_header() -> None:
         assert unknown.status_code == 404 and "there is no model 'c'" in unknown.json()["message"]
 
 
+async def test_a_models_name_may_be_a_hubs() -> None:
+    async with running(model_config("org/model"), model_config("b")) as site:
+        for path in ("/v1/models/org/model", "/v1/models/org%2Fmodel"):
+            answer = await site.client.get(path)
+            assert (answer.status_code, answer.json()["id"]) == (200, "org/model")
+        for path, body in (
+            ("/predictions/org%2Fmodel", {}),
+            ("/v1/chat/completions", {"model": "org/model"}),
+            ("/v2/models/org%2Fmodel/generate", {}),
+        ):
+            answer = await site.client.post(path, json={"do": "echo", **body})
+            assert answer.status_code == 200, (path, answer.text)
+        assert (await site.client.get("/v1/models/org/other")).status_code == 404
+
+
 async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_first_byte() -> None:
     async with running(model_config(option={"predict_timeout": 0.3})) as site:
         streaming = asyncio.create_task(site.post(do="stream", n=30, gap_s=0.05))

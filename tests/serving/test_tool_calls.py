@@ -107,6 +107,28 @@ def test_arguments_are_streamed_while_they_are_written(client: openai.OpenAI) ->
     assert len(pieces[0]) > 10
 
 
+def test_a_call_that_is_no_json_has_arguments_that_are(client: openai.OpenAI) -> None:
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": "New\nYork", "path": "C:\\Users",}}}\n</tool_call>'
+    (choice,) = client.chat.completions.create(**told(text)).choices
+    assert not choice.message.content and choice.message.tool_calls
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert json.loads(call.function.arguments) == {"city": "New\nYork", "path": "C:\\Users"}
+
+
+def test_wherever_a_limit_ends_a_call_its_syntax_is_no_content(client: openai.OpenAI) -> None:
+    text = written(("now", {"x": "é"}), said="So: ")
+    for length in range(len("So:"), len(text.encode())):
+        asked = told(text, max_tokens=length)
+        (choice,) = client.chat.completions.create(**asked).choices
+        assert (choice.message.content or "").strip() == "So:" and choice.finish_reason == "length"
+        whole = [call.function.arguments for call in choice.message.tool_calls or [] if call.type == "function"]
+        deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+        assert "".join(delta.content or "" for delta in deltas) == choice.message.content
+        pieces = [call.function for delta in deltas for call in delta.tool_calls or [] if call.function]
+        assert "".join(piece.arguments or "" for piece in pieces) == "".join(whole)
+
+
 def test_the_streaming_helper_reads_the_calls(client: openai.OpenAI) -> None:
     text = written(CALLS[0])
     deltas: list[str] = []
@@ -124,7 +146,7 @@ def test_the_streaming_helper_reads_the_calls(client: openai.OpenAI) -> None:
     assert call.function.parsed_arguments == CALLS[0][1]
 
 
-@pytest.mark.parametrize("text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool", "{}"])
+@pytest.mark.parametrize("text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool> c", "{}"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_only_looks_like_a_call_is_said(client: openai.OpenAI, text: str, stream: bool) -> None:
     if stream:

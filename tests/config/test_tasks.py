@@ -1,0 +1,70 @@
+"""What a checkpoint is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
+
+from djl_python.config import check_generates_text
+from djl_python.errors import ModelLoadError
+
+
+def checkpoint(path: Path, config: dict[str, Any]) -> Path:
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "named", "task"),
+    [
+        ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, "BertForMaskedLM", "fill-mask"),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "LlamaForSequenceClassification",
+            "text-classification",
+        ),
+        ({"architectures": ["RobertaForQuestionAnswering"]}, "RobertaForQuestionAnswering", "question-answering"),
+        ({"architectures": ["BertModel"], "model_type": "bert"}, "BertModel", "feature-extraction"),
+        ({"model_type": "xlm-roberta"}, "model_type xlm-roberta", "feature-extraction"),
+        (
+            {"architectures": ["BartForConditionalGeneration"], "model_type": "bart", "is_encoder_decoder": True},
+            "BartForConditionalGeneration",
+            "text2text-generation",
+        ),
+    ],
+)
+def test_a_model_for_something_else_is_refused(tmp_path: Path, config: dict[str, Any], named: str, task: str) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        check_generates_text(checkpoint(tmp_path, config))
+    assert f"{tmp_path}: {named} (config.json) is a model for {task}, and" in caught.value.message
+    assert "A model.py with handle(inputs) can serve it" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"model_type": "llama"},
+        {"architectures": None},
+        {"architectures": [5], "model_type": 7},
+        {"architectures": ["BertLMHeadModel"], "model_type": "bert", "is_decoder": True},
+        {"architectures": ["TheirOwnModel"], "auto_map": {"AutoModelForCausalLM": "modeling.TheirOwnModel"}},
+    ],
+)
+def test_what_may_generate_text(tmp_path: Path, config: dict[str, Any]) -> None:
+    check_generates_text(checkpoint(tmp_path, config))
+    check_generates_text(tmp_path / "nowhere")
+
+
+def test_none_of_transformers_decoders_is_taken_for_something_else(tmp_path: Path) -> None:
+    for names in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+        for model_type, architecture in names.items():
+            config = {"architectures": [architecture], "model_type": model_type, "is_decoder": True}
+            check_generates_text(checkpoint(tmp_path, config))

@@ -244,6 +244,65 @@ def test_texts_that_each_prompt_has_of_its_own_are_limited_together(plain: Runni
         assert f"{field}: expected at most 32768 characters together, got 40000" in refused.text
 
 
+STOPPED = {"stop_token_ids": [0, 2], "skip_special_tokens": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "read"),
+    [
+        ("/invocations", with_parameters(GENERATE, {**STOPPED, "max_new_tokens": 60}), whole),
+        ("/invocations", with_parameters(GENERATE, {**STOPPED, "max_new_tokens": 60}) | STREAM, tokens),
+        ("/v1/completions", COMPLETE | STOPPED | {"max_tokens": 60}, choice),
+        ("/v1/completions", COMPLETE | STOPPED | {"max_tokens": 60} | STREAM, pieces),
+        ("/v1/chat/completions", CHAT | STOPPED | {"max_tokens": 60}, choice),
+        ("/v1/chat/completions", CHAT | STOPPED | {"max_tokens": 60} | STREAM, pieces),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_stop_token_is_left_out_like_a_stop_text(
+    plain: RunningServer, path: str, body: Any, read: Reader, kept: bool
+) -> None:
+    """Whether special tokens show or not: these are special tokens that would end the text in any case."""
+    if kept:
+        inside = {"include_stop_str_in_output": True}
+        body = with_parameters(body, inside) if "parameters" in body else body | inside
+    text = read(objects(post(plain, path, body)))
+    assert text.rstrip().endswith("|>") == kept
+    assert text.count("<|") == kept
+
+
+USED_UP = {
+    "type": "object",
+    "properties": {"score": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["score", "why"],
+    "patternProperties": {"^(score|why)$": {"type": ["integer", "null"]}},
+}
+IN_FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": USED_UP}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "read"),
+    [
+        ("/invocations", CHAT | IN_FORMAT, choice),
+        ("/v1/chat/completions", CHAT | IN_FORMAT, choice),
+        ("/v1/chat/completions", CHAT | IN_FORMAT | STREAM, pieces),
+        ("/v1/completions", COMPLETE | {"guided_json": USED_UP}, choice),
+        ("/v1/completions", COMPLETE | {"guided_json": USED_UP} | STREAM, pieces),
+        ("/generate", with_parameters(GENERATE, {"grammar": {"type": "json", "value": USED_UP}}), whole),
+        ("/generate_stream", with_parameters(GENERATE, {"grammar": {"type": "json", "value": USED_UP}}), tokens),
+    ],
+)
+def test_a_schema_whose_patterns_are_used_up_has_instances(
+    plain: RunningServer, path: str, body: Any, read: Reader
+) -> None:
+    """No key is left for a pattern once those that match are there, and one that it asks for need not be listed."""
+    body = with_parameters(body, {"max_new_tokens": 60}) if "parameters" in body else body | {"max_tokens": 60}
+    answer = post(plain, path, body)
+    assert answer.status_code == 200, answer.text
+    found = json.loads(read(objects(answer)))
+    assert set(found) == {"score", "why"} and 1 <= found["score"] <= 99
+
+
 def prompts(count: int) -> Any:
     return {"inputs": [{"name": "text_input", "shape": [count], "datatype": "BYTES", "data": ["a"] * count}]}
 

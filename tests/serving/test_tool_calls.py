@@ -146,7 +146,9 @@ def test_the_streaming_helper_reads_the_calls(client: openai.OpenAI) -> None:
     assert call.function.parsed_arguments == CALLS[0][1]
 
 
-@pytest.mark.parametrize("text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool> c", "{}"])
+@pytest.mark.parametrize(
+    "text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool> c", "{}"]
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_only_looks_like_a_call_is_said(client: openai.OpenAI, text: str, stream: bool) -> None:
     if stream:

@@ -26,11 +26,12 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test weights
 	$(BIN)/python -m pytest -q $(ARGS)
 
-# A small trained model and real tokenizers for tests/real, fetched once into a cache outside of the clone. Where they
+# A small trained model, real tokenizers and public schemas for tests/real, fetched once into a cache outside of the clone. Where they
 # can't be had this says so, and those tests are skipped.
 weights: $(VENV)/.test
 	@$(BIN)/python -m tests.real.fetch >/dev/null || true
 	@$(BIN)/python -m tests.real.vocabularies >/dev/null || true
+	@$(BIN)/python -m tests.real.schemas >/dev/null || true
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

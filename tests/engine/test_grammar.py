@@ -29,12 +29,12 @@ from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.errors import GenerationError, ParameterError
 from djl_python.json_schema import check, closed
 from djl_python.text import tokenizer as text_tokenizer
-from djl_python.text.token_bytes import bytes_of_entry
 from djl_python.text.vocabulary import vocabulary_of
 from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end
+from tests.grammars import allowed, byte_compiler, compiler_of, written
 from tests.schemas import odd_schema, random_schema
 
 EOS = 1
@@ -81,12 +81,6 @@ def batch(checkpoint: Path) -> PagedRollingBatch:
 @pytest.fixture(scope="module")
 def compiler(checkpoint: Path) -> GrammarCompiler:
     return compiler_of(checkpoint, VOCABULARY, EOS)
-
-
-def compiler_of(checkpoint: Path, rows: int, *eos_ids: int) -> GrammarCompiler:
-    made = GrammarCompiler(rows, frozenset(eos_ids))
-    made.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
-    return made
 
 
 def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
@@ -420,33 +414,6 @@ def test_a_long_list_of_words_is_not_too_large(compiler: GrammarCompiler) -> Non
 # ------------------------------------------------------------------------------------------------ dead ends
 
 
-def byte_compiler(tmp_path: Path) -> tuple[GrammarCompiler, dict[int, bytes]]:
-    """A compiler for a tokenizer of single bytes, the finest steps that a text can be written in; and its bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({"</s>": 0} | {char: i for i, char in enumerate(alphabet, 1)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens(["</s>"])
-    made.save(str(tmp_path / "tokenizer.json"))
-    octets = {i: bytes_of_entry(char) for i, char in enumerate(alphabet, 1)}
-    return compiler_of(tmp_path, 257, 0), octets
-
-
-def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, most: int = 600) -> bytes | None:
-    """A text that follows the grammar, drawn byte by byte up to its end; None: it has none after `most` bytes."""
-    text = bytearray()
-    while len(text) < most:
-        ids = allowed(matcher)
-        assert ids, f"no token may follow {bytes(text)!r}"
-        if 0 in ids and (len(ids) == 1 or draw.random() < 0.5):
-            return bytes(text)
-        closing = [i for i in ids if octets.get(i, b"") in b'"}],' and i]
-        likely = closing if closing and draw.random() < (0.3 if len(text) < 150 else 0.9) else ids
-        token = draw.choice([i for i in likely if i and octets[i] not in b" \n"] or ids)
-        matcher.advance(token)
-        text += octets.get(token, b"")
-    return None
-
-
 def test_every_text_of_an_odd_schema_is_an_instance_or_it_is_refused_before(tmp_path: Path) -> None:
     """A grammar that leads into a dead end would fail in the middle of an answer."""
     compiler, octets = byte_compiler(tmp_path)
@@ -511,11 +478,6 @@ def test_where_a_text_has_nothing_to_go_on_with_it_ends(
     found = [written(Matcher(compiled), octets, draw) for _ in range(60)]
     values = {json.dumps(json.loads(text), separators=(",", ":")) for text in found if text is not None}
     assert values and (texts is None or values == texts)
-
-
-def allowed(matcher: Matcher) -> list[int]:
-    mask = MaskComputer(1).masks([matcher])[0]
-    return [int(i) for i in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
 
 
 def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:

@@ -1,0 +1,52 @@
+"""Grammars for tests: a compiler of a checkpoint's tokenizer, or of single bytes; texts drawn from what masks allow."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from djl_python.engine.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.text import tokenizer as text_tokenizer
+from djl_python.text.token_bytes import bytes_of_entry
+from djl_python.text.vocabulary import vocabulary_of
+
+
+def compiler_of(checkpoint: Path, rows: int, *eos_ids: int) -> GrammarCompiler:
+    made = GrammarCompiler(rows, frozenset(eos_ids))
+    made.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
+    return made
+
+
+def allowed(matcher: Matcher) -> list[int]:
+    mask = MaskComputer(1).masks([matcher])[0]
+    return [int(i) for i in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
+
+
+def byte_compiler(tmp_path: Path) -> tuple[GrammarCompiler, dict[int, bytes]]:
+    """A compiler for a tokenizer of single bytes, the finest steps that a text can be written in; and its bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({"</s>": 0} | {char: i for i, char in enumerate(alphabet, 1)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    octets = {i: bytes_of_entry(char) for i, char in enumerate(alphabet, 1)}
+    return compiler_of(tmp_path, 257, 0), octets
+
+
+def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, most: int = 600) -> bytes | None:
+    """A text that follows the grammar, drawn byte by byte up to its end; None: it has none after `most` bytes."""
+    text = bytearray()
+    while len(text) < most:
+        ids = allowed(matcher)
+        assert ids, f"no token may follow {bytes(text)!r}"
+        if 0 in ids and (len(ids) == 1 or draw.random() < 0.5):
+            return bytes(text)
+        closing = [i for i in ids if octets.get(i, b"") in b'"}],' and i]
+        likely = closing if closing and draw.random() < (0.3 if len(text) < 150 else 0.9) else ids
+        token = draw.choice([i for i in likely if i and octets[i] not in b" \n"] or ids)
+        matcher.advance(token)
+        text += octets.get(token, b"")
+    return None

@@ -10,12 +10,12 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-from . import registry
 from .config import ModelConfig
+from .config.sources import shown_url
+from .core import registry
 from .handlers.checks import check, without_effect
-from .sources import shown_url
-from .user_module import put_on_path, user_file
-from .user_source import UserSource
+from .usercode.module import put_on_path, user_file
+from .usercode.source import UserSource
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
 
 BUILT_IN_HANDLER: Final = "text-generation"

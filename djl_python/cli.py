@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from . import __version__, logs
-from .errors import ConfigError, ModelLoadError
+from . import __version__
+from .core import logs
+from .core.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from .config import ModelConfig, ModelSpec

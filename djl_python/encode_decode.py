@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jsonlines
 import msgspec
 
-from .csv_reading import read_dicts, read_rows
-from .errors import DecodeError
-from .forms import URLENCODED, media_type
-from .http_rules import preferred
-from .json_framing import JSON, JSONLINES_TYPES
+from .core.errors import DecodeError
+from .formats.csv_reading import read_dicts, read_rows
+from .formats.forms import URLENCODED, media_type
+from .formats.http_rules import preferred
+from .formats.json_framing import JSON, JSONLINES_TYPES
 from .outputs import NDLIST, NPZ
 
 if TYPE_CHECKING:

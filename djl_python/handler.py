@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from .config import ModelConfig
+    from .core.types import EngineInfo
     from .inputs import Input
-    from .types import EngineInfo
 
 
 class Reply(Protocol):

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .errors import HandlerError, ModelLoadError, PayloadError
+from .core.errors import HandlerError, ModelLoadError, PayloadError
 from .inputs import Input
 from .output_formatter import mark
 from .request_io import RequestInput

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from .batch_keys import item_of
-from .csv_reading import read_dicts
-from .errors import DecodeError
-from .forms import MULTIPART, URLENCODED, media_type, parse_form
+from .core.errors import DecodeError
+from .formats.csv_reading import read_dicts
+from .formats.forms import MULTIPART, URLENCODED, media_type, parse_form
 from .pair_list import PairList
+from .usercode.batch_keys import item_of
 
 if TYPE_CHECKING:
-    from .protocol import Call
+    from .ipc.protocol import Call
 
 BATCH_SIZE = "batch_size"
 

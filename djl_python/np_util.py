@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .errors import DecodeError
+from .core.errors import DecodeError
 
 _MAGIC: Final = "NDAR"
 _VERSION: Final = 3

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from .errors import HandlerError, ModelLoadError
+from .core.errors import HandlerError, ModelLoadError
 from .request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput, TextInput, Token
 
 __all__ = [

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import Any, Final, Self
 
-from .batch_keys import batch_key
-from .json_framing import JSON, JSONLINES, encode_finite_json, encode_jsonlines
+from .formats.json_framing import JSON, JSONLINES, encode_finite_json, encode_jsonlines
 from .pair_list import PairList
+from .usercode.batch_keys import batch_key
 
 TEXT: Final = "text/plain; charset=utf-8"
 BYTES: Final = "application/octet-stream"

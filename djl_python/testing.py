@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .core.types import TokenEvent
 from .engine.echo import EchoRollingBatch
 from .engine.rolling_batch import EngineSettings, Progress
 from .engine.sequence import Sequence
-from .types import TokenEvent
 
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"

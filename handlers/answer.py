@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from djl_python.core.types import Delta
 from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
 from djl_python.handler import Reply
-from djl_python.types import Delta
-from djl_python.user_errors import contained
+from djl_python.usercode.errors import contained
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from djl_python.errors import ParameterError
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from djl_python.text.detokenizer import Detokenizer, detokenizer
 from djl_python.text.stop import StopMatcher
-from djl_python.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
 
 from .call import Generation
 from .choice import Choice

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from djl_python.core.errors import ParameterError, ServingError, from_kind
+from djl_python.core.types import Finish, Images, SamplingParams, Timings, TokenEvent
 from djl_python.engine.client import EngineClient
-from djl_python.errors import ParameterError, ServingError, from_kind
 from djl_python.handler import Metrics
-from djl_python.types import Finish, Images, SamplingParams, Timings, TokenEvent
 
 from .answer import AnswerWriter
 from .step_metrics import StepMetrics

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from djl_python.config import ModelConfig, check_generates_text, has_gpu
+from djl_python.config.sources import path_here
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.client import check_options
-from djl_python.errors import ModelLoadError
-from djl_python.json_framing import FORMATTERS
-from djl_python.sources import path_here
+from djl_python.formats.json_framing import FORMATTERS
 from djl_python.text.tools import tool_parser_path
 
 TASK: Final = "text-generation"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from djl_python.core.types import Delta, GenerateRequest, Token, TokenEvent, ToolCallDelta
 from djl_python.text.stream import TextStream
-from djl_python.types import Delta, GenerateRequest, Token, TokenEvent, ToolCallDelta
 
 from .preparation import Prepared
 

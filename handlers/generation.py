@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from djl_python.errors import ParameterError
-from djl_python.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Grammar, Token, TokenEvent
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Grammar, Token, TokenEvent
 
 from .beam_search import BeamSearch
 from .call import Generation

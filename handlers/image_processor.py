@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from djl_python.config import Options
-from djl_python.errors import ModelLoadError, PayloadError
-from djl_python.types import Array, ImagePrompt, Images, ImageSource
+from djl_python.core.errors import ModelLoadError, PayloadError
+from djl_python.core.types import Array, ImagePrompt, Images, ImageSource
 
 from .image_sources import INSTALL, DecodedImage, ImageSources, decode
 

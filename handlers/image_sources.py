@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from djl_python.errors import ModelLoadError, PayloadError
-from djl_python.types import ImageSource
+from djl_python.core.errors import ModelLoadError, PayloadError
+from djl_python.core.types import ImageSource
 
 #: Formats that Pillow decodes by itself; some others are programs. TIFF's library writes endless lines to stderr.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

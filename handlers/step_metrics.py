@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from djl_python.core.types import EngineStats
 from djl_python.handler import Metrics
-from djl_python.types import EngineStats
 
 #: Counters, by their names in EngineStats, where they count since the engine started.
 _COUNTS: Final = ("preemptions", "draft_tokens", "accepted_draft_tokens")

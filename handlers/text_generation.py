@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from djl_python.config import Checkpoint, check_generates_text
+from djl_python.config.sources import local_path
+from djl_python.core.errors import GenerationError, ServingError
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Dialect, Kind
 from djl_python.dialects.request_body import ignored_header
 from djl_python.engine.client import EngineClient
-from djl_python.errors import GenerationError, ServingError
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
-from djl_python.sources import local_path
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.trial_text import TRIAL_TEXT
 from djl_python.text.vocabulary import vocabulary_of

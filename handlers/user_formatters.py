@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from djl_python.config import ModelConfig
+from djl_python.core.errors import PayloadError
 from djl_python.dialects.base import Dialect, Formatter, Parsed
 from djl_python.dialects.custom import CustomFormatter, Shape
-from djl_python.errors import PayloadError
 from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
 from djl_python.output_formatter import adapt_output_formatter, find_decorated
 from djl_python.request_io import RequestInput, TextInput
-from djl_python.user_module import user_modules
+from djl_python.usercode.module import user_modules
 
 from .user_tokenizer import UserTokenizer
 

@@ -11,7 +11,7 @@ import pytest
 
 from djl_python.checking import handler_of
 from djl_python.config import ModelConfig, ServerConfig, load_model_config, parse_model_spec
-from djl_python.errors import ConfigError, ModelLoadError, ServingError
+from djl_python.core.errors import ConfigError, ModelLoadError, ServingError
 from djl_python.handler import Handler
 from djl_python.handlers.checks import check
 from djl_python.worker.entry_point import find_handler

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from djl_python import Input, Output
+from djl_python.core.errors import PayloadError
 from djl_python.encode_decode import decode, decode_csv, encode, encode_csv
-from djl_python.errors import PayloadError
 from djl_python.np_util import from_nd_list, from_npz, to_nd_list, to_npz
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from djl_python import Input
-from djl_python.errors import HandlerError, ModelLoadError, PayloadError
+from djl_python.core.errors import HandlerError, ModelLoadError, PayloadError
 from djl_python.input_parser import adapt_input_formatter, input_formatter
 from djl_python.request_io import RequestInput, TextInput
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from djl_python import Input
-from djl_python.errors import PayloadError
+from djl_python.core.errors import PayloadError
+from djl_python.ipc.protocol import Call
 from djl_python.np_util import to_nd_list, to_npz
-from djl_python.protocol import Call
 
 
 def call(body: bytes = b"", headers: dict[str, str] | None = None, query: tuple[tuple[str, str], ...] = ()) -> Call:

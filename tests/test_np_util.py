@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djl_python.errors import PayloadError
+from djl_python.core.errors import PayloadError
 from djl_python.np_util import from_nd_list, from_npz, to_nd_list, to_npz
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djl_python.errors import HandlerError, ModelLoadError
+from djl_python.core.errors import HandlerError, ModelLoadError
 from djl_python.input_parser import input_formatter
 from djl_python.output_formatter import (
     RequestOutput,

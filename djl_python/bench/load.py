@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import event_loop
+from ..ipc import event_loop
 from .dialects import DIALECTS, Dialect, lines_of
 from .http import Connection, Endpoint, Reply, request_bytes
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..sources import shown_url
 from .binding import settings_of
 from .masking import masked
 from .model import ModelConfig
 from .settings import Options, ServingSettings
+from .sources import shown_url
 from .table import shown
 
 _WIDEST_VALUE = 48

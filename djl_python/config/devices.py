@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from .model import ModelConfig
 
 #: What the drivers of NVIDIA's and AMD's GPUs bring.

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ConfigError
-from ..sources import fetch_model, shown_url
+from ..core.errors import ConfigError
 from .binding import bind, did_you_mean, is_utf8, settings_of
 from .environment import cache_directory, environment_entries
 from .model import ModelConfig
 from .properties_file import Entry, read_properties
 from .server import ServerConfig
 from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
+from .sources import fetch_model, shown_url
 from .specs import ModelSpec, model_directory, reading_models
 
 HUB_SCHEME: Final = "hf://"

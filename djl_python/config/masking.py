@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..sources import LOGIN
+from .sources import LOGIN
 
 MASK: Final = "********"
 

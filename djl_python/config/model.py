@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .settings import Options, ServingSettings
 
 

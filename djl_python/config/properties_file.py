@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 _KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")

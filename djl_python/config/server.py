@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, field
 
-from ..errors import ConfigError
-from ..http_rules import TOKEN
-from ..protocol import MAX_FRAME_BYTES
+from ..core.errors import ConfigError
+from ..formats.http_rules import TOKEN
+from ..ipc.protocol import MAX_FRAME_BYTES
 from .binding import bind, did_you_mean, settings_of
 from .properties_file import Entry, read_properties
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN, HeaderValue, HttpErrorCode

@@ -16,10 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ..errors import ConfigError
-from ..sources import ARCHIVE_SUFFIXES, shown_url
+from ..core.errors import ConfigError
 from .server import ServerConfig
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
+from .sources import ARCHIVE_SUFFIXES, shown_url
 
 log = logging.getLogger(__name__)
 

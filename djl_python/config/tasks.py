@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .model import read_json_object
 
 #: The end of an architecture's name in transformers -> what such a model does, by the name of transformers' pipeline.

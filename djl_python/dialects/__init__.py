@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..registry import resolve
+from ..core.registry import resolve
 from .base import Dialect
 
 DIALECTS: Final = {

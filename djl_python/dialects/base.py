@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from ..config import ModelConfig
+from ..core.errors import OverloadedError, ServingError, UnavailableError
+from ..core.types import Chat, Delta, EngineInfo, GenerateRequest
 from ..encode_decode import decode
-from ..errors import OverloadedError, ServingError, UnavailableError
-from ..forms import media_type
+from ..formats.forms import media_type
+from ..formats.json_framing import JSONLINES_TYPES, SSE, encode_json
 from ..inputs import Input
-from ..json_framing import JSONLINES_TYPES, SSE, encode_json
-from ..types import Chat, Delta, EngineInfo, GenerateRequest
 from .request_body import with_json
 
 #: Content types of streams of JSON objects, in which an error can be one of the objects.

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
+from ..core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
 from .framing import DoneFormatter, around
 
 ROLE: Final = "assistant"

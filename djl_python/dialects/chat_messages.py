@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ..errors import ParameterError, PayloadError
-from ..json_framing import encode_json
-from ..json_schema import check, check_depth
-from ..types import ImageSource, ToolUse
+from ..core.errors import ParameterError, PayloadError
+from ..core.types import ImageSource, ToolUse
+from ..formats.json_framing import encode_json
+from ..formats.json_schema import check, check_depth
 from .request_body import shown
 
 #: Names that OpenAI takes, and dots, for tools in namespaces.

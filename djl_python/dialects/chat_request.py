@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from ..config import ModelConfig
-from ..errors import ParameterError
-from ..types import Branching, Chat, GenerateRequest, ToolUse
+from ..core.errors import ParameterError
+from ..core.types import Branching, Chat, GenerateRequest, ToolUse
 from .chat_messages import (
     AssistantMessage,
     Messages,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import request_io
-from ..errors import ServingError
-from ..json_framing import JSON, JSONLINES
-from ..types import Delta, Finish, GenerateRequest, Token, TopToken
+from ..core.errors import ServingError
+from ..core.types import Delta, Finish, GenerateRequest, Token, TopToken
+from ..formats.json_framing import JSON, JSONLINES
 from .base import Formatter
 
 Shape = Callable[[request_io.TextGenerationOutput], bytes]

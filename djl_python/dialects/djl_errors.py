@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ..errors import (
+from ..core.errors import (
     HeadTooLongError,
     MethodError,
     ModelNotFoundError,

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..json_framing import FRAMINGS, SSE_KEEP_ALIVE, encode_json
+from ..formats.json_framing import FRAMINGS, SSE_KEEP_ALIVE, encode_json
 from .base import Formatter
 
 SSE_DONE: Final = b"data: [DONE]\n\n"

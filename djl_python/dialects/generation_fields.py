@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from ..config import ModelConfig
-from ..errors import ParameterError
-from ..json_framing import encode_json
-from ..json_schema import check, closed
-from ..types import Grammar, SamplingParams, TextOptions
+from ..core.errors import ParameterError
+from ..core.types import Grammar, SamplingParams, TextOptions
+from ..formats.json_framing import encode_json
+from ..formats.json_schema import check, closed
 from .request_body import shown
 from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed

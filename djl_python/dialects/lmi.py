@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..config import ModelConfig
-from ..errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
-from ..forms import MULTIPART, URLENCODED, media_type
+from ..core.errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
+from ..core.types import GenerateRequest
+from ..formats.forms import MULTIPART, URLENCODED, media_type
+from ..formats.json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ..inputs import Input
-from ..json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
-from ..types import GenerateRequest
 from .base import Answer, Dialect, Parsed, Route, retry_header
 from .djl_errors import djl_error
 from .framing import SSE_DONE

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from ..config import ModelConfig
-from ..errors import PayloadError, ServingError
-from ..types import Delta, Finish
+from ..core.errors import PayloadError, ServingError
+from ..core.types import Delta, Finish
 from .framing import FramedFormatter
 from .lmi_format import ERROR_STATUS
 from .lmi_parameters import LmiParameters

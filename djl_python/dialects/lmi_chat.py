@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from ..config import ModelConfig
-from ..errors import ServingError
-from ..types import FinishReason
+from ..core.errors import ServingError
+from ..core.types import FinishReason
 from .base import Parsed
 from .chat_answer import AnswerDelta, ChatChunk, ChatFormatter, ChatStyle, ChunkChoice
 from .chat_request import read_chat

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import ServingError
-from ..types import Delta, Finish, Token, TopToken
+from ..core.errors import ServingError
+from ..core.types import Delta, Finish, Token, TopToken
 from .framing import FramedFormatter
 from .typed_errors import typed_error
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from ..config import ModelConfig
-from ..errors import ParameterError
-from ..types import Branching, SamplingParams, TextOptions
+from ..core.errors import ParameterError
+from ..core.types import Branching, SamplingParams, TextOptions
 from .request_body import shown
 from .sampling_fields import DrawFields
 from .seeds import engine_seed, is_seed

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..json_framing import JSON, JSONLINES, SSE
+from ..formats.json_framing import JSON, JSONLINES, SSE
 from .base import Bodies
 from .chat_answer import ChatChunk, ChatCompletion
 from .chat_request import ChatRequest

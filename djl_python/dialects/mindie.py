@@ -16,10 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from ..config import ModelConfig
-from ..errors import ParameterError, PayloadError, ServingError
-from ..inputs import Input
-from ..json_framing import JSON, SSE
-from ..types import (
+from ..core.errors import ParameterError, PayloadError, ServingError
+from ..core.types import (
     MAX_SEED,
     Chat,
     Finish,
@@ -30,6 +28,8 @@ from ..types import (
     TextOptions,
     Token,
 )
+from ..formats.json_framing import JSON, SSE
+from ..inputs import Input
 from .base import Answer, Dialect, Parsed, Route
 from .request_body import ignored_header, json_object
 from .sampling_fields import DrawFields

@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from .. import __version__
 from ..config import ModelConfig
-from ..errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
+from ..core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
+from ..core.types import EngineInfo, FinishReason
+from ..formats.json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ..inputs import Input
-from ..json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
-from ..types import EngineInfo, FinishReason
 from .base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
 from .chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
 from .chat_request import ChatRequest, read_chat

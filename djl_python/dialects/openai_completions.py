@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ..config import ModelConfig
-from ..errors import ParameterError, PayloadError, ServingError
-from ..types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
+from ..core.errors import ParameterError, PayloadError, ServingError
+from ..core.types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
 from .chat_answer import Usage, UsageCount
 from .framing import DoneFormatter, around
 from .generation_fields import (

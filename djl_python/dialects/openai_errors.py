@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from ..errors import (
+from ..core.errors import (
     ContextLengthError,
     HeadTooLongError,
     MediaTypeError,
@@ -26,7 +26,7 @@ from ..errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..json_framing import JSON, encode_json
+from ..formats.json_framing import JSON, encode_json
 from .base import Answer, retry_header
 from .typed_errors import typed_error
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from .. import __version__
-from ..json_framing import JSON, JSONLINES, SSE, encode_json
+from ..formats.json_framing import JSON, JSONLINES, SSE, encode_json
 from .base import Bodies, Dialect, Kind, Route
 
 TEXT: Final = "text/plain"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import MediaTypeError, PayloadError
-from ..forms import media_type
+from ..core.errors import MediaTypeError, PayloadError
+from ..formats.forms import media_type
+from ..formats.json_framing import JSON
 from ..inputs import Input
-from ..json_framing import JSON
 from ..pair_list import PairList
 
 IGNORED_HEADER: Final = "x-ignored-parameters"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from ..types import DRAWN_SEED_BITS, MAX_SEED
+from ..core.types import DRAWN_SEED_BITS, MAX_SEED
 
 _MIN_SEED: Final = -(2**63)
 

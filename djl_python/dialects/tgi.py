@@ -15,10 +15,10 @@ from typing import ClassVar, Final
 
 from .. import __version__
 from ..config import ModelConfig, workers_of
-from ..errors import ParameterError, ServingError, UnavailableError
+from ..core.errors import ParameterError, ServingError, UnavailableError
+from ..core.types import Chat, GenerateRequest, TextOptions
+from ..formats.json_framing import JSON, SSE, encode_json
 from ..inputs import Input
-from ..json_framing import JSON, SSE, encode_json
-from ..types import Chat, GenerateRequest, TextOptions
 from . import tgi_parameters as rules
 from .base import Answer, Bodies, Dialect, Formatter, Kind, LoadedModel, Parsed, Route, ServerView, TokenSpan
 from .chat_request import ChatRequest, read_chat

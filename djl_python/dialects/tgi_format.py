@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
-from ..errors import ServingError
-from ..json_framing import JSON, encode_json
-from ..types import Delta, Finish, TopToken
-from ..types import Token as GeneratedToken
+from ..core.errors import ServingError
+from ..core.types import Delta, Finish, TopToken
+from ..core.types import Token as GeneratedToken
+from ..formats.json_framing import JSON, encode_json
 from .base import Formatter
 from .tgi_types import (
     BestOfSequence,

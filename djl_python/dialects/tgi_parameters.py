@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ..config import Options
-from ..errors import ParameterError
-from ..types import MAX_SEED, Branching, Grammar, SamplingParams
+from ..core.errors import ParameterError
+from ..core.types import MAX_SEED, Branching, Grammar, SamplingParams
 from .generation_fields import GenerationFields, grammar_of
 from .sampling_fields import DrawFields
 from .seeds import engine_seed

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..types import EngineInfo, FinishReason
+from ..core.types import EngineInfo, FinishReason
 from .generation_fields import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from ..config import ModelConfig
-from ..errors import ContextLengthError, GenerationError, HandlerError, ServingError
+from ..core.errors import ContextLengthError, GenerationError, HandlerError, ServingError
+from ..formats.json_framing import JSON, SSE, encode_json, encode_sse
 from ..inputs import Input
-from ..json_framing import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
 from .request_body import with_json
 from .triton_generate import EVENTS, json_object, parse_generate

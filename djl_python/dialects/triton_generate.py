@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from ..config import ModelConfig
-from ..errors import ParameterError, PayloadError, ServingError
+from ..core.errors import ParameterError, PayloadError, ServingError
+from ..core.types import Delta, GenerateRequest, SamplingParams, TextOptions
+from ..formats.json_framing import JSON
 from ..inputs import Input
-from ..json_framing import JSON
-from ..types import Delta, GenerateRequest, SamplingParams, TextOptions
 from .base import Parsed
 from .framing import FramedFormatter
 from .request_body import ignored_header, shown

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from ..config import ModelConfig
-from ..errors import ParameterError, PayloadError, ServingError
+from ..core.errors import ParameterError, PayloadError, ServingError
+from ..core.types import Delta
+from ..formats.json_framing import JSON, encode_json
 from ..inputs import Input
-from ..json_framing import JSON, encode_json
-from ..types import Delta
 from .base import Formatter, Parsed
 from .request_body import ignored_header, shown
 from .sequence_limits import excess_sequences

@@ -12,9 +12,9 @@ from msgspec import inspect
 from msgspec.structs import asdict
 
 from .. import __version__
-from ..errors import PayloadError
-from ..json_framing import encode_json
-from ..types import EngineInfo
+from ..core.errors import PayloadError
+from ..core.types import EngineInfo
+from ..formats.json_framing import encode_json
 from .base import Answer, ModelStatus, ServerView
 from .triton_generate import json_object, version_of
 from .triton_types import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import PayloadError
+from ..core.errors import PayloadError
 from .request_body import shown
 from .triton_types import InputTensor
 

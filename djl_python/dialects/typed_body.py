@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from ..config import ModelConfig
-from ..errors import ParameterError, PayloadError
+from ..core.errors import ParameterError, PayloadError
 from .request_body import shown
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from ..errors import (
+from ..core.errors import (
     ContextLengthError,
     GenerationError,
     HandlerError,
@@ -27,7 +27,7 @@ from ..errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..json_framing import JSON, SSE, encode_json, encode_sse
+from ..formats.json_framing import JSON, SSE, encode_json, encode_sse
 from .base import Answer, Bodies, retry_header
 
 VALIDATION: Final = 422

@@ -9,8 +9,8 @@ import abc
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ServingError
-from ..types import Delta, Finish, Token
+from ..core.errors import ServingError
+from ..core.types import Delta, Finish, Token
 from .framing import FramedFormatter
 from .typed_errors import typed_event
 

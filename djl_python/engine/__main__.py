@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from ..processes import begin_child
+from ..ipc.processes import begin_child
 from .loop import serve
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .attention import PAGED, watching
 from .exact import ExactModel
 from .free_memory import available_bytes

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .attention import LayerShape
 from .draft_size import NOTHING, Beside
 from .free_memory import available_bytes, cpu_cache_bytes

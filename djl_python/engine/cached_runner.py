@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .agreement import near, step
 from .attention import LayerShape
 from .cache_rows import CacheRows, has_states, states_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 
 
 def mapped_tensors(path: Path) -> Iterator[tuple[str, Any]]:

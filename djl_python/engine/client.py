@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from .. import logs
-from ..channel import Channel
 from ..config import ModelConfig, Options, devices_each, engine_environment, workers_sharing
-from ..errors import ModelLoadError, WorkerDiedError
-from ..processes import spawn
-from ..protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
-from ..types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core import logs
+from ..core.errors import ModelLoadError, WorkerDiedError
+from ..core.types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
+from ..ipc.channel import Channel
+from ..ipc.processes import spawn
+from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
 from .native.library import lacking
 from .rolling_batch import EngineSettings, Progress, rolling_batch_path
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, others, uniforms, weights_of
 from .uploads import indices, upload
 

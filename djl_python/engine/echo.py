@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..errors import ParameterError
-from ..types import EngineStats, Images, SamplingParams, TokenEvent
+from ..core.errors import ParameterError
+from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
 from .rolling_batch import EngineSettings, Progress, RollingBatch
 from .sequence import PromptEntry, Sequence
 

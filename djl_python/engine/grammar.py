@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import GenerationError, ParameterError
-from ..types import Grammar, Vocabulary
+from ..core.errors import GenerationError, ParameterError
+from ..core.types import Grammar, Vocabulary
 from .grammar_keys import key_finder, without_used_up_patterns
 from .grammar_tokens import GrammarTokens
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..errors import ParameterError
-from ..types import Vocabulary
+from ..core.errors import ParameterError
+from ..core.types import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..types import ImagePrompt, SamplingParams
+from ..core.types import ImagePrompt, SamplingParams
 from .agreement import near, step
 from .images import model_inputs
 from .misfits import MISFITS

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..types import ImagePrompt, Images
+from ..core.types import ImagePrompt, Images
 from .misfits import MISFITS
 from .scheduler import Chunk
 

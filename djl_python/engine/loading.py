@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from ..cpu_limit import available_cpus
-from ..errors import ModelLoadError
+from ..core.cpu_limit import available_cpus
+from ..core.errors import ModelLoadError
 from .attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
 from .devices import pick_device, prepare_device, slow_format

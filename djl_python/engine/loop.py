@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import ServingError, printable
-from ..protocol import (
+from ..core.errors import ServingError, printable
+from ..core.types import TokenEvent
+from ..ipc.protocol import (
     Add,
     AnyMessage,
     Cancel,
@@ -34,8 +35,7 @@ from ..protocol import (
     TrialText,
     encode_frame,
 )
-from ..types import TokenEvent
-from ..user_module import put_on_path
+from ..usercode.module import put_on_path
 from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
 from .sent_text import sent_text
 

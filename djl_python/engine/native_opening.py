@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .draft_size import Beside

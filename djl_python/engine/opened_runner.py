@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..types import EngineInfo
+from ..core.types import EngineInfo
 from .choosing import Chooser
 from .loading import LoadedModel, rounding
 from .model_runner import ModelRunner, Pick

@@ -16,8 +16,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..errors import GenerationError, ParameterError
-from ..types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core.errors import GenerationError, ParameterError
+from ..core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
 from .choosing import Chosen
 from .draft_size import draft_size
 from .grammar import CompiledGrammar, GrammarCompiler, Matcher

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .sequence import Sequence
 from .uploads import upload
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .auto import open_batch
 from .paged_batch import PagedRollingBatch
 from .rolling_batch import EngineSettings

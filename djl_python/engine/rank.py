@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..processes import begin_child
+from ..ipc.processes import begin_child
 from .loop import EXIT_LOAD_FAILED, reason_of
 from .model_runner import ModelRunner
 from .ranks import END, Begin, Piece, chunk_of, open_part

@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 from torch import Tensor
 
-from .. import logs
-from ..errors import ModelLoadError, ServingError
-from ..processes import start
-from ..types import SamplingParams
+from ..core import logs
+from ..core.errors import ModelLoadError, ServingError
+from ..core.types import SamplingParams
+from ..ipc.processes import start
 from .draft_size import NOTHING, Beside
 from .model_runner import ModelRunner, PagedModelRunner
 from .opened_runner import OpenedRunner

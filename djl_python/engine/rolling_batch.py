@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..errors import ConfigError, GenerationError, ServingError
-from ..registry import load_object, path_of
-from ..types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core.errors import ConfigError, GenerationError, ServingError
+from ..core.registry import load_object, path_of
+from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
 Progress = Callable[[str, int, int], None]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .agreement import Agreement, run_once
 from .attention import LayerShape
 from .draft_size import NOTHING, Beside

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .uploads import indices, upload
 
 _COLD: Final = 0.01  # below it, scores over the temperature may have no digits for noise, but next to the greatest

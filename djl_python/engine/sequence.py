@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..errors import GenerationError
-from ..types import FinishReason, Images, SamplingParams, TokenEvent
+from ..core.errors import GenerationError
+from ..core.types import FinishReason, Images, SamplingParams, TokenEvent
 
 if TYPE_CHECKING:
     from .grammar import Matcher

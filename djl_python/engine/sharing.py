@@ -17,7 +17,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from ..config import set_rank_environment
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .devices import pick_device, prepare_device
 from .rolling_batch import EngineSettings
 

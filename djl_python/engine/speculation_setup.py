@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import torch
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .draft_model import ModelDrafter
 from .loading import rounding, threads_of
 from .ngram import NgramDrafter

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from ..errors import ModelLoadError
-from ..types import SamplingParams
+from ..core.errors import ModelLoadError
+from ..core.types import SamplingParams
 from .agreement import step
 from .loading import LoadedModel
 from .model_runner import ModelRunner

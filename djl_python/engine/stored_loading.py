@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .coded_checkpoint import METHODS, CodedCheckpoint
 from .coded_linear import CodedLinear, CodedWeight
 from .expert_stacks import ExpertStack, ExpertWeight

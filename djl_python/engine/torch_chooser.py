@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .choosing import Asked, Chosen, Top
 from .draws import Draws, draw
 from .penalties import Occurrences, penalize, penalties_of

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..types import SamplingParams
+from ..core.types import SamplingParams
 from .loading import LoadedModel
 from .model_runner import ModelRunner
 from .rotations import original_length

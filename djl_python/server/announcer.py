@@ -16,9 +16,9 @@ from typing import Final, TextIO
 from urllib.parse import quote
 
 from ..config import Address, ModelConfig
-from ..protocol import Status
-from ..sources import shown_url
-from ..types import EngineInfo
+from ..config.sources import shown_url
+from ..core.types import EngineInfo
+from ..ipc.protocol import Status
 
 _BAR_CELLS: Final = 24
 _PLAIN_EVERY_S: Final = 5.0

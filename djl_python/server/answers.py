@@ -11,10 +11,10 @@ from http import HTTPStatus
 import msgspec
 
 from ..config import ModelConfig
+from ..core.errors import ServingError
 from ..dialects.base import Answer, Dialect, retry_header
 from ..dialects.djl_errors import djl_error
-from ..errors import ServingError
-from ..json_framing import encode_json
+from ..formats.json_framing import encode_json
 
 
 def front_end_error(error: ServingError) -> Answer:

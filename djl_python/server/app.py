@@ -16,7 +16,7 @@ from tornado import httputil
 from ..config import ServerConfig
 from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
 from ..dialects.openapi import TEXT, openapi
-from ..json_framing import JSON
+from ..formats.json_framing import JSON
 from .answers import pretty_json
 from .bodies import Bodies
 from .connections import HttpServer

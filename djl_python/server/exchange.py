@@ -18,9 +18,9 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
+from ..core.errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
 from ..dialects.base import Answer, Dialect
-from ..errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
-from ..protocol import Call
+from ..ipc.protocol import Call
 from .answers import error_answer
 from .bodies import Body
 from .connections import MAX_DISCARDED_BYTES, stream_of

@@ -10,9 +10,9 @@ import itertools
 import time
 from typing import Protocol
 
-from ..errors import ServingError
-from ..protocol import AnyMessage, Call
-from ..types import EngineInfo
+from ..core.errors import ServingError
+from ..core.types import EngineInfo
+from ..ipc.protocol import AnyMessage, Call
 
 
 class Client(Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 
-from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
+from ..formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from .answers import reason
 from .connections import stream_of
 from .request_head import RequestHead

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import event_loop
 from ..config import ModelConfig, ModelSpec, ServerConfig
-from ..cpu_limit import available_cpus
+from ..core.cpu_limit import available_cpus
+from ..core.errors import ConfigError
 from ..dialects import all_dialects
-from ..errors import ConfigError
-from ..protocol import Status
+from ..ipc import event_loop
+from ..ipc.protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
 from .listening import Listener, allow_descriptors

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..config import Address
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 try:
     import fcntl

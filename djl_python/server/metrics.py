@@ -18,8 +18,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from ..protocol import Report
-from ..types import EngineInfo
+from ..core.types import EngineInfo
+from ..ipc.protocol import Report
 from .tgi_metrics import TgiMetrics
 
 log = logging.getLogger(__name__)

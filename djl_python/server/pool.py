@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ..errors import (
+from ..core.errors import (
     OverloadedError,
     PredictTimeoutError,
     ServingError,
@@ -23,7 +23,7 @@ from ..errors import (
     UnavailableError,
     WorkerDiedError,
 )
-from ..protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from ..ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
 from .flights import Client, Flight, Place, Worker
 from .metrics import ModelMetrics
 

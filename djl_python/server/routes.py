@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
+from ..core.errors import ConfigError, MethodError, RouteError
 from ..dialects.base import Dialect, Kind, Route
-from ..errors import ConfigError, MethodError, RouteError
 
 ANY_METHOD: Final = "*"
 

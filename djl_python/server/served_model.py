@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from ..config import ModelConfig, devices_of
+from ..core.errors import UnavailableError
+from ..core.types import EngineInfo
 from ..dialects.base import ModelStatus, RequestCounts
-from ..errors import UnavailableError
-from ..protocol import Status
-from ..types import EngineInfo
+from ..ipc.protocol import Status
 from .metrics import ModelMetrics
 from .pool import Pool
 from .supervisor import Replica, WorkerState

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from .. import event_loop
 from ..config import ModelConfig
-from ..errors import ModelLoadError
-from ..types import EngineInfo
+from ..core.errors import ModelLoadError
+from ..core.types import EngineInfo
+from ..ipc import event_loop
 from .announcer import Announcer
 from .metrics import Metrics
 from .served_model import ServedModel

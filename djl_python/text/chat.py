@@ -19,8 +19,8 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.utils
 
-from ..errors import ModelLoadError, PayloadError
-from ..types import Chat
+from ..core.errors import ModelLoadError, PayloadError
+from ..core.types import Chat
 from .tool_prompt import with_tools
 from .well_formed import well_formed
 

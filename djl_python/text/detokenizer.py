@@ -14,7 +14,7 @@ from collections.abc import Sequence, Set
 from itertools import islice
 from typing import Self
 
-from ..types import TextOptions
+from ..core.types import TextOptions
 from .tokenizer import Tokenizer
 
 #: Prompt tokens that are decoded before the first generated one; enough to hold any unfinished character.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
+from ..core.types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
 from .detokenizer import detokenizer
 from .stop import StopMatcher, StopSequences
 from .tokenizer import Tokenizer

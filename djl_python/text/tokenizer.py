@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from ..errors import ModelLoadError
+from ..core.errors import ModelLoadError
 from .token_bytes import TokenBytes, token_bytes
 from .tokenizer_files import TokenizerFiles, named_templates
 

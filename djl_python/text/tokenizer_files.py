@@ -14,8 +14,8 @@ import msgspec
 import tokenizers
 
 from ..config import Checkpoint, read_json_object
-from ..errors import ModelLoadError
-from ..user_errors import one_line
+from ..core.errors import ModelLoadError
+from ..usercode.errors import one_line
 from . import pipelines
 
 #: What reading a file raises that has other contents than it should.

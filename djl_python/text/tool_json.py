@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from ..types import FinishReason, ToolCallDelta, ToolUse
+from ..core.types import FinishReason, ToolCallDelta, ToolUse
 from .call_reader import CallReader
 from .tool_syntax import SyntaxParser
 from .tools import ParsedText, ToolParser

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..types import ToolUse
+from ..core.types import ToolUse
 
 _USUAL: Final = (
     'Call what fits of these functions. Answer with JSON only: the "name" of the function, and its "arguments" as its '

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from ..types import FinishReason, ToolUse
+from ..core.types import FinishReason, ToolUse
 from .call_reader import CallReader
 from .tool_syntax import SyntaxParser
 from .tools import ParsedText

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
-from ..types import FinishReason, ToolCallDelta, ToolUse
+from ..core.types import FinishReason, ToolCallDelta, ToolUse
 from .tools import ParsedText, ToolParser
 
 

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ..json_schema import closed
-from ..registry import load_object, path_of
-from ..types import FinishReason, Grammar, ToolCallDelta, ToolUse
+from ..core.registry import load_object, path_of
+from ..core.types import FinishReason, Grammar, ToolCallDelta, ToolUse
+from ..formats.json_schema import closed
 
 #: option.tool_call_parser -> the class of the parser.
 TOOL_PARSERS: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import Vocabulary
+from ..core.types import Vocabulary
 from .token_bytes import bytes_of_entry
 from .tokenizer import Tokenizer
 

@@ -10,9 +10,9 @@ import os
 import socket
 import sys
 
-from .. import event_loop
-from ..csv_reading import allow_long_cells
-from ..processes import begin_child
+from ..formats.csv_reading import allow_long_cells
+from ..ipc import event_loop
+from ..ipc.processes import begin_child
 from . import EXIT_STOPPED
 from .service import Service
 

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
-from ..errors import HandlerError
+from ..core.errors import HandlerError
+from ..formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
+from ..formats.json_framing import JSON, encode_json
 from ..handler import Reply
-from ..http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
-from ..json_framing import JSON, encode_json
 from ..outputs import Output, concatenate, encode_item, item_content_type
 
 #: How long a stream may keep the event loop to itself.

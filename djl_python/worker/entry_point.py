@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..config import ModelConfig
-from ..errors import ModelLoadError
+from ..config.sources import shown_url
+from ..core.errors import ModelLoadError
+from ..core.registry import load_object
 from ..handler import Handler
 from ..output_formatter import find_decorated
-from ..registry import load_object
-from ..sources import shown_url
-from ..user_module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
+from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
 
 if TYPE_CHECKING:
     from .thread import HandlerThread

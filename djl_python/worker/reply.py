@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..channel import Channel
-from ..protocol import Break, Chunk, Report, Start
+from ..ipc.channel import Channel
+from ..ipc.protocol import Break, Chunk, Report, Start
 
 #: A stream that waits for its client continues when no more than this is unread.
 MAX_UNREAD_BYTES: Final = 1 << 20

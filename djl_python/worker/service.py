@@ -19,15 +19,15 @@ from typing import Final
 
 import msgspec
 
-from .. import event_loop
-from ..channel import Channel
 from ..config import ModelConfig, device_id, has_gpu
+from ..core.errors import HandlerError, ServingError, UnavailableError, printable
 from ..dialects import dialect
-from ..errors import HandlerError, ServingError, UnavailableError, printable
 from ..handler import Context, Handler
 from ..inputs import Input
-from ..protocol import AnyMessage, Call, Cancel, Chunk, Load, Status, Stop, Taken
-from ..user_errors import contained, is_cancellation, one_line
+from ..ipc import event_loop
+from ..ipc.channel import Channel
+from ..ipc.protocol import AnyMessage, Call, Cancel, Chunk, Load, Status, Stop, Taken
+from ..usercode.errors import contained, is_cancellation, one_line
 from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
 from .entry_point import find_handler
 from .reply import REQUEST_ID, ChannelMetrics, ChannelReply

@@ -14,9 +14,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
-from ..event_loop import result_of
+from ..ipc.event_loop import result_of
 from ..outputs import Output
-from ..user_errors import contained
+from ..usercode.errors import contained
 from .tracebacks import user_traceback
 
 P = ParamSpec("P")

@@ -10,8 +10,8 @@ import concurrent.futures
 from pathlib import Path
 from traceback import StackSummary, TracebackException
 
-from ..errors import HandlerError, ServingError, printable
-from ..user_errors import one_line
+from ..core.errors import HandlerError, ServingError, printable
+from ..usercode.errors import one_line
 
 #: Where the code between the process's entry and the user's function is: never at fault.
 _OUR_FRAMES = (

@@ -13,14 +13,14 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ..batch_parts import is_split, join, split
-from ..batching import DynamicBatcher
 from ..config import ModelConfig
-from ..errors import HandlerError, ModelLoadError, PayloadError
+from ..core.errors import HandlerError, ModelLoadError, PayloadError
 from ..handler import Context, Handler, Metrics, Reply
 from ..inputs import Input
 from ..outputs import Output
-from ..user_errors import contained, is_cancellation
+from ..usercode.batch_parts import is_split, join, split
+from ..usercode.batching import DynamicBatcher
+from ..usercode.errors import contained, is_cancellation
 from .answers import send
 from .thread import HandlerThread
 

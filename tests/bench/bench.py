@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 from tests.real import fetch
 
 from . import document, floor, framework, machine, perplexity, quality, scenarios

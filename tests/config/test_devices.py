@@ -19,7 +19,7 @@ from djl_python.config import (
     workers_of,
     workers_sharing,
 )
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

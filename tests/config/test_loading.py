@@ -18,7 +18,7 @@ from djl_python.config import (
     load_server_config,
     parse_model_spec,
 )
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 
 BUILT_IN = ServerConfig()
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from djl_python.config import Checkpoint, ModelConfig, read_json_object
-from djl_python.errors import ModelLoadError
+from djl_python.core.errors import ModelLoadError
 
 
 def test_a_config_round_trips() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from djl_python.config.properties_file import parse_properties, read_properties
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

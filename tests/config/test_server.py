@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from djl_python.config import Address, ServerConfig, environment_table, load_server_config
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 
 
 def config_file(directory: Path, text: str) -> Path:

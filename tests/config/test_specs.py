@@ -8,7 +8,7 @@ import pytest
 
 from djl_python.config import ModelSpec, ServerConfig, find_models, load_server_config, parse_model_spec
 from djl_python.config.specs import infer_name, model_directory, split_model_specs
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from djl_python.config import check_generates_text
-from djl_python.errors import ModelLoadError
+from djl_python.core.errors import ModelLoadError
 
 
 def checkpoint(path: Path, config: dict[str, Any]) -> Path:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
-from djl_python.errors import ParameterError
 from djl_python.testing import FAKE_ENGINE
-from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
 from tests.engines import run_to_end
 from tests.threads import come_down_to, threads

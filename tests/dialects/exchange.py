@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from djl_python.config import Checkpoint, ModelConfig, Options
+from djl_python.core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
 from djl_python.dialects.base import Formatter
 from djl_python.inputs import Input
-from djl_python.protocol import Call
-from djl_python.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
+from djl_python.ipc.protocol import Call
 
 
 def model(checkpoint: Checkpoint | None = None, **options: Any) -> ModelConfig:

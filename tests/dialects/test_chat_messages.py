@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from djl_python import errors
 from djl_python.config import Checkpoint
+from djl_python.core import errors
+from djl_python.core.types import Chat, ImageSource
 from djl_python.dialects.chat_request import read_chat
-from djl_python.types import Chat, ImageSource
 from tests.dialects.exchange import model
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from djl_python import errors
 from djl_python.config import Checkpoint, ModelConfig
+from djl_python.core import errors
+from djl_python.core.types import Branching, Chat, GenerateRequest, Grammar, ToolUse
 from djl_python.dialects.chat_request import read_chat
 from djl_python.dialects.generation_fields import UNBOUNDED
-from djl_python.types import Branching, Chat, GenerateRequest, Grammar, ToolUse
 from tests.dialects.exchange import model
 
 USER = {"role": "user", "content": "Hi."}

@@ -6,11 +6,20 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from djl_python.core.errors import GenerationError
+from djl_python.core.types import (
+    Branching,
+    Delta,
+    Finish,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    Token,
+    TopToken,
+)
 from djl_python.dialects.custom import CustomFormatter
 from djl_python.dialects.lmi_format import LmiFormatter
-from djl_python.errors import GenerationError
 from djl_python.output_formatter import TextGenerationOutput, adapt_output_formatter, output_formatter
-from djl_python.types import Branching, Delta, Finish, FinishReason, GenerateRequest, SamplingParams, Token, TopToken
 
 TOKENS = (
     Token(1, "He", -0.5, top=(TopToken(7, "Yo", -1.0),)),

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from djl_python import errors
+from djl_python.core import errors
 from djl_python.dialects.djl_errors import DjlError, djl_error
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
+from djl_python.core.errors import ParameterError
 from djl_python.dialects import dialect
-from djl_python.errors import ParameterError
 from tests.dialects.exchange import inputs, model
 
 TINY: Final = 1e-9

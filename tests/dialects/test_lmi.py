@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
 from djl_python.config import ModelConfig, Options
+from djl_python.core import errors
+from djl_python.core.types import Branching, Delta, Finish, FinishReason, Token, TopToken
 from djl_python.dialects import all_dialects, dialect
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
 from djl_python.dialects.tgi import TgiDialect
 from djl_python.inputs import Input
-from djl_python.protocol import Call
-from djl_python.types import Branching, Delta, Finish, FinishReason, Token, TopToken
+from djl_python.ipc.protocol import Call
 from tests.dialects.tgi_schema import check
 
 LMI = LmiDialect()

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
 from djl_python.config import ModelConfig, Options
+from djl_python.core import errors
+from djl_python.core.types import Delta, Finish, FinishReason, Token
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.lmi import LmiDialect
 from djl_python.inputs import Input
-from djl_python.protocol import Call
-from djl_python.types import Delta, Finish, FinishReason, Token
+from djl_python.ipc.protocol import Call
 from tests.dialects.test_refusals import LMI as LMI_BODY
 
 LMI = LmiDialect()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from djl_python import errors
+from djl_python.core import errors
+from djl_python.core.types import Chat, FinishReason
 from djl_python.dialects.base import Formatter, Parsed
 from djl_python.dialects.lmi import LmiDialect
-from djl_python.types import Chat, FinishReason
 from tests.dialects.exchange import answer, called, ending, events, inputs, lines, model, said, sse, token, whole
 
 LMI = LmiDialect()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from djl_python.config import ModelConfig, Options
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Branching, SamplingParams, TextOptions
 from djl_python.dialects.lmi_parameters import branching, read_parameters, sampling_params, text_options
-from djl_python.errors import ParameterError
-from djl_python.types import Branching, SamplingParams, TextOptions
 
 MODEL = ModelConfig(name="m")
 STRICT = ModelConfig(name="m", option=Options(unknown_parameters="error"))

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Grammar, SamplingParams, TextOptions
 from djl_python.dialects import dialect
-from djl_python.errors import ParameterError
-from djl_python.types import Grammar, SamplingParams, TextOptions
 from tests.dialects.exchange import inputs, model
 
 #: Parameter -> a value that is no default, and the attribute of the request that it sets, and to what.

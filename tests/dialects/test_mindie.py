@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
 from djl_python.config import Checkpoint, ModelConfig, Options
+from djl_python.core import errors
+from djl_python.core.types import Chat, Delta, Finish, FinishReason, ImageSource, Token
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.mindie import MindieDialect
 from djl_python.inputs import Input
-from djl_python.protocol import Call
-from djl_python.types import Chat, Delta, Finish, FinishReason, ImageSource, Token
+from djl_python.ipc.protocol import Call
 
 MINDIE = MindieDialect()
 #: The document's own example.

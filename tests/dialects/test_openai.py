@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
 from djl_python.config import ModelConfig
+from djl_python.core import errors
+from djl_python.core.types import EngineInfo, FinishReason, Token, TopToken
 from djl_python.dialects import dialect
 from djl_python.dialects.base import Formatter, Kind, ModelStatus
 from djl_python.dialects.openai import OpenAIDialect
-from djl_python.types import EngineInfo, FinishReason, Token, TopToken
 from tests.dialects.exchange import called, ending, events, inputs, lines, model, said, sse, token, whole
 from tests.dialects.tgi_schema import check
 

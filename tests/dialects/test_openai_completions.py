@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
+from djl_python.core import errors
+from djl_python.core.types import Branching, FinishReason, Token
 from djl_python.dialects.base import Parsed
 from djl_python.dialects.openai import OpenAIDialect
-from djl_python.types import Branching, FinishReason, Token
 from tests.dialects.exchange import ending, events, inputs, model, said, sse, token, whole
 from tests.dialects.test_refusals import SHARED
 

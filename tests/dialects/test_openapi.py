@@ -12,10 +12,10 @@ from msgspec import Meta
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from djl_python.config import ModelConfig
+from djl_python.core.errors import ServingError
 from djl_python.dialects import all_dialects
 from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route
 from djl_python.dialects.openapi import openapi
-from djl_python.errors import ServingError
 from djl_python.inputs import Input
 from djl_python.server.app import OWN_PAGES
 from djl_python.server.routes import RouteTable

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from djl_python.core.errors import ParameterError, PayloadError
 from djl_python.dialects import dialect
-from djl_python.errors import ParameterError, PayloadError
 from tests.dialects.exchange import inputs, model
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.errors import MediaTypeError, PayloadError
 from djl_python.dialects.request_body import ignored_header, json_object, shown
-from djl_python.errors import MediaTypeError, PayloadError
 from djl_python.inputs import Input
-from djl_python.protocol import Call
+from djl_python.ipc.protocol import Call
 
 
 def inputs(body: bytes, content_type: str | None = None) -> Input:

@@ -1,5 +1,5 @@
+from djl_python.core.types import MAX_SEED
 from djl_python.dialects.seeds import drawn_seed, engine_seed, is_seed
-from djl_python.types import MAX_SEED
 
 
 def test_seeds_have_64_bits_with_or_without_a_sign() -> None:

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python import errors
 from djl_python.config import ModelConfig, Options
+from djl_python.core import errors
+from djl_python.core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
+from djl_python.core.types import Delta, EngineInfo, Finish, FinishReason, SamplingParams, Token
 from djl_python.dialects import all_dialects
 from djl_python.dialects.base import Answer, Kind, ModelStatus, Parsed, RequestCounts
 from djl_python.dialects.triton import TritonDialect
-from djl_python.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
 from djl_python.inputs import Input
-from djl_python.protocol import Call
-from djl_python.types import Delta, EngineInfo, Finish, FinishReason, SamplingParams, Token
+from djl_python.ipc.protocol import Call
 
 TRITON = TritonDialect()
 MODEL = ModelConfig(name="mymodel")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.errors import PayloadError
 from djl_python.dialects.triton_tensors import read_tensors
 from djl_python.dialects.triton_types import InputTensor
-from djl_python.errors import PayloadError
 
 INTEGERS = {f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)} | {
     f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)

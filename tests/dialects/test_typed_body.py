@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from djl_python import errors
+from djl_python.core import errors
 from djl_python.dialects.typed_body import read_body, unknown_fields
 from tests.dialects.exchange import model
 

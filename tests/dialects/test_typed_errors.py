@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from djl_python import errors
+from djl_python.core import errors
 from djl_python.dialects.typed_errors import (
     ErrorResponse,
     documented_errors,

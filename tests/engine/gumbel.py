@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.row_scan import mix
-from djl_python.types import SamplingParams
 
 
 def noise_of(params: SamplingParams, position: int, count: int) -> npt.NDArray[np.float64]:

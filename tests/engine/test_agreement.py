@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.agreement import Agreement
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.quantization import Quantize
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.trial import Trial, distances, trial_ids
-from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
 BLOCK = 16

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.attention import LayerShape
 from djl_python.engine.cache_size import size_cache
 from djl_python.engine.draft_size import NOTHING, Beside
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
 MIB = 1 << 20

@@ -17,13 +17,13 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine import cache_rows
 from djl_python.engine.agreement import step
 from djl_python.engine.cached_runner import CachedModelRunner
 from djl_python.engine.model_runner import ModelRunner, PagedModelRunner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
-from djl_python.types import SamplingParams
 from tests.checkpoints import CACHE, OWN_ATTENTION, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 

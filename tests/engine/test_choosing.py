@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.choosing import Asked, Chooser, Chosen
 from djl_python.engine.native.chooser import NativeChooser
 from djl_python.engine.penalties import Occurrences
 from djl_python.engine.sampling_plan import Plan
 from djl_python.engine.sequence import NO_TOKEN, Sequence
 from djl_python.engine.torch_chooser import TorchChooser
-from djl_python.types import SamplingParams
 from tests.engine.gumbel import drawn
 from tests.operations import Operations
 

@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from djl_python.config import ModelConfig, Options, ServingSettings
+from djl_python.core.errors import ConfigError, ModelLoadError
+from djl_python.core.types import FinishReason, SamplingParams
 from djl_python.engine import client as client_module
 from djl_python.engine.client import EngineClient, engine_settings
-from djl_python.errors import ConfigError, ModelLoadError
-from djl_python.types import FinishReason, SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink
 
@@ -176,7 +176,7 @@ async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path
     script.write_text(f"""
 import asyncio, pathlib
 from tests.engines import Listener, Sink
-from djl_python.types import SamplingParams
+from djl_python.core.types import SamplingParams
 
 async def main():
     client = await Listener().open(pathlib.Path({str(checkpoint)!r}))

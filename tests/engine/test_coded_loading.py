@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import SamplingParams
 from djl_python.engine.coded_linear import CodedLinear
 from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
 from djl_python.engine.native.library import library
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.errors import ModelLoadError
-from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engines import open_batch, run_to_end

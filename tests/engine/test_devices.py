@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.devices import pick_device, prepare_device, slow_format
-from djl_python.errors import ModelLoadError
 
 
 @pytest.mark.parametrize(("there", "kind"), [(True, "cuda"), (False, "cpu")])

@@ -23,14 +23,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
+from djl_python.core.errors import GenerationError, ParameterError
+from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.client import EngineClient
 from djl_python.engine.grammar import CACHED_GRAMMARS, CompiledGrammar, GrammarCompiler, MaskComputer, Matcher, forbid
 from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.errors import GenerationError, ParameterError
-from djl_python.json_schema import check, closed
+from djl_python.formats.json_schema import check, closed
 from djl_python.text import tokenizer as text_tokenizer
 from djl_python.text.vocabulary import vocabulary_of
-from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end

@@ -14,12 +14,12 @@ import torch
 from PIL.Image import Image
 from transformers import AutoModelForImageTextToText
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.errors import ModelLoadError
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources
-from djl_python.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
 from tests.engines import run_to_end, step_tokens
 from tests.vision_checkpoints import VISION_ARCHITECTURES, build_vision_checkpoint, data_url, picture
 

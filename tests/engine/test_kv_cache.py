@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.types import Images, SamplingParams
 from djl_python.engine import kv_cache
 from djl_python.engine.kv_cache import BlockManager, OutOfBlocksError
 from djl_python.engine.sequence import Sequence
-from djl_python.types import Images, SamplingParams
 
 SIZE = 4
 

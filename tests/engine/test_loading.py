@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, InklingTextConfig
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine import loading
 from djl_python.engine.devices import SlowFormat
 from djl_python.engine.loading import load_model, threads_of
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 
 

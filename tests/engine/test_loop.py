@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
 from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
-from djl_python.types import SamplingParams, TokenEvent
+from djl_python.ipc.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
 
 
 def test_a_worker_that_left_without_reading_all_is_gone_like_any_other() -> None:
@@ -98,7 +98,7 @@ def test_a_frame_without_a_step_tells_of_none() -> None:
 import socket
 from djl_python.engine.echo import EchoRollingBatch
 from djl_python.engine.loop import serve
-from djl_python.types import EngineStats
+from djl_python.core.types import EngineStats
 class Timed(EchoRollingBatch):
     stats = EngineStats(running=1, step_s=0.5, step_sequences=2)
 serve(socket.socket(fileno={engine.fileno()}))

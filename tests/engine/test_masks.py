@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.attention import PAGED, register
 from djl_python.engine.masks import UNKNOWN, telling, window_in
 from djl_python.engine.model_runner import probe
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.recipe_parts import NotUnderstoodError
-from djl_python.types import SamplingParams
 from tests.checkpoints import CACHE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.types import SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.pacing import DECODE_ONLY_EVERY, MIN_TOKENS, PrefillPacer
-from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, step_tokens
 

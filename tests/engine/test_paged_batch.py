@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.native.library import library
-from djl_python.errors import ParameterError
-from djl_python.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip

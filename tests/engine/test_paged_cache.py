@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.attention import AttentionParams, LayerShape, PagedCache, attention
 from djl_python.engine.native.cache import NativeCache
 from djl_python.engine.native.pool import Pool
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_cache import TorchCache
-from djl_python.types import SamplingParams
 from tests.kernels import kernels_or_skip
 
 BLOCKS, SIZE = 64, 16

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.penalties import Occurrences, PenaltyTable, penalize
 from djl_python.engine.sequence import Sequence
-from djl_python.types import SamplingParams
 
 VOCABULARY = 200
 

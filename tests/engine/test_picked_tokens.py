@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.choosing import Chosen
 from djl_python.engine.native import lay_out_pick
 from djl_python.engine.native.library import library
 from djl_python.engine.native.runner import NativeModelRunner
 from djl_python.engine.pacing import MIN_TOKENS, PrefillPacer
 from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.types import FinishReason, SamplingParams, TokenEvent
 from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.exact import ExactModel
 from djl_python.engine.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.loading import load_model
 from djl_python.engine.plain_checkpoint import PlainCheckpoint
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.trial import Trial, trial_ids
-from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import SamplingParams
 from djl_python.engine.linears import QuantizedLinear, on_torch, replace_linears_
 from djl_python.engine.native.library import library
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.quantization import GROUP, Quantize, quantized
-from djl_python.errors import ModelLoadError
-from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip

@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 import torch
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.client import EngineClient
 from djl_python.engine.model_runner import rows_of
 from djl_python.engine.ranks import Piece, chunk_of, piece_of
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
-from djl_python.errors import ModelLoadError
-from djl_python.types import SamplingParams, TokenEvent
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink, open_batch, run_to_end
 
@@ -124,7 +124,7 @@ async def test_a_rank_that_cannot_open_its_part_says_why(
 import sys
 if "djl_python.engine.rank" in sys.orig_argv:
     from djl_python.engine import paging
-    from djl_python.errors import ModelLoadError
+    from djl_python.core.errors import ModelLoadError
     def full(*_):
         raise ModelLoadError("the second device is full")
     paging.Paging.cache = full

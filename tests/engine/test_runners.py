@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import SamplingParams
 from djl_python.engine import native_opening
 from djl_python.engine.model_runner import PagedModelRunner
 from djl_python.engine.native import pool
@@ -23,8 +25,6 @@ from djl_python.engine.quantization import quantized
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
-from djl_python.errors import ModelLoadError
-from djl_python.types import SamplingParams
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip

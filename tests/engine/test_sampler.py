@@ -21,12 +21,12 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.choosing import Chooser
 from djl_python.engine.draws import CANDIDATES
 from djl_python.engine.sampler import Sampler, prompt_entries
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_chooser import TorchChooser
-from djl_python.types import SamplingParams
 
 CPU = torch.device("cpu")
 VOCABULARY = 1500  # more than the sampler looks at before it sorts everything

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine import scheduler as scheduler_module
 from djl_python.engine.kv_cache import BlockManager
 from djl_python.engine.pacing import DECODE_ONLY_EVERY
 from djl_python.engine.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
 from djl_python.engine.sequence import Sequence
-from djl_python.types import SamplingParams
 
 BLOCK = 16
 PROMPT = 200

@@ -13,6 +13,8 @@ from torch.multiprocessing.spawn import spawn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3NextConfig
 from transformers.distributed import configuration_utils
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import ImagePrompt, Images, SamplingParams
 from djl_python.engine import sharing
 from djl_python.engine.agreement import step
 from djl_python.engine.model_runner import PagedModelRunner
@@ -21,8 +23,6 @@ from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.sharing import degree_of, join, least, placement, settings_of
-from djl_python.errors import ModelLoadError
-from djl_python.types import ImagePrompt, Images, SamplingParams
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 

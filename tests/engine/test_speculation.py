@@ -14,6 +14,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import Grammar, SamplingParams, TokenEvent
 from djl_python.engine import draft_model, native_opening, speculation_setup
 from djl_python.engine.native.library import library
 from djl_python.engine.native.read import read_recipe
@@ -25,8 +27,6 @@ from djl_python.engine.runners import open_runner
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.speculation import MAX_ROWS, Confidence, Speculation
-from djl_python.errors import ModelLoadError
-from djl_python.types import Grammar, SamplingParams, TokenEvent
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engine.test_rotations import NEAR, longrope, prompt, save

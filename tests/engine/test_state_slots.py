@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine import kv_cache
 from djl_python.engine.kv_cache import BlockManager
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.state_slots import StateSlots, StateSpan
-from djl_python.types import SamplingParams
 
 SIZE = 4
 

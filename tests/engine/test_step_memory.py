@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.loading import LoadedModel, load_model
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.step_memory import step_bytes
-from djl_python.errors import ModelLoadError
 from tests.checkpoints import VOCABULARY, build_checkpoint
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.attention import AttentionParams, LayerShape
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.torch_cache import TorchCache, in_groups
-from djl_python.types import SamplingParams
 from tests.operations import Operations
 
 BLOCKS, SIZE = 64, 16

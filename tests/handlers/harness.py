@@ -14,13 +14,8 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers
 
 from djl_python.config import ModelConfig, Options
-from djl_python.dialects.base import Answer, Dialect, Formatter, Kind, LoadedModel, Parsed, Route
-from djl_python.errors import ServingError
-from djl_python.handler import Context
-from djl_python.handlers.text_generation import TextGenerationHandler
-from djl_python.inputs import Input
-from djl_python.protocol import Call, Opened
-from djl_python.types import (
+from djl_python.core.errors import ServingError
+from djl_python.core.types import (
     Chat,
     Delta,
     EngineStats,
@@ -31,6 +26,11 @@ from djl_python.types import (
     TokenEvent,
     Vocabulary,
 )
+from djl_python.dialects.base import Answer, Dialect, Formatter, Kind, LoadedModel, Parsed, Route
+from djl_python.handler import Context
+from djl_python.handlers.text_generation import TextGenerationHandler
+from djl_python.inputs import Input
+from djl_python.ipc.protocol import Call, Opened
 from djl_python.worker.thread import HandlerThread
 
 EOS = "<|end|>"

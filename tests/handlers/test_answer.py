@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from djl_python.errors import HandlerError
+from djl_python.core.errors import HandlerError
+from djl_python.core.types import Delta, Finish, FinishReason
 from djl_python.handlers.answer import AnswerWriter
-from djl_python.types import Delta, Finish, FinishReason
 
 from .harness import FakeReply, PlainFormatter
 

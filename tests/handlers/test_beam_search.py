@@ -15,11 +15,11 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 from djl_python.engine.client import EngineClient
-from djl_python.errors import ParameterError
 from djl_python.handlers.beam_search import Beams
 from djl_python.handlers.text_generation import TextGenerationHandler
-from djl_python.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 
 from ..checkpoints import build_checkpoint
 from .harness import BYTES, EOS, Served, ids

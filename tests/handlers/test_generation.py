@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python.errors import GenerationError, ParameterError, WorkerDiedError
+from djl_python.core.errors import GenerationError, ParameterError, WorkerDiedError
+from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 from djl_python.handlers.generation import sibling_seed
-from djl_python.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 
 from .harness import Served, ids
 

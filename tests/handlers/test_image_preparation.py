@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djl_python.errors import ContextLengthError, PayloadError
-from djl_python.types import Chat, GenerateRequest, ImageSource, SamplingParams
+from djl_python.core.errors import ContextLengthError, PayloadError
+from djl_python.core.types import Chat, GenerateRequest, ImageSource, SamplingParams
 from tests.vision_checkpoints import build_vision_checkpoint, data_url, picture
 
 from .harness import LIMITS, Served

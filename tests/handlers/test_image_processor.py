@@ -12,9 +12,9 @@ import pytest
 from PIL.Image import Image
 
 from djl_python.config import Options
-from djl_python.errors import ModelLoadError, PayloadError
+from djl_python.core.errors import ModelLoadError, PayloadError
+from djl_python.core.types import Array, ImagePrompt, ImageSource
 from djl_python.handlers.image_processor import ImageProcessor
-from djl_python.types import Array, ImagePrompt, ImageSource
 from tests.checkpoints import build_checkpoint
 from tests.vision_checkpoints import build_vision_checkpoint, data_url, picture
 

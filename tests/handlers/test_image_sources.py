@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 from PIL import Image, ImageOps
 
-from djl_python.errors import PayloadError
+from djl_python.core.errors import PayloadError
+from djl_python.core.types import ImageSource
 from djl_python.handlers import image_sources
 from djl_python.handlers.image_sources import ImageSources, decode, may_redirect
-from djl_python.types import ImageSource
 from tests.vision_checkpoints import data_url, picture, png
 
 FIELD = "messages[0].content[1].image_url.url"

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from djl_python.core.errors import ContextLengthError, PayloadError
+from djl_python.core.types import EngineInfo
 from djl_python.dialects.typed_errors import typed_error
-from djl_python.errors import ContextLengthError, PayloadError
 from djl_python.text.tokenizer import FastBackend
-from djl_python.types import EngineInfo
 
 from .conftest import Watch
 from .harness import LIMITS, Served

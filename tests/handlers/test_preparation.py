@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from tokenizers import normalizers
 
-from djl_python.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
+from djl_python.core.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
+from djl_python.core.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.tokenizer import FastBackend
-from djl_python.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 
 from .conftest import Watch
 from .harness import BYTES, EOS, LIMITS, Served, ids

@@ -1,7 +1,7 @@
 import pytest
 
+from djl_python.core.types import EngineStats
 from djl_python.handlers.step_metrics import REPORT_EVERY_S, StepMetrics
-from djl_python.types import EngineStats
 
 from .harness import FakeMetrics
 

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
+from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
+from djl_python.core.types import EngineStats
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokenizer import FastBackend
-from djl_python.types import EngineStats
 
 from .conftest import Watch
 from .harness import LIMITS, Served, byte_tokenizer, ids

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from djl_python.core.errors import WorkerDiedError
+from djl_python.core.types import Branching, Chat, Delta, GenerateRequest, SamplingParams, ToolUse
 from djl_python.engine.client import EngineClient
-from djl_python.errors import WorkerDiedError
 from djl_python.handlers.text_generation import TextGenerationHandler
-from djl_python.types import Branching, Chat, Delta, GenerateRequest, SamplingParams, ToolUse
 
 from ..checkpoints import build_checkpoint
 from .harness import BYTES, EOS, EOS_ID, Served

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from djl_python.errors import HandlerError, ParameterError
+from djl_python.core.errors import HandlerError, ParameterError
 from djl_python.inputs import Input
 from djl_python.text.chat import ChatTemplates
 

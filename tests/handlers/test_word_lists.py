@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from djl_python.core.types import Branching, GenerateRequest, SamplingParams, TextOptions
 from djl_python.text.stop import StopSequences
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import Branching, GenerateRequest, SamplingParams, TextOptions
 
 from .harness import Served
 

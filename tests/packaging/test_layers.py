@@ -18,12 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Every module and package of ours, lowest layer first. "" is djl_python/__init__.py. Imports point down, or sideways
 #: within a layer except where APART says no.
 LAYERS = (
-    {"errors", "types", "protocol", "config", "sources", "registry", "logs"}
-    | {"channel", "cpu_limit", "event_loop", "http_rules", "processes"},
-    {"", "batch_keys", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"csv_reading", "forms", "json_framing", "json_instances", "json_schema", "np_util", "pair_list", "user_errors"}
-    | {"user_module", "user_source"},
-    {"handler", "batch_parts", "batching", "dialects", "text", "engine"},
+    {"core", "ipc", "config", "formats"},
+    {"", "usercode", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
+    | {"np_util", "pair_list"},
+    {"handler", "dialects", "text", "engine"},
     {"worker", "server", "handlers"},
     {"checking", "cli", "testing", "bench", "__main__"},
 )
@@ -48,7 +46,7 @@ LIBRARIES = {
 BOUNDARIES = {
     *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/call.py"),
     *("djl_python/engine/loop.py", "djl_python/engine/rank.py", "djl_python/engine/ranks.py"),
-    *("djl_python/server/supervisor.py", "djl_python/user_errors.py", "handlers/image_sources.py"),
+    *("djl_python/server/supervisor.py", "djl_python/usercode/errors.py", "handlers/image_sources.py"),
 }
 
 

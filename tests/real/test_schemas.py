@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from jsonschema.validators import validator_for
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Grammar
 from djl_python.engine.grammar import Matcher
-from djl_python.errors import ParameterError
-from djl_python.json_schema import check, closed
-from djl_python.types import Grammar
+from djl_python.formats.json_schema import check, closed
 from tests.grammars import byte_compiler, written
 from tests.real.schemas import schemas
 

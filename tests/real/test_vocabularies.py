@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from transformers import AutoTokenizer
 
+from djl_python.core.types import Chat, GenerateRequest, Grammar, SamplingParams, TextOptions, TokenEvent, ToolUse
 from djl_python.engine.grammar import GrammarCompiler, MaskComputer, Matcher
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.detokenizer import detokenizer
@@ -21,7 +22,6 @@ from djl_python.text.stream import TextStream
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.tools import syntax_of
 from djl_python.text.vocabulary import vocabulary_of
-from djl_python.types import Chat, GenerateRequest, Grammar, SamplingParams, TextOptions, TokenEvent, ToolUse
 from tests.real.vocabularies import EXACT, NAMES, vocabularies
 
 SCHEMA: dict[str, Any] = {

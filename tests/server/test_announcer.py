@@ -5,9 +5,9 @@ import os
 import shlex
 
 from djl_python.config import Address, ModelConfig
-from djl_python.protocol import Status
+from djl_python.core.types import EngineInfo
+from djl_python.ipc.protocol import Status
 from djl_python.server.announcer import Announcer, curl_line
-from djl_python.types import EngineInfo
 
 
 class Terminal(io.StringIO):

@@ -1,8 +1,8 @@
 import json
 
 from djl_python.config import ModelConfig
+from djl_python.core.errors import OverloadedError, RouteError, UnavailableError
 from djl_python.dialects import dialect
-from djl_python.errors import OverloadedError, RouteError, UnavailableError
 from djl_python.server.answers import error_answer, pretty_json, reason
 
 

@@ -227,7 +227,7 @@ async def test_a_page_takes_a_short_body_only() -> None:
 
 async def test_a_request_that_no_frame_takes_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(model_config(properties={"capacity": "1"})) as site:
-        monkeypatch.setattr("djl_python.protocol.MAX_FRAME_BYTES", 10_000)
+        monkeypatch.setattr("djl_python.ipc.protocol.MAX_FRAME_BYTES", 10_000)
         others = [asyncio.create_task(site.post(do="echo", sleep_s=0.1)) for _ in range(2)]
         await until(lambda: site.model.pool.busy == 2)
         for _ in range(2):  # one that waits, and one that goes to the worker at once

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 from djl_python.server.lifecycle import Server
 
 from .harness import FAKE_WORKER, model_config, until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from djl_python.config import Address
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
 from djl_python.server.listening import Listener, allow_descriptors
 
 

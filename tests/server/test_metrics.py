@@ -4,9 +4,9 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from djl_python.protocol import Report
+from djl_python.core.types import EngineInfo
+from djl_python.ipc.protocol import Report
 from djl_python.server.metrics import SPECS, Metrics
-from djl_python.types import EngineInfo
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:

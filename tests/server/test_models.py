@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
+from djl_python.core.errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
 from djl_python.server.served_model import ServedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tornado import httputil
 
-from djl_python.errors import PayloadError
+from djl_python.core.errors import PayloadError
 from djl_python.server.request_head import RequestHead
 
 

@@ -1,10 +1,10 @@
 import os
 import signal
 
+from djl_python.core.types import EngineInfo
 from djl_python.dialects.base import RequestCounts
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, counted
-from djl_python.types import EngineInfo
 
 from .harness import model_config, running, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from djl_python.protocol import Report
+from djl_python.ipc.protocol import Report
 from djl_python.server.metrics import Metrics
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from djl_python.errors import ModelNotFoundError
+from djl_python.core.errors import ModelNotFoundError
 
 from .harness import model_config, running, wait_ready
 

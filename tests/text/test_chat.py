@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from djl_python.errors import ModelLoadError, PayloadError
+from djl_python.core.errors import ModelLoadError, PayloadError
+from djl_python.core.types import Chat, ToolUse
 from djl_python.text.chat import ChatTemplate, ChatTemplates
-from djl_python.types import Chat, ToolUse
 
 Render = Callable[..., str]
 

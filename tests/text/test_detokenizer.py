@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from djl_python.core.types import TextOptions
 from djl_python.text.detokenizer import MAX_PENDING_TOKENS, REPLACEMENT, ByteDetokenizer, WindowDetokenizer, detokenizer
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import TextOptions
 
 from .conftest import TEXTS
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
 from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
 from djl_python.text.tokenizer import Tokenizer
-from djl_python.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
 
 
 def run(

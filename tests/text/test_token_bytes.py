@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tokenizers import Regex, decoders, pre_tokenizers
 
+from djl_python.core.types import TextOptions
 from djl_python.text.detokenizer import ByteDetokenizer
 from djl_python.text.token_bytes import token_bytes
-from djl_python.types import TextOptions
 
 SPACE, BYTES, FUSE, STRIP = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1)
 TEXTS = [

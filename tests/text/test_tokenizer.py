@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from djl_python.errors import ModelLoadError
+from djl_python.core.errors import ModelLoadError
 from djl_python.text import pipelines
 from djl_python.text import tokenizer as tokenizer_module
 from djl_python.text.tokenizer import Tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.types import Chat, ToolUse
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.tool_prompt import with_tools
-from djl_python.types import Chat, ToolUse
 
 F, G = ({"type": "function", "function": {"name": name, "description": "für"}} for name in ("f", "g"))
 USER: dict[str, Any] = {"role": "user", "content": "hi"}

@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from djl_python.errors import ConfigError
+from djl_python.core.errors import ConfigError
+from djl_python.core.types import FinishReason, ToolUse
 from djl_python.text.tool_json import ForcedParser
 from djl_python.text.tools import TOOL_PARSERS, ParsedText, ToolParser, forced_calls, syntax_of, tool_parser_class
-from djl_python.types import FinishReason, ToolUse
 
 
 def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:

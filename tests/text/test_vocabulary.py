@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from transformers import ByT5Tokenizer
 
+from djl_python.core.types import TextOptions
 from djl_python.text.detokenizer import detokenizer
 from djl_python.text.tokenizer import SlowBackend, Tokenizer
 from djl_python.text.vocabulary import vocabulary_of
-from djl_python.types import TextOptions
 
 from .conftest import TEXTS
 

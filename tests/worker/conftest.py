@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python.channel import Channel
 from djl_python.config import ModelConfig, Options, ServingSettings
-from djl_python.processes import spawn
-from djl_python.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
+from djl_python.ipc.channel import Channel
+from djl_python.ipc.processes import spawn
+from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
 
 WAIT_S = 20.0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from djl_python import Output
-from djl_python.errors import HandlerError
+from djl_python.core.errors import HandlerError
 from djl_python.worker.answers import send
 
 

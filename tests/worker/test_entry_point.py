@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from djl_python.config import ModelConfig, Options
-from djl_python.errors import ConfigError, ModelLoadError
+from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.handler import Handler
-from djl_python.user_module import load_user_module
+from djl_python.usercode.module import load_user_module
 from djl_python.worker import entry_point
 from djl_python.worker.entry_point import find_handler
 from djl_python.worker.thread import HandlerThread

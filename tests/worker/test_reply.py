@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from djl_python.channel import Channel
-from djl_python.protocol import AnyMessage, Chunk, Report, Start
+from djl_python.ipc.channel import Channel
+from djl_python.ipc.protocol import AnyMessage, Chunk, Report, Start
 from djl_python.worker.reply import MAX_UNREAD_BYTES, REPORT_WITHIN_S, ChannelMetrics, ChannelReply
 
 
@@ -56,7 +56,7 @@ async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPat
     assert not reply.started
     reply.start(424, {})
     with monkeypatch.context() as patch:
-        patch.setattr("djl_python.protocol.MAX_FRAME_BYTES", 100)
+        patch.setattr("djl_python.ipc.protocol.MAX_FRAME_BYTES", 100)
         for send in (reply.write, reply.finish):
             with pytest.raises(ValueError, match="more than can be passed on"):
                 send(bytes(100))

@@ -497,10 +497,10 @@ async def test_front_end_killed(tmp_path: Path, config_of: Callable[..., object]
     )
     script = f"""
 import asyncio, msgspec
-from djl_python.channel import Channel
+from djl_python.ipc.channel import Channel
 from djl_python.config import ModelConfig
-from djl_python.processes import spawn
-from djl_python.protocol import Load
+from djl_python.ipc.processes import spawn
+from djl_python.ipc.protocol import Load
 
 async def main():
     process, sock = await spawn("djl_python.worker", log_name="demo/0", new_session=True)

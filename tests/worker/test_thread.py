@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from djl_python import Output
-from djl_python.errors import HandlerError
+from djl_python.core.errors import HandlerError
 from djl_python.worker.thread import HandlerThread
 
 

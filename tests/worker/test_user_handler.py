@@ -12,7 +12,7 @@ import pytest
 
 from djl_python import Input, Output
 from djl_python.config import ModelConfig, ServingSettings
-from djl_python.errors import ModelLoadError
+from djl_python.core.errors import ModelLoadError
 from djl_python.handler import Context
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.choosing import Asked, Chosen
 from djl_python.engine.native import lay_out_pick as laying_out
 from djl_python.engine.native.choices import UNDECIDED, PlannedChoices
@@ -26,7 +27,6 @@ from djl_python.engine.penalties import Occurrences
 from djl_python.engine.quantization import GROUP
 from djl_python.engine.sampling_plan import Plan
 from djl_python.engine.sequence import Sequence
-from djl_python.types import SamplingParams
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320

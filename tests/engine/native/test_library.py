@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from djl_python.core.errors import ModelLoadError
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import (
     PROCESSORS,
@@ -22,7 +23,6 @@ from djl_python.engine.native.compiling import (
     fingerprint,
 )
 from djl_python.engine.native.library import UnavailableError, find_library, library, processors_here
-from djl_python.errors import ModelLoadError
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip

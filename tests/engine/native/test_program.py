@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.types import SamplingParams
 from djl_python.engine.attention import PAGED
 from djl_python.engine.native import layout
 from djl_python.engine.native.program import Program
@@ -24,7 +25,6 @@ from djl_python.engine.quantization import Quantize
 from djl_python.engine.scheduler import Chunk
 from djl_python.engine.sequence import Sequence
 from djl_python.engine.state_slots import StateSlots
-from djl_python.types import SamplingParams
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 
 BLOCK = 16

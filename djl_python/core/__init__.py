@@ -1,0 +1,1 @@
+"""What flows through the system, what can go wrong, and the smallest helpers: no I/O."""

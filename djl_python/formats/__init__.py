@@ -1,0 +1,1 @@
+"""Forms that data has on the wire: JSON and its schemas, CSV, forms, and HTTP's rules about media types."""

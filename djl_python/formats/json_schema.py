@@ -1,0 +1,270 @@
+"""Check and complete the JSON schemas that constrain generation. Runs in the worker."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ..core.errors import ParameterError
+from .json_instances import Instances
+
+#: Nested objects and arrays: far more than real schemas have, and safe for recursive readers.
+MAX_DEPTH: Final = 100
+#: Keywords whose value is data, not a schema.
+_DATA: Final = frozenset(("const", "default", "enum", "examples"))
+#: Keywords whose value maps names that the client chooses to schemas.
+_NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+#: Keywords whose schema the value need not match: narrowing that schema may widen the whole.
+_CONDITIONS: Final = frozenset(("if", "not"))
+#: Keywords that combine several schemas into one object.
+_COMPOSING: Final = frozenset(("dependentSchemas", "else", "if", "not", "then", "unevaluatedProperties"))
+#: Keywords that do so where `properties` stands beside them.
+_ALTERNATIVES: Final = frozenset(("$ref", "anyOf", "oneOf"))
+#: Keywords that bound numbers, and the smallest and largest integer that a bound can be.
+_LOWER: Final = ("minimum", "exclusiveMinimum")
+_UPPER: Final = ("maximum", "exclusiveMaximum")
+_INTEGERS: Final = (-(2**63), 2**63 - 1)
+#: Formats that JSON Schema defines. To a validator, others (OpenAPI's `password`, Pydantic's `path`) say nothing.
+_FORMATS: Final = frozenset(
+    "date-time date time duration email idn-email hostname idn-hostname ipv4 ipv6 uri uri-reference iri iri-reference "
+    "uuid uri-template json-pointer relative-json-pointer regex".split()
+)
+#: Keywords that generation lacks, and their values that every JSON text meets: generators of schemas write them.
+_ALWAYS_MET: Final[Mapping[str, tuple[Any, ...]]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+}
+#: Sets of properties that are tried for a `minProperties` or `maxProperties`; of more, the first count.
+_MOST_CHOICES: Final = 32
+#: Values of `$schema` that name no particular draft.
+_ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
+
+
+def check(schema: Mapping[str, Any], field: str) -> None:
+    """Refuse a schema that is nested too deeply (`check_depth`), has no instance that ends, or has bounds that
+    generation would not keep exactly.
+
+    Raises:
+        ParameterError: with `field` and what was expected.
+    """
+    check_depth(schema, field)
+    if not Instances(schema).has_finite(schema):
+        raise ParameterError(
+            f"{field}: no text is an instance of this schema: each would have to contain another", field
+        )
+    for one in _subschemas(schema):
+        if _free_keys(one) > 1:
+            raise ParameterError(
+                f"{field}: expected a minProperties that the listed properties reach, or all but one, got "
+                f"{one['minProperties']}: generation can't keep keys that are not listed from being the same",
+                field,
+            )
+        for name in _LOWER + _UPPER:
+            if not _is_kept(bound := one.get(name), lower=name in _LOWER):
+                raise ParameterError(f"{field}: expected a {name} that a 64-bit number holds, got {bound}", field)
+
+
+def check_depth(schema: Mapping[str, Any], field: str) -> None:
+    """Refuse a schema nested more than `MAX_DEPTH` levels deep, which readers of schemas can't follow.
+
+    Raises:
+        ParameterError: the schema is too deep; names `field`.
+    """
+    level: list[Any] = [schema]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level for item in (one.values() if isinstance(one, Mapping) else one)]
+        level = [item for item in level if isinstance(item, Mapping | list)]
+        if not level:
+            return
+    raise ParameterError(f"{field}: expected a JSON schema of at most {MAX_DEPTH} levels", field)
+
+
+def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A schema and all its subschemas."""
+    yield schema
+    for key, value in schema.items():
+        for one in _within(key, value):
+            yield from _subschemas(one)
+
+
+def _free_keys(schema: Mapping[str, Any]) -> int:
+    """How many keys that it does not list an object must have."""
+    least, (_, required, optional) = schema.get("minProperties"), _properties(schema)
+    return least - len(required) - len(optional) if isinstance(least, int) else 0
+
+
+def _is_kept(bound: Any, *, lower: bool) -> bool:
+    """Whether every number within the bound that the generator uses is also within the client's `bound`.
+
+    The generator holds a bound as the nearest 64-bit float, and generates no integer beyond 64 bits.
+    """
+    if not isinstance(bound, int | float) or isinstance(bound, bool):
+        return True
+    if not _INTEGERS[0] <= bound <= _INTEGERS[1]:
+        return (bound < 0) == lower
+    nearest = min(float(bound), _INTEGERS[1])
+    return nearest >= bound if lower else nearest <= bound
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema for generation: its instances are some of the client's schema's, and easier to write to an end.
+
+    - `type: object` and `additionalProperties: false` are added wherever properties are listed. A schema that lists
+      properties means an object, with or without a type: TGI's own examples have none. Most schemas that do not mention
+      additional properties want none: TGI generates none, and OpenAI requires strict schemas to forbid them. Objects
+      that do mention them, or list no properties, stay as they are, and so do those that need more properties than they
+      list. What is required and not listed may be anything. A schema that combines several into one object gets no
+      `additionalProperties`, as a part can't tell what the others list; and where `oneOf`'s alternatives are only
+      distinct for being closed, they stay open.
+    - What has no finite instance is left out: a model that began one could never end it.
+    - `minProperties` and `maxProperties` about listed properties become alternatives, which generation can count.
+    - A `$schema` that names no draft is dropped, and so are a `format` that JSON Schema does not define, and keywords
+      that say nothing (`_ALWAYS_MET`).
+    """
+    instances = Instances(schema)
+    closing = _Closing(instances, others=not _composes(schema), types=not _overlaps(schema, instances))
+    found = closing.closed(schema)
+    if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
+        del found["$schema"]
+    return found
+
+
+def _composes(schema: Mapping[str, Any]) -> bool:
+    """Whether the schema, or a subschema, combines several schemas into one object."""
+    parts = schema.get("allOf")
+    if isinstance(parts, list) and (len(parts) > 1 or "properties" in schema):
+        return True
+    if _COMPOSING & schema.keys() or ("properties" in schema and _ALTERNATIVES & schema.keys()):
+        return True
+    return any(_composes(one) for key, value in schema.items() for one in _within(key, value))
+
+
+def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
+    """The schemas directly in the value of a keyword."""
+    if key in _DATA:
+        return
+    values = value.values() if key in _NAMED and isinstance(value, Mapping) else (value,)
+    for one in values:
+        yield from (item for item in (one if isinstance(one, list) else [one]) if isinstance(item, Mapping))
+
+
+def _overlaps(schema: Mapping[str, Any], instances: Instances) -> bool:
+    """Whether an instance of one of a `oneOf`'s alternatives, closed, could also be one of another, as it was."""
+    for one in _subschemas(schema):
+        parts = one.get("oneOf")
+        pairs = itertools.permutations(parts, 2) if isinstance(parts, list) else ()
+        if not all(instances.apart(narrow, wide) for narrow, wide in pairs):
+            return True
+    return False
+
+
+class _Closing(msgspec.Struct, frozen=True):
+    """How a schema is closed.
+
+    Attributes:
+        others: whether objects may be closed to others than their listed properties.
+        types: whether anything may be added to what lists properties.
+    """
+
+    instances: Instances
+    others: bool
+    types: bool
+
+    def closed(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        found = {key: self._value(key, value) for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
+        if isinstance(format_ := found.get("format"), str) and format_ not in _FORMATS:
+            del found["format"]
+        if self.types:
+            if "properties" in schema:
+                found.setdefault("type", "object")
+            if self.others and schema.keys() & {"properties", "patternProperties"}:
+                self._close(found)
+        return _counted(found) if found.get("type") == "object" else found
+
+    def _close(self, schema: dict[str, Any]) -> None:
+        """Have an object hold what it lists, and what it requires."""
+        listed, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        required = schema.get("required", [])
+        if "additionalProperties" in schema or not (isinstance(patterns, dict) and isinstance(listed, dict)):
+            return
+        for name in required if isinstance(required, list) else ():
+            if isinstance(name, str) and not any(_matches(pattern, name) for pattern in patterns):
+                listed.setdefault(name, {})
+        if listed:
+            schema["properties"] = listed
+        least = schema.get("minProperties", 0)
+        if not (isinstance(least, int) and least > len(listed)):
+            schema["additionalProperties"] = False
+
+    def _value(self, key: str, value: Any) -> Any:
+        if key in _DATA or key in _CONDITIONS:
+            return value
+        if key in _NAMED and isinstance(value, Mapping):
+            return {name: self._value("", one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self._value("", item) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        return self.closed(value) if self.instances.has_finite(value) else False
+
+
+def _counted(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object without bounds on the number of its listed properties: which of them it has is spelled out."""
+    enough = _with_enough(schema)
+    parts = [few for one in enough for few in _with_few(one)]
+    return parts[0] if len(parts) == 1 else {"anyOf": parts}
+
+
+def _with_enough(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """Alternatives that together are the schema, and require the properties that reach its `minProperties`."""
+    least, (listed, required, optional) = schema.get("minProperties"), _properties(schema)
+    if not isinstance(least, int) or not (listed or required):
+        return [schema]  # keys of the model's own: generation counts them
+    missing = least - len(required)
+    rest = {key: value for key, value in schema.items() if key != "minProperties"}
+    if missing <= 0:
+        return [rest]
+    if missing > len(optional):
+        return [{**schema, "required": [*required, *optional]}]
+    if math.comb(len(optional), missing) > _MOST_CHOICES:
+        return [{**rest, "required": [*required, *optional[:missing]]}]
+    return [{**rest, "required": [*required, *more]} for more in itertools.combinations(optional, missing)]
+
+
+def _with_few(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """Alternatives that together are the schema, and list no more properties than its `maxProperties`."""
+    most, (listed, required, optional) = schema.get("maxProperties"), _properties(schema)
+    if not isinstance(most, int) or schema.get("additionalProperties") is not False or schema.get("patternProperties"):
+        return [schema]
+    room = most - len(required)
+    if room < 0:
+        return [schema]  # there is no instance, as generation says
+    rest = {key: value for key, value in schema.items() if key != "maxProperties"}
+    if room >= len(optional):
+        return [rest]
+    choices = list(itertools.islice(itertools.combinations(optional, room), _MOST_CHOICES))
+    return [
+        {**rest, "properties": {name: listed[name] for name in listed if name in {*required, *kept}}}
+        for kept in choices
+    ]
+
+
+def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], list[str]]:
+    """The listed properties, the names of those that are required, and of those that need not be there."""
+    listed, required = schema.get("properties"), schema.get("required")
+    listed = listed if isinstance(listed, Mapping) else {}
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return listed, list(dict.fromkeys(names)), [n for n, one in listed.items() if n not in names and one is not False]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a name matches a pattern, as Python reads it; a pattern that it can't read may match anything."""
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return True

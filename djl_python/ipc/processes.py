@@ -1,0 +1,119 @@
+"""Spawn a child process connected by a socket pair, and set up such a child at its start.
+
+Runs in the front end (spawns workers), the worker (spawns its engine), an engine whose model several devices share
+(spawns one for each of the others), and in all of these children. Children are
+spawned, never forked: they begin as `python -P -m <module> --fd N` with one end of a socket pair, and use their
+parent's log level. They run in the model directory, where a file may be named like a library: -P keeps that directory
+out of the import path, to which it is added when user code is imported. When either process dies, the other sees the
+socket close; the kernel's parent-death signal is a fallback for a child that does not watch its socket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ..core import logs
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+async def spawn(
+    module: str,
+    *,
+    log_name: str,
+    executable: str = sys.executable,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    new_session: bool = False,
+) -> tuple[asyncio.subprocess.Process, socket.socket]:
+    """Start `module` as a process; the returned socket is the parent's end. Raises OSError if it can't be started.
+
+    Args:
+        log_name: names the process in its log lines, see `logs`.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *_command(executable, module, theirs, log_name),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                cwd=cwd,
+                env=env,
+                start_new_session=new_session,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
+
+
+def start(module: str, *, log_name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """`spawn` for a process without an event loop, in its own directory and environment."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = _command(sys.executable, module, theirs, log_name)
+        return subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL), ours
+
+
+def _command(executable: str, module: str, theirs: socket.socket, log_name: str) -> list[str]:
+    how = ["--fd", str(theirs.fileno()), f"--log-level={logs.level()}", f"--log-name={log_name}"]
+    return [executable, "-P", "-m", module, *how]
+
+
+def begin_child(name: str, description: str | None) -> socket.socket:
+    """Set up a child process: die with the parent, leave a terminal's signals to the front end, log to stderr.
+
+    Args:
+        name: the package that `spawn` started, without "djl_python.".
+
+    Returns:
+        The child's end of the socket pair.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
+    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
+    parser.add_argument("--log-level", choices=logs.LEVELS, default="info", help="what goes to stderr")
+    parser.add_argument("--log-name", default=name, help="name of this process in its log lines")
+    arguments = parser.parse_args()
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died in between
+            os._exit(0)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _outlive_readers()
+    logs.configure(arguments.log_level, name=arguments.log_name)
+    return socket.socket(fileno=arguments.fd)
+
+
+class _Output(io.FileIO):
+    """What can't be written, because the disk is full or the reader has gone, is lost: no print fails a request."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _outlive_readers() -> None:
+    """Put unbuffered `_Output`s in the place of stdout and stderr. What the terminal's encoding lacks is escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None:  # it was closed before the process began
+            raw = _Output(stream.fileno(), "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, "backslashreplace", write_through=True))

@@ -1,0 +1,121 @@
+"""The user's own code: which file of the model directory or which module it is, and how it is imported.
+
+Runs in the worker, in a thread: importing a `model.py` may take minutes. `djl-serving check` only looks for the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from ..config import ModelConfig
+from ..core.errors import ModelLoadError
+
+DEFAULT_FILE: Final = "model.py"
+
+#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers. The rest of its
+#: values name code of the user's.
+BUILT_IN: Final = frozenset(
+    {
+        "text-generation",
+        "djl_python.deepspeed",
+        "djl_python.huggingface",
+        "djl_python.lmi_trtllm.trtllm_async_service",
+        "djl_python.lmi_vllm.vllm_async_service",
+        "djl_python.tensorrt_llm",
+        "djl_python.transformers_neuronx",
+    }
+)
+
+
+def user_modules(config: ModelConfig) -> Iterator[ModuleType]:
+    """The user's code beside the built-in handler, each imported when it is asked for: the module that
+    option.entryPoint names, if it names one and no file; then `user_file`.
+
+    Raises:
+        Exception: the import raised it.
+    """
+    file, entry_point = user_file(config), config.option.entry_point
+    name = entry_point.partition(":")[0]
+    if name and entry_point not in BUILT_IN and file not in (name, f"{entry_point}.py"):
+        if config.path:
+            put_on_path(Path(config.path))
+        yield importlib.import_module(name)
+    if file is not None:
+        yield load_user_module(config.path, file)
+
+
+def user_file(config: ModelConfig) -> str | None:
+    """The file of the model directory with the user's code: the one that option.entryPoint names, else `<name>.py` or
+    model.py; None where there is none."""
+    if not config.path:
+        return None
+    directory, entry_point = Path(config.path), config.option.entry_point
+    for name in (entry_point.partition(":")[0], f"{entry_point}.py"):
+        if entry_point and name.endswith(".py") and (directory / name).is_file():
+            return name
+    return default_file(config, directory)
+
+
+def default_file(config: ModelConfig, directory: Path) -> str | None:
+    """`<model name>.py` or model.py, whichever the directory has; of a name with an owner, what follows it."""
+    own = config.name.rpartition("/")[2]
+    return next((name for name in (f"{own}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
+
+
+def existing_file(model_dir: Path, file_name: str) -> Path:
+    """A file of the model directory.
+
+    Raises:
+        ModelLoadError: there is no such file.
+    """
+    path = model_dir / file_name
+    if not path.is_file():
+        raise ModelLoadError(f"the entry point {file_name} does not exist in {model_dir}")
+    return path
+
+
+def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> ModuleType:
+    """Import a file of the model directory under its own name ("model" for model.py), once.
+
+    The model directory becomes the first entry of sys.path.
+
+    Raises:
+        ModelLoadError: there is no such file, or it is not a Python file.
+    """
+    path = existing_file(Path(model_dir), file_name).resolve()
+    name = re.sub(r"\W", "_", path.stem)
+    if name in sys.modules and not _is(sys.modules[name], path):
+        name = f"user_{name}"  # another module has the name, perhaps the standard library's
+    known = sys.modules.get(name)
+    if known is not None and _is(known, path):
+        return known
+    put_on_path(Path(model_dir))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ModelLoadError(f"the entry point {file_name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _is(module: ModuleType, path: Path) -> bool:
+    return getattr(module, "__file__", None) == str(path)
+
+
+def put_on_path(model_dir: Path) -> None:
+    """Make the model directory the first entry of sys.path."""
+    entry = str(model_dir.resolve())
+    if sys.path[0] != entry:
+        sys.path.insert(0, entry)

@@ -1,0 +1,228 @@
+"""What objects may hold that a schema does not list, and what no schema may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djl_python.core.errors import ParameterError
+from djl_python.formats.json_schema import MAX_DEPTH, check, closed
+
+OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (OPEN, CLOSED),
+        ({"type": "object", "properties": {}}, {"type": "object", "properties": {}, "additionalProperties": False}),
+        ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
+        (
+            {"properties": {"properties": OPEN}},
+            {"type": "object", "properties": {"properties": CLOSED}, "additionalProperties": False},
+        ),
+        (
+            {"properties": {"not": OPEN, "default": OPEN}},
+            {"type": "object", "properties": {"not": CLOSED, "default": CLOSED}, "additionalProperties": False},
+        ),
+        ({"items": {"properties": OPEN["properties"]}}, {"items": CLOSED}),
+        ({"$schema": "http://json-schema.org/schema#", **OPEN}, CLOSED),
+        ({"$schema": "https://json-schema.org/schema", **OPEN}, CLOSED),
+        ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": OPEN, "allOf": OPEN}},
+            {"$ref": "#/$defs/x", "$defs": {"x": CLOSED, "allOf": CLOSED}},
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": OPEN}},
+            {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": CLOSED}},
+        ),
+    ],
+)
+def test_objects_have_what_they_list(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert closed(schema) == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        CLOSED,
+        {"type": "object"},
+        {**OPEN, "additionalProperties": {"type": "string"}},
+        {"const": OPEN, "enum": [OPEN], "default": OPEN},
+        # Put together of several: none of them lists everything.
+        {"allOf": [OPEN, {"$ref": "#/$defs/x"}], "$defs": {"x": OPEN}},
+        {"type": "array", "items": {**OPEN, "anyOf": [{"required": ["a"]}, OPEN]}},
+        {**OPEN, "$ref": "#/$defs/x", "$defs": {"x": OPEN}},
+        {**OPEN, "allOf": [OPEN]},
+        {"$schema": "http://json-schema.org/draft-07/schema#", **CLOSED},
+        {**OPEN, "not": {"properties": {"a": {"const": 1}}}},
+        {**OPEN, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["a"]}},
+    ],
+)
+def test_what_stays_as_it_is(schema: dict[str, Any]) -> None:
+    assert closed(schema) == schema
+
+
+NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        # What is required and not listed may be anything, and then others may not be there.
+        (
+            {**OPEN, "required": ["a", "b"]},
+            {**CLOSED, "properties": {**OPEN["properties"], "b": {}}, "required": ["a", "b"]},
+        ),
+        # A pattern says what it may be.
+        (
+            {**OPEN, "required": ["x_1"], "patternProperties": {"^x_": {}}},
+            {**CLOSED, "required": ["x_1"], "patternProperties": {"^x_": {}}},
+        ),
+        # More properties than are listed.
+        ({**OPEN, "minProperties": 2}, {**OPEN, "minProperties": 2, "required": ["a"]}),
+        ({**OPEN, "required": ["a"], "minProperties": 1}, {**CLOSED, "required": ["a"]}),
+        ({**OPEN, "minProperties": 1}, {**CLOSED, "required": ["a"]}),
+        (
+            {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2},
+            {
+                "anyOf": [
+                    {**CLOSED, "properties": {"a": {}, "b": {}, "c": {}}, "required": pair}
+                    for pair in (["a", "b"], ["a", "c"], ["b", "c"])
+                ]
+            },
+        ),
+        ({**OPEN, "maxProperties": 3}, CLOSED),
+        (
+            {"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1},
+            {"anyOf": [{**CLOSED, "properties": {name: {}}} for name in "ab"]},
+        ),
+        # What has no instance that ends is left out.
+        (
+            {"properties": {"a": {"$ref": "#/$defs/node"}, "b": {}}, "$defs": {"node": NODE}},
+            {**CLOSED, "properties": {"a": False, "b": {}}, "$defs": {"node": False}},
+        ),
+        ({"anyOf": [{"$ref": "#"}, OPEN]}, {"anyOf": [{"$ref": "#"}, CLOSED]}),
+        # Alternatives that are only distinct if they are closed stay as they are; these are distinct.
+        (
+            {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "string"}]},
+            {"oneOf": [{**CLOSED, "required": ["a"]}, {"type": "string"}]},
+        ),
+        (
+            {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "properties": {"b": {}}, "required": ["b"]}]},
+            {
+                "oneOf": [
+                    {**CLOSED, "required": ["a"]},
+                    {**CLOSED, "properties": {"b": {}}, "required": ["b"]},
+                ]
+            },
+        ),
+        *(
+            (schema, schema)
+            for schema in (
+                {"oneOf": [{"type": "string"}, {"properties": {"a": {}}}]},
+                {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "properties": {"b": {}}}]},
+            )
+        ),
+    ],
+)
+def test_objects_have_what_they_need(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert closed(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"$ref": "#"}, "no text is an instance of this schema"),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, "no text is an instance of this schema"),
+        ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "no text is an instance of this schema"),
+        ({"type": "object", "minProperties": 2}, "expected a minProperties that the listed properties reach, or all"),
+    ],
+)
+def test_what_generation_could_not_end_or_count(schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=rf"^x: {message}"):
+        check(schema, "x")
+
+
+@pytest.mark.parametrize("name", ["password", "binary", "path"])
+def test_a_format_that_json_schema_does_not_define_says_nothing(name: str) -> None:
+    text = {"type": "string", "format": name}
+    assert closed({"type": "array", "items": {"anyOf": [text]}}) == {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}]},
+    }
+    for schema in ({"type": "string", "format": "date"}, {"type": "string", "format": "regex"}, {"const": text}):
+        assert closed(schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [("uniqueItems", False), ("propertyNames", {"type": "string"}), ("propertyNames", {}), ("propertyNames", True)],
+)
+def test_what_every_json_text_meets_is_left_out(keyword: str, value: Any) -> None:
+    assert closed({"items": {keyword: value}}) == {"items": {}}
+    for schema in ({"const": {keyword: value}}, {"uniqueItems": True}, {"propertyNames": {"pattern": "a"}}):
+        assert closed(schema) == schema
+    named = {"type": "object", "properties": {keyword: {}}, "additionalProperties": False}
+    assert closed(named) == named
+
+
+def test_properties_are_an_objects_where_it_is_put_together_of_several() -> None:
+    part: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
+    assert closed({**part, "anyOf": [part, {"required": ["a"]}]}) == {**OPEN, "anyOf": [OPEN, {"required": ["a"]}]}
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"minimum": 2**64, "maximum": 2**64 + 5},
+        {"exclusiveMinimum": 2**63},
+        {"minimum": 2**53 + 1},
+        {"maximum": 2**53 + 3},
+        {"exclusiveMaximum": -1e19},
+    ],
+)
+def test_bounds_that_would_not_be_kept(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"^x: expected a \w+ that a 64-bit number holds, got ") as caught:
+        check({"properties": {"default": {"anyOf": [{"type": "integer", **bounds}]}}}, "x")
+    assert caught.value.field == "x"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": -(2**63), "maximum": 2**63 - 1},
+        {"minimum": 2**63 - 1, "maximum": -(2**63)},
+        # What is left out is beyond 64 bits.
+        {"minimum": -(2**64), "maximum": 2**64},
+        {"minimum": 0.1, "exclusiveMaximum": 10, "exclusiveMinimum": True},
+        {"const": {"minimum": 2**64}},
+        {"properties": {"minimum": {"type": "string"}}},
+        {"properties": [], "$defs": 5},
+    ],
+)
+def test_bounds_that_are_kept(schema: dict[str, Any]) -> None:
+    check(schema, "x")
+
+
+def test_a_schema_has_so_many_levels() -> None:
+    def nested(levels: int) -> dict[str, Any]:
+        schema: dict[str, Any] = {}
+        for _ in range((levels - 1) // 2):
+            schema = {"anyOf": [schema]}
+        return schema
+
+    check(deepest := nested(MAX_DEPTH), "x")
+    assert closed(deepest) == deepest
+    for schema in (nested(MAX_DEPTH + 2), nested(10_000)):
+        with pytest.raises(ParameterError, match=r"^x: expected a JSON schema of at most 100 levels") as caught:
+            check(schema, "x")
+        assert caught.value.field == "x"
+
+
+def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
+    schema = {"type": "object", "properties": [], "additionalProperties": False, "allOf": 5, "$defs": "x"}
+    assert closed(schema) == schema

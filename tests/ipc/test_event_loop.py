@@ -1,0 +1,50 @@
+import asyncio
+import gc
+import importlib.util
+import sys
+
+import pytest
+
+from djl_python.ipc import event_loop
+
+
+async def loop_of_its_own() -> str:
+    await asyncio.sleep(0)
+    return type(asyncio.get_running_loop()).__module__
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not for Windows")
+def test_uvloop_is_used() -> None:
+    assert event_loop.run(loop_of_its_own()).startswith("uvloop")
+
+
+def test_asyncio_does_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert event_loop.run(loop_of_its_own()).startswith("asyncio")
+
+
+@pytest.mark.parametrize("finds", [True, False])
+def test_what_a_task_raises_ends_no_loop(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
+    if not finds:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    async def leave(error: BaseException) -> None:
+        raise error
+
+    async def main() -> list[BaseException]:
+        tasks = [asyncio.create_task(leave(error)) for error in (SystemExit(3), KeyboardInterrupt())]
+        await asyncio.wait(tasks)
+        return [error for task in tasks if (error := task.exception()) is not None]
+
+    assert [type(error) for error in event_loop.run_undisturbed(main())] == [SystemExit, KeyboardInterrupt]
+
+
+def test_what_was_loaded_is_not_looked_through() -> None:
+    threshold = gc.get_threshold()
+    try:
+        event_loop.settle()
+        assert gc.get_freeze_count() > 0
+        assert len(gc.get_objects(generation=2)) < gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)

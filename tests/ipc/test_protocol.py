@@ -1,0 +1,56 @@
+import struct
+
+import pytest
+
+from djl_python.ipc import protocol
+from djl_python.ipc.protocol import AnyMessage, Cancel, Chunk, FrameReader, FrameWriter, encode_frame
+
+
+def test_a_frame_comes_back_whatever_the_pieces_it_arrives_in() -> None:
+    messages: list[AnyMessage] = [Cancel(1), Chunk(2, b"x" * 300, True)]
+    data = encode_frame(messages) + encode_frame([Cancel(3)])
+    for size in (1, 7, len(data)):
+        reader, read = FrameReader(), []
+        for start in range(0, len(data), size):
+            read += reader.feed(data[start : start + size])
+        assert read == [*messages, Cancel(3)]
+
+
+def test_a_frame_is_full_when_it_has_enough_and_empty_once_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "FULL_FRAME_BYTES", 100)
+    writer = FrameWriter()
+    writer.add(Cancel(1))
+    assert writer and not writer.full
+    writer.add(Chunk(2, bytes(100), True))  # messages stay whole
+    assert writer.full
+    assert FrameReader().feed(writer.take()) == [Cancel(1), Chunk(2, bytes(100), True)]
+    assert not writer and not writer.full
+
+
+def test_a_message_that_no_reader_takes_fails_its_writer_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
+    writer = FrameWriter()
+    writer.add(Cancel(1))
+    with pytest.raises(ValueError, match="bytes are more than can be passed on, which is 100"):
+        writer.add(Chunk(2, bytes(100), True))
+    size = 100 - len(encode_frame([Chunk(2, b"", True)])) + 4
+    writer.take()
+    writer.add(Chunk(2, bytes(size), True))  # the longest that there is
+    assert FrameReader().feed(writer.take()) == [Chunk(2, bytes(size), True)]
+
+
+def test_what_no_reader_takes_in_one_frame_is_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
+    messages: list[AnyMessage] = [Chunk(1, bytes(60), True), Cancel(2), Chunk(3, bytes(60), True)]
+    writer = FrameWriter()
+    for message in messages:
+        writer.add(message)
+    assert writer.full
+    assert FrameReader().feed(writer.take()) == messages
+    assert not writer and not writer.full
+    assert FrameReader().feed(encode_frame(messages)) == messages
+
+
+def test_what_is_none_of_ours_is_refused() -> None:
+    with pytest.raises(ValueError, match="not one of ours"):
+        FrameReader().feed(struct.pack("<I", protocol.MAX_FRAME_BYTES + 1))

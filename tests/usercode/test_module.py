@@ -1,0 +1,69 @@
+"""The user's own file: found where it is, imported once, in nobody's way."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from djl_python.config import ModelConfig, Options
+from djl_python.core.errors import ModelLoadError
+from djl_python.usercode.module import load_user_module, user_file
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_file_does_not_displace_a_module_of_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text("mine = True", encoding="utf-8")
+    module = load_user_module(tmp_path, "types.py")
+    assert (module.__name__, module.mine) == ("user_types", True)
+    assert sys.modules["types"] is types
+    assert load_user_module(tmp_path, "types.py") is module
+
+
+def test_it_is_imported_once(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("x = object()", encoding="utf-8")
+    assert load_user_module(tmp_path) is load_user_module(tmp_path) is sys.modules["model"]
+    assert sys.path[0] == str(tmp_path.resolve())
+
+
+def test_a_file_that_fails_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import not_there", encoding="utf-8")
+    with pytest.raises(ModuleNotFoundError):
+        load_user_module(tmp_path, "broken.py")
+    assert "broken" not in sys.modules
+    with pytest.raises(ModelLoadError, match=r"gone\.py does not exist"):
+        load_user_module(tmp_path, "gone.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "entry_point", "expected"),
+    [
+        (["model.py"], "", "model.py"),
+        (["model.py", "demo.py"], "", "demo.py"),
+        (["model.py", "serve.py"], "serve.py", "serve.py"),
+        (["model.py", "serve.py"], "serve.py:handle", "serve.py"),
+        (["model.py", "serve.py"], "serve", "serve.py"),
+        (["model.py"], "djl_python.huggingface", "model.py"),
+        ([], "", None),
+    ],
+)
+def test_which_file(tmp_path: Path, files: list[str], entry_point: str, expected: str | None) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    config = ModelConfig(name="demo", path=str(tmp_path), option=Options(entry_point=entry_point))
+    assert user_file(config) == expected
+
+
+def test_a_model_without_a_directory_has_none() -> None:
+    assert user_file(ModelConfig(name="demo")) is None

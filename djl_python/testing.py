@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from .core.types import TokenEvent
+from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
 from .engine.rolling_batch import EngineSettings, Progress
-from .engine.sequence import Sequence
 
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from djl_python.engine.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
 from djl_python.text import tokenizer as text_tokenizer
 from djl_python.text.token_bytes import bytes_of_entry
 from djl_python.text.vocabulary import vocabulary_of

@@ -10,8 +10,8 @@ from collections import deque
 
 from ..core.errors import ParameterError
 from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
+from .batch.sequence import PromptEntry, Sequence
 from .rolling_batch import EngineSettings, Progress, RollingBatch
-from .sequence import PromptEntry, Sequence
 
 _DEFAULT_CONTEXT = 1 << 20
 

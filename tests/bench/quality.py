@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from djl_python.engine.model_runner import ModelRunner
+    from djl_python.engine.torch_backend.model_runner import ModelRunner
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOKENS: Final = 512
@@ -46,7 +46,7 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
     from transformers import AutoTokenizer
 
     from djl_python.core.types import SamplingParams
-    from djl_python.engine.paged_batch import PagedRollingBatch
+    from djl_python.engine.batch.paged_batch import PagedRollingBatch
     from djl_python.engine.rolling_batch import EngineSettings
 
     settings: dict[str, Any] = {"model_path": str(checkpoint), "dtype": dtype, "max_batch_size": 1}

@@ -14,7 +14,7 @@ from jsonschema.validators import validator_for
 
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import Grammar
-from djl_python.engine.grammar import Matcher
+from djl_python.engine.sampling.grammar import Matcher
 from djl_python.formats.json_schema import check, closed
 from tests.grammars import byte_compiler, written
 from tests.real.schemas import schemas

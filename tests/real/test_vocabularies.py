@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from transformers import AutoTokenizer
 
 from djl_python.core.types import Chat, GenerateRequest, Grammar, SamplingParams, TextOptions, TokenEvent, ToolUse
-from djl_python.engine.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.detokenizer import detokenizer
 from djl_python.text.stop import StopSequences

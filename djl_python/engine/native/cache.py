@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import AttentionParams, LayerShape
-from ..scheduler import Chunk
+from ..batch.scheduler import Chunk
+from ..torch_backend.attention import AttentionParams, LayerShape
 from .advance import cache_ahead
 from .memory import PrefaultedMemory
 from .operations_attention import attend, clear_values, heads

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..choosing import Asked, Chosen, Top
-from ..penalties import penalties_of
-from ..row_scan import mix
-from ..sampling_plan import Plan, inverse_temperature, samples
+from ..sampling.choosing import Asked, Chosen, Top
+from ..sampling.penalties import penalties_of
+from ..sampling.row_scan import mix
+from ..sampling.sampling_plan import Plan, inverse_temperature, samples
 from .pool import CHOICE
 
 #: `ChoiceMode` of choice.h.

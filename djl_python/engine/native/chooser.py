@@ -8,11 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..choosing import Asked, Chosen
-from ..draws import Draws, draw
-from ..penalties import Occurrences, penalize, penalties_of
-from ..row_scan import scan_rows
-from ..sequence import NO_TOKEN
+from ..batch.sequence import NO_TOKEN
+from ..sampling.choosing import Asked, Chosen
+from ..sampling.draws import Draws, draw
+from ..sampling.penalties import Occurrences, penalize, penalties_of
+from ..sampling.row_scan import scan_rows
 from .choices import Choices, PlannedChoices
 from .operations import choose
 from .pool import Op, Pool, Step

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..coded_linear import CodedLinear, Weight, dense
-from ..expert_stacks import ExpertStack, stacks_of
+from ..checkpoints.coded_linear import CodedLinear, Weight, dense
+from ..checkpoints.expert_stacks import ExpertStack, stacks_of
 
 # A table by token has about as many rows as the vocabulary; one by position has fewer.
 _SHARE_OF_VOCABULARY: Final = 0.9

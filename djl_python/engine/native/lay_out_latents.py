@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..coded_linear import tensors_of
+from ..checkpoints.coded_linear import tensors_of
 from . import operations_attention
 from .lay_out_attention import CachePlaces, add_attention, rotation
 from .layout import Layout, Rows

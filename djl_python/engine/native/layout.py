@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..coded_linear import Weight, tensors_of
-from ..expert_stacks import ConcatenatedExperts, ExpertStack
-from ..quantization import Quantize, finer
+from ..checkpoints.coded_linear import Weight, tensors_of
+from ..checkpoints.expert_stacks import ConcatenatedExperts, ExpertStack
+from ..checkpoints.quantization import Quantize, finer
 from . import operations
 from .mapped import let_go
 from .memory import Arena

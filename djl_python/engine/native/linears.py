@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..coded_linear import tensors_of
-from ..quantization import Quantize
+from ..checkpoints.coded_linear import tensors_of
+from ..checkpoints.quantization import Quantize
 from .mapped import let_go
 from .memory import Arena
 from .operations import UNCHANGED, Activated, Into, linear, quantize

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..attention import watching
-from ..misfits import MISFITS
+from ..opening.misfits import MISFITS
+from ..torch_backend.attention import watching
 from .copies import RandomNumbers, copy_model
 from .lay_out_mlp import activated
 from .linears import Products, rows_of

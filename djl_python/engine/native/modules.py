@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..quantization import Quantize, finer
+from ..checkpoints.quantization import Quantize, finer
 from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm

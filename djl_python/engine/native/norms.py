@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..misfits import MISFITS
+from ..opening.misfits import MISFITS
 from .copies import RandomNumbers, copy_model
 from .identity import same
 from .operations import aim_norm_rows, norm_rows

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ..quantization import GROUP, Codes, Quantize, alike, quantized
+from ..checkpoints.quantization import GROUP, Codes, Quantize, alike, quantized
 from .memory import Arena
 from .operations import Weights, pack, round_
 from .pages import give_back

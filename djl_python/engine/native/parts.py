@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..coded_linear import CodedLinear
-from ..misfits import MISFITS
+from ..checkpoints.coded_linear import CodedLinear
+from ..opening.misfits import MISFITS
 from .recipe_parts import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..choosing import Chosen
+from ..sampling.choosing import Chosen
 from .choices import UNDECIDED, Choices
 from .packing import PANEL
 from .pool import Op, Pool, Step

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ..attention import LayerShape
-from ..scheduler import Chunk
-from ..sequence import Sequence
-from ..state_slots import StateSpan
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..batch.state_slots import StateSpan
+from ..torch_backend.attention import LayerShape
 from .operations_attention import HeadRows
 from .pool import Step
 

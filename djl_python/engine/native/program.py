@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..choosing import Chosen
-from ..quantization import Quantize
+from ..checkpoints.quantization import Quantize
+from ..sampling.choosing import Chosen
 from .advance import Advance, cache_ahead
 from .choices import Choices
 from .lay_out import lay_out

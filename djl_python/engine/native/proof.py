@@ -16,14 +16,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..coded_linear import dense
-from ..exact import ExactModel
-from ..expert_stacks import ExpertStack
-from ..free_memory import available_bytes
-from ..loading import LoadedModel
-from ..misfits import MISFITS
-from ..state_slots import StateSlots
-from ..trial import Trial, distances, read_in_pieces
+from ..batch.state_slots import StateSlots
+from ..checkpoints.coded_linear import dense
+from ..checkpoints.expert_stacks import ExpertStack
+from ..checkpoints.loading import LoadedModel
+from ..opening.exact import ExactModel
+from ..opening.free_memory import available_bytes
+from ..opening.misfits import MISFITS
+from ..opening.trial import Trial, distances, read_in_pieces
 from .copies import by_token
 from .program import Program
 from .recipe import Recipe

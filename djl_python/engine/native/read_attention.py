@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..rotations import original_length
+from ..checkpoints.rotations import original_length
 from .identity import distance, factor_of, same, settled
 from .layer_reader import LayerReader, Projected, made_by
 from .read_columns import other_columns

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..expert_stacks import ExpertStack
+from ..checkpoints.expert_stacks import ExpertStack
 from .identity import distance, factor_of, same, settled
 from .recipe import ExpertGroups, Experts, Router
 from .recipe_parts import ExpertLinears, Linear, NotUnderstoodError

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..coded_linear import halves
+from ..checkpoints.coded_linear import halves
 from .identity import distance, same
 from .recipe import Mlp
 from .recipe_parts import Linear, NotUnderstoodError

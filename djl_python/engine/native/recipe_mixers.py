@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..attention import LayerShape
+from ..torch_backend.attention import LayerShape
 from .recipe_parts import Linear, Norm, Rotary, Stacked
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..coded_linear import Weight, concat_rows, dense
-from ..expert_stacks import ExpertStack
+from ..checkpoints.coded_linear import Weight, concat_rows, dense
+from ..checkpoints.expert_stacks import ExpertStack
 
 
 class NotUnderstoodError(Exception):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ..choosing import Asked, Chosen
-from ..model_runner import rows_of
-from ..scheduler import Chunk
-from ..sequence import Sequence
-from ..state_slots import StateSlots
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..batch.state_slots import StateSlots
+from ..sampling.choosing import Asked, Chosen
+from ..torch_backend.model_runner import rows_of
 from .choices import PlannedChoices
 from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..misfits import MISFITS
+from ..opening.misfits import MISFITS
 from . import causal_conv, delta_rule, mamba2
 from .pool import Pool
 from .watch_functions import CONVOLUTION, DELTA_RULE, SCAN, files_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..expert_stacks import stacks_of
+from ..checkpoints.expert_stacks import stacks_of
 from .copies import Copy
 from .recipe_parts import NotUnderstoodError
 from .watch_attention import Call, watch_attention

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..attention import PAGED, watching
+from ..torch_backend.attention import PAGED, watching
 from .identity import distance, same, settled
 from .recipe_parts import NotUnderstoodError
 

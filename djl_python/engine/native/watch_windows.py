@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..attention import PAGED
-from ..masks import UNKNOWN, configured_window
+from ..torch_backend.attention import PAGED
+from ..torch_backend.masks import UNKNOWN, configured_window
 from .recipe_parts import NotUnderstoodError
 from .watch_attention import MASKED, SOFTMAXES, Call
 

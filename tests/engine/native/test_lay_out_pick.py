@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.choosing import Asked, Chosen
+from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.checkpoints.quantization import GROUP
 from djl_python.engine.native import lay_out_pick as laying_out
 from djl_python.engine.native.choices import UNDECIDED, PlannedChoices
 from djl_python.engine.native.lay_out_pick import lay_out_pick
@@ -23,10 +24,9 @@ from djl_python.engine.native.packing import EIGHT, TWELVE, Packer
 from djl_python.engine.native.picker import Patience, Picker
 from djl_python.engine.native.pool import Mode, Op, Pool, Step
 from djl_python.engine.native.recipe_parts import Linear
-from djl_python.engine.penalties import Occurrences
-from djl_python.engine.quantization import GROUP
-from djl_python.engine.sampling_plan import Plan
-from djl_python.engine.sequence import Sequence
+from djl_python.engine.sampling.choosing import Asked, Chosen
+from djl_python.engine.sampling.penalties import Occurrences
+from djl_python.engine.sampling.sampling_plan import Plan
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from djl_python.engine.coded_checkpoint import CodedCheckpoint
-from djl_python.engine.coded_linear import CodedLinear
+from djl_python.engine.checkpoints.coded_checkpoint import CodedCheckpoint
+from djl_python.engine.checkpoints.coded_linear import CodedLinear
+from djl_python.engine.checkpoints.quantization import Quantize, quantized
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.parts import as_linear
 from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.native.read_mlp import FUNCTIONS
 from djl_python.engine.native.recipe_parts import Linear
-from djl_python.engine.quantization import Quantize, quantized
 from tests.coded_checkpoints import Method, rounded
 
 

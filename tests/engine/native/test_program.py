@@ -16,15 +16,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.attention import PAGED
+from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.batch.state_slots import StateSlots
+from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.native import layout
 from djl_python.engine.native.program import Program
 from djl_python.engine.native.read import read_recipe
 from djl_python.engine.native.runner import NativeModelRunner
-from djl_python.engine.quantization import Quantize
-from djl_python.engine.scheduler import Chunk
-from djl_python.engine.sequence import Sequence
-from djl_python.engine.state_slots import StateSlots
+from djl_python.engine.torch_backend.attention import PAGED
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 
 BLOCK = 16

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.native.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.recipe_parts import Linear
 from djl_python.engine.native.siblings import joined
-from djl_python.engine.quantization import Quantize
 
 
 @pytest.fixture(scope="module", params=[None, "int8"])

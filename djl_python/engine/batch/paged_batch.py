@@ -1,0 +1,301 @@
+"""The built-in engine: any causal language model of transformers under continuous batching. Engine process.
+
+A step is: schedule, run, sample, append.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...core.errors import GenerationError, ParameterError
+from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..checkpoints.loading import threads_of
+from ..drafting.draft_size import draft_size
+from ..drafting.speculation_setup import open_speculation
+from ..native.advance import Advance
+from ..opening.runners import open_runner
+from ..parallel.ranks import open_shared
+from ..parallel.sharing import degree_of
+from ..rolling_batch import EngineSettings, Progress, RollingBatch, error_event
+from ..sampling.choosing import Chosen
+from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
+from ..sampling.sampler import Sampled, Sampler, prompt_entries, sampled
+from ..torch_backend.model_runner import ModelRunner, chosen_or_logits, rows_of
+from ..torch_backend.uploads import indices
+from .kv_cache import BlockManager
+from .scheduler import Chunk, Scheduler
+from .sequence import PromptEntry, Sequence
+
+log = logging.getLogger(__name__)
+
+# How long a step waits for a grammar if there is nothing else to do: messages that arrive meanwhile wait, too.
+_COMPILE_WAIT_S: Final = 0.02
+
+
+class PagedRollingBatch(RollingBatch):
+    """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
+
+    def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
+        if settings.tensor_parallel_degree != 1:
+            progress("importing transformers", 0, 0)
+            settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))
+        beside = draft_size(settings)
+        if settings.tensor_parallel_degree == 1:
+            opened = open_runner(settings, progress, advance, beside)
+        else:
+            opened = open_shared(settings, progress, beside)
+        self.runner: ModelRunner = opened.runner
+        self.device = opened.loaded.device
+        # What a failed step leaves in blocks is overwritten; what it did to states is not undone.
+        self._repeats_steps = opened.repeats_steps
+        self._repeatable = opened.share_prefixes and opened.states is None
+        self._eos_ids = opened.loaded.eos_ids
+        self.max_model_len = opened.max_model_len
+        self.max_batch_size = settings.max_batch_size
+        self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
+        self.description = opened.description
+        self.takes_images = opened.takes_images
+        self.info = opened.info(settings)
+        self.weight_bytes = opened.weight_bytes
+        self.scheduler = Scheduler(
+            BlockManager(
+                opened.kv_blocks,
+                settings.block_size,
+                share=opened.share_prefixes,
+                resident_blocks=opened.resident_blocks,
+                states=opened.states,
+            ),
+            max_sequences=settings.max_batch_size,
+            max_prefill_tokens=opened.max_prefill_tokens,
+            near=opened.near,
+            whole_prompts=opened.whole_prompts,
+            on_preempt=self.runner.forget,
+        )
+        self._chooser = opened.chooser
+        self._pick = opened.pick
+        self._close_runner = opened.close
+        self.sampler = Sampler(
+            opened.loaded.vocabulary,
+            opened.loaded.eos_ids,
+            opened.loaded.device,
+            opened.chooser,
+            threads_of(settings),
+        )
+        self.vocabulary: int = opened.loaded.vocabulary
+        self.grammars = GrammarCompiler(opened.loaded.vocabulary, opened.loaded.eos_ids)
+        self._speculation = open_speculation(settings, opened, self.sampler, progress)
+        self._compiling: dict[int, Future[CompiledGrammar]] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._chunks: list[Chunk] = []
+        self._events: list[TokenEvent] = []  # of the step so far: a failure later in it does not take them back
+        self._step_s = 0.0
+
+    def add(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> None:
+        if not prompt_ids:
+            raise ParameterError("the prompt has no tokens", "inputs")
+        if len(prompt_ids) >= self.max_model_len:
+            raise ParameterError(
+                f"the prompt has {len(prompt_ids)} tokens; with at least one to generate, the model's context of "
+                f"{self.max_model_len} has room for {self.max_model_len - 1}",
+                "inputs",
+            )
+        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.vocabulary:
+            raise ParameterError(f"a prompt token id is outside the vocabulary of {self.vocabulary}", "inputs")
+        if any(not 0 <= token < self.vocabulary for token in sampling.logit_bias):
+            raise ParameterError(f"a token id is outside the vocabulary of {self.vocabulary}", "logit_bias")
+        entries: list[PromptEntry] = [(None, ())] if sampling.prompt_logprobs is not None else []
+        if sampling.bad_words_ids:
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=self._possible(sampling.bad_words_ids))
+        sequence = Sequence(
+            request_id, list(prompt_ids), len(prompt_ids), sampling, prompt_entries=entries, images=images
+        )
+        if sampling.grammar is None:
+            self.scheduler.add(sequence)
+        else:
+            self._compiling[request_id] = self.grammars.compile(sampling.grammar)
+        self._sequences[request_id] = sequence
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        self.grammars.know(vocabulary)
+
+    def cancel(self, request_id: int) -> None:
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._end(sequence)
+
+    def step(self) -> list[TokenEvent]:
+        began = time.perf_counter()
+        self._chunks, self._events, self._step_s = [], [], 0.0
+        refused = self._admit_compiled()
+        if refused or self.scheduler.idle:
+            return refused  # at once: they would be lost if the rest of the step failed
+        self._chunks = self.scheduler.schedule()
+        for chunk in self._chunks:
+            if chunk.sequence.began_s is None:
+                chunk.sequence.began_s = began
+        self._chunks = chunks = self._speculate(self._chunks)  # apart: `isolate` needs chunks if the drafter fails
+        drawing = [chunk for chunk in chunks if chunk.completes]
+        drawn = iter(self._compute(chunks, drawing))
+        self.scheduler.learn(chunks, time.perf_counter() - began)
+        if self._speculation is not None:
+            self._speculation.follow(chunks)
+        self.scheduler.advance(chunks)
+        for chunk in drawing:
+            self._append(chunk, list(itertools.islice(drawn, len(chunk.drafts) + 1)))
+        self._step_s = time.perf_counter() - began
+        return self._events
+
+    def isolate(self, cause: Exception) -> list[TokenEvent]:
+        if not self._chunks or not self._repeats_steps:
+            raise cause  # not a request's fault but the scheduler's; or others are still in the middle of the step
+        if self.device.type == "cuda":
+            # After an assertion or an illegal access on the device, every later call in this process fails. This one
+            # then raises, as no other does: not what a request asked for, nor lack of memory.
+            torch.cuda.synchronize(self.device)
+        if isinstance(cause, torch.OutOfMemoryError):
+            culprit = self._relieve(cause)
+        elif (culprit := self.scheduler.isolate(self._chunks)) is None:
+            log.warning("a step of %d sequences failed (%s): repeating it one by one", len(self._chunks), cause)
+        if culprit is None:
+            return self._events
+        self._end(culprit)
+        return [*self._events, error_event(culprit.id, cause)]
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle and not self._compiling
+
+    @property
+    def stats(self) -> EngineStats:
+        scheduler, speculation = self.scheduler, self._speculation
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self._compiling),
+            kv_blocks_used=scheduler.blocks.used,
+            kv_blocks_total=scheduler.blocks.total,
+            preemptions=scheduler.preemptions,
+            step_s=self._step_s,
+            draft_tokens=0 if speculation is None else speculation.proposed,
+            accepted_draft_tokens=0 if speculation is None else speculation.accepted,
+            step_sequences=len(self._chunks) if self._step_s else 0,
+        )
+
+    def close(self) -> None:
+        self.grammars.close()
+        if self._speculation is not None:
+            self._speculation.close()
+        self._close_runner()
+
+    def _relieve(self, cause: torch.OutOfMemoryError) -> Sequence | None:
+        """Memory ran out in a step: have fewer sequences in the next. A sequence that was alone in it is returned."""
+        traceback.clear_frames(cause.__traceback__)  # they hold what the step had computed so far
+        torch.cuda.empty_cache()
+        culprit = self.scheduler.relieve(self._chunks, self._repeatable)
+        if culprit is None:
+            log.warning(
+                "no memory for %d sequences at once: %d until further notice", len(self._chunks), self.scheduler.fitting
+            )
+        return culprit
+
+    def _possible(self, words: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """The words that the model can generate: a tokenizer may have more tokens than the model has logits."""
+        return tuple(word for word in words if max(word) < self.vocabulary)
+
+    def _admit_compiled(self) -> list[TokenEvent]:
+        """Give the scheduler the sequences whose grammars are ready; error events for those whose grammars failed."""
+        if self._compiling and self.scheduler.idle:
+            wait(self._compiling.values(), _COMPILE_WAIT_S, FIRST_COMPLETED)
+        refused = []
+        for request_id, future in [(i, f) for i, f in self._compiling.items() if f.done()]:
+            sequence = self._sequences[request_id]
+            error = future.exception()
+            if error is None:
+                del self._compiling[request_id]
+                sequence.matcher = Matcher(future.result())
+                self.scheduler.add(sequence)
+            else:
+                self._end(sequence)
+                refused.append(error_event(request_id, error))
+        return refused
+
+    def _compute(self, chunks: list[Chunk], drawing: list[Chunk]) -> list[Sampled]:
+        """Compute the chunks' tokens, and draw after the last position of those in `drawing`, and after each draft."""
+        sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
+        ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
+        asked = self.sampler.ask(sequences, ahead)
+        found = chosen_or_logits(self.runner, self._pick, chunks, asked)
+        if isinstance(found, Chosen):
+            return sampled(found)
+        logits = found
+        # where each chunk's rows end; taken before anything changes what `rows_of` returns
+        ends = list(itertools.accumulate(rows_of(chunk) for chunk in chunks))
+        self._keep_prompt_entries(chunks, ends, logits)
+        after = [(end, len(chunk.drafts)) for chunk, end in zip(chunks, ends, strict=True) if chunk.completes]
+        rows = [row for end, drafts in after for row in range(end - 1 - drafts, end)]
+        if len(logits) != len(rows):
+            logits = logits.index_select(0, indices(rows, logits.device))
+        with torch.inference_mode():
+            return self.sampler.sample(logits, sequences, asked) if sequences else []
+
+    def _speculate(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Add draft tokens to the chunks."""
+        if self._speculation is None:
+            return chunks
+        return self._speculation.add_drafts(chunks, self.scheduler.reserve)
+
+    def _append(self, chunk: Chunk, sampled: list[Sampled]) -> None:
+        """Append the token drawn after the chunk, and the one after each of its drafts until a draft is wrong."""
+        sequence = chunk.sequence
+        for right, (drawn, draft) in enumerate(itertools.zip_longest(sampled, chunk.drafts)):
+            try:
+                event = sequence.append(drawn.token_id, drawn.logprob, drawn.top, self._eos_ids, self.max_model_len)
+            except GenerationError as exc:
+                event = error_event(sequence.id, exc)
+            self._events.append(event)
+            if event.finish is not None or event.error is not None:
+                self._end(sequence)
+                return
+            if drawn.token_id != draft:  # at the latest after the last draft, where `draft` is None
+                if self._speculation is not None and chunk.drafts:
+                    self._speculation.learn(chunk, right)
+                return
+            sequence.computed += 1  # the draft was this token: its keys and values are in the cache
+
+    def _keep_prompt_entries(self, chunks: list[Chunk], ends: list[int], logits: Tensor) -> None:
+        """Keep the log-probabilities of the prompt tokens that follow the positions of this step."""
+        for chunk, end in zip(chunks, ends, strict=True):
+            sequence = chunk.sequence
+            if not sequence.wants_prompt_logprobs:
+                continue
+            following = sequence.computed + 1  # the prompt position that this chunk's first row predicts
+            # A preempted sequence is computed again: skip the entries that it has.
+            first = max(following, len(sequence.prompt_entries))
+            last = min(following + chunk.length, sequence.prompt_length)
+            if first < last:
+                start = end - chunk.length - following
+                sequence.prompt_entries += prompt_entries(
+                    self._chooser,
+                    logits[start + first : start + last],
+                    sequence.tokens[first:last],
+                    sequence.sampling.prompt_logprobs or 0,
+                )
+
+    def _end(self, sequence: Sequence) -> None:
+        del self._sequences[sequence.id]
+        if self._compiling.pop(sequence.id, None) is None:
+            self.scheduler.remove(sequence)
+        self.runner.forget(sequence)
+        self.sampler.forget(sequence)
+        if self._speculation is not None:
+            self._speculation.forget(sequence)

@@ -1,0 +1,314 @@
+"""Loads a checkpoint with transformers: device, precision, quantization and limits. Runs in the engine process."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+from collections.abc import Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ...core.cpu_limit import available_cpus
+from ...core.errors import ModelLoadError
+from ..devices import pick_device, prepare_device, slow_format
+from ..parallel.sharing import placement
+from ..rolling_batch import EngineSettings, Progress
+from ..torch_backend.attention import PAGED, register
+from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .expert_stacks import unpack_experts_
+from .plain_checkpoint import PlainCheckpoint
+from .quantization import Quantize
+from .rotations import attends_in_chunks, contexts
+from .stored_loading import as_transformers_reads, unpack_linears_
+
+log = logging.getLogger(__name__)
+
+DTYPES: Final[dict[str, Any]] = {
+    "auto": "auto",
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "half": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A causal language model, which may take images, on its device, and what its checkpoint says about it.
+
+    Attributes:
+        context, longest: most tokens of a sequence, by default and with option.max_model_len.
+        method: what its linears were quantized with, if they are `CodedLinear`s.
+    """
+
+    model: Any
+    device: torch.device
+    dtype: torch.dtype
+    vocabulary: int
+    context: int
+    longest: int
+    eos_ids: frozenset[int]
+    method: str | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that a decode step has to read at least, except for the embedding table's unused rows."""
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
+
+
+def threads_of(settings: EngineSettings) -> int:
+    """CPU threads that a step may use."""
+    return max(1, (settings.threads or available_cpus()) // settings.tensor_parallel_degree)
+
+
+def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Load `settings.model_path` with transformers.
+
+    Raises:
+        ModelLoadError: it is not a causal language model, or a setting does not fit it.
+    """
+    device = pick_device(settings.device)
+    prepare_device(device)
+    torch.set_num_threads(threads_of(settings))
+    progress("importing transformers", 0, 0)
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: _Bar(progress, args, kwargs))
+    register()
+    path = Path(settings.model_path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
+    _check_causal(path, config)
+    said = getattr(config, "quantization_config", None)
+    _check_quantization(settings, device, said)
+    checkpoint = _coded_checkpoint(path, said, device)
+    if checkpoint is not None:
+        config.quantization_config = as_transformers_reads(checkpoint)
+    elif experts := _plain_experts(path, config, device, settings):
+        config.quantization_config = as_transformers_reads(experts)
+    kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
+
+    def load(dtype: Any) -> Any:
+        model, report = kind.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=settings.trust_remote_code,
+            **placement(settings, device),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # which are refused below, in words
+        )
+        if others := sorted(report["mismatched_keys"]):
+            name, stored, needed = others[0]
+            raise ModelLoadError(
+                f"{path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
+                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
+            )
+        missing = set(report["missing_keys"])
+        if checkpoint is None:  # buffers may be what the model's code makes them
+            missing &= {name for name, _ in model.named_parameters()}
+        if missing:
+            kind_of = "" if checkpoint is None else f"{checkpoint.method} "
+            some = ", ".join(sorted(missing)[:3])
+            raise ModelLoadError(
+                f"{path}: {kind_of}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
+            )
+        return model
+
+    dtype = DTYPES[settings.dtype]
+    stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
+    slow = slow_format(device, settings.dtype) if checkpoint is not None or said is None else None
+    try:
+        model: Any = None if slow is not None and stored == slow.dtype else load(dtype)
+        if slow is not None and (model is None or model.dtype == slow.dtype):
+            log.warning("%s", slow.warning)
+            model = load(slow.instead)
+    except ValueError as exc:
+        if "Unrecognized configuration class" in str(exc):
+            raise ModelLoadError(
+                f"{path}: model type {config.model_type!r} is not a causal language model of transformers"
+            ) from exc
+        raise
+    model.eval()
+    if checkpoint is not None and device.type != "cpu":
+        unpack_experts_(model, device)
+        unpack_linears_(model, device)
+        log.warning(
+            "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
+            " and ".join(METHODS[checkpoint.method]),
+            model.dtype,
+        )
+        checkpoint = None
+    text = config.get_text_config(decoder=True)
+    context, longest = contexts(text)
+    return LoadedModel(
+        model=model,
+        device=device,
+        dtype=model.dtype,
+        vocabulary=getattr(text, "unpadded_vocab_size", None) or text.vocab_size,  # Inkling has no logits beyond it
+        context=context,
+        longest=longest,
+        eos_ids=_eos_ids(model, text),
+        method=None if checkpoint is None else checkpoint.method,
+    )
+
+
+def _check_causal(path: Path, config: Any) -> None:
+    """Check that tokens don't attend to later ones; a model of images may have them do so within its prompt.
+
+    Raises:
+        ModelLoadError: they do.
+    """
+    text = config.get_text_config(decoder=True)
+    if text is config and getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        raise ModelLoadError(
+            f"{path}: its tokens attend to later ones (use_bidirectional_attention in config.json): "
+            "such a model embeds text, it does not generate any"
+        )
+
+
+def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:
+    """The checkpoint's codes, if they are read here; None leaves them to libraries, which have GPU kernels.
+
+    Raises:
+        ModelLoadError: they can't be read here, and a library for them is missing.
+    """
+    if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
+        return None
+    libraries = METHODS[said["quant_method"]]
+    missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries)
+    if device.type != "cpu" and not missing:
+        return None
+    try:
+        return CodedCheckpoint(path, said)
+    except UnreadableError as reason:
+        if missing:
+            raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
+        log.info("%s is left to transformers", reason)
+        return None
+
+
+def _plain_experts(path: Path, config: Any, device: torch.device, settings: EngineSettings) -> PlainCheckpoint | None:
+    """The checkpoint, if native kernels may read its experts one by one; else None."""
+    if device.type != "cpu" or settings.kernels == "torch" or settings.image_example is not None:
+        return None
+    if getattr(config.get_text_config(decoder=True), "quantization_config", None) or hasattr(
+        config, "quantization_config"
+    ):
+        return None
+    checkpoint = PlainCheckpoint(path)
+    return checkpoint if checkpoint.linears else None
+
+
+def rounding(settings: EngineSettings) -> Quantize | None:
+    """What this engine itself rounds the weights to; None if it doesn't."""
+    return settings.quantize if settings.quantize in ("int8", "int4") else None
+
+
+def products_rounding(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
+    """What products of integers round to: weights and activations, or with stored codes only the activations."""
+    return rounding(settings) if loaded.method is None else "int8"
+
+
+def _check_quantization(settings: EngineSettings, device: torch.device, stored: Any) -> None:
+    """Check that the checkpoint, whose own setting is `stored`, is or can be quantized as `option.quantize` says."""
+    wanted = settings.quantize
+    if wanted == "none":
+        return
+    method = None
+    if stored is not None:
+        said = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
+        method = getattr(said, "value", said)
+    if rounding(settings) is None:
+        if method != wanted:
+            has = "is not quantized" if method is None else f"is quantized with {method}"
+            raise ModelLoadError(f"option.quantize={wanted}: the checkpoint {has}")
+    elif method is not None:
+        raise ModelLoadError(f"option.quantize={wanted}: the checkpoint is quantized already, with {method}")
+    elif device.type != "cpu":
+        raise ModelLoadError(f"option.quantize={wanted} is for CPUs; the model is on {device}")
+    elif settings.image_example is not None:
+        raise ModelLoadError(f"option.quantize={wanted} is not for models that take images")
+
+
+def can_page(loaded: LoadedModel) -> bool:
+    """Give the model paged attention, if it looks attention up by name and is told the positions; returns whether.
+
+    A model that attends in chunks has them in its mask, which paged attention is not given.
+    """
+    parameters = inspect.signature(loaded.model.forward).parameters
+    if "position_ids" not in parameters or "logits_to_keep" not in parameters:
+        return False
+    if attends_in_chunks(loaded.model.config.get_text_config(decoder=True)):
+        return False
+    try:
+        set_attention(loaded.model, PAGED)
+    except ValueError as exc:
+        log.info("%s", exc)
+        return False
+    return True
+
+
+def set_attention(model: Any, name: str) -> None:
+    """Give the language model one of transformers' attention functions; an image encoder keeps its own.
+
+    Raises:
+        ValueError: the model can't use this one.
+    """
+    config, text = model.config, model.config.get_text_config(decoder=True)
+    if text._attn_implementation == name:
+        return
+    if text is config:
+        model.set_attn_implementation(name)
+        return
+    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
+    if not parts:
+        raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
+    model.set_attn_implementation({parts[0]: name})
+
+
+def _eos_ids(model: Any, config: Any) -> frozenset[int]:
+    """generation_config's end tokens, else config's: what `generate` would stop at."""
+    for source in (getattr(model, "generation_config", None), config):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
+
+
+class _Bar:
+    """Stands in for transformers' progress bars, and passes every step on."""
+
+    def __init__(self, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._progress = progress
+        self._iterable: Any = args[0] if args else kwargs.get("iterable")
+        self._what = str(kwargs.get("desc") or "loading").lower()
+        length = len(self._iterable) if isinstance(self._iterable, Sized) else 0
+        self.total = int(kwargs.get("total") or length)
+        self.n = 0
+
+    def __iter__(self) -> Any:
+        for item in self._iterable or ():
+            yield item
+            self.update()
+
+    def update(self, n: float | None = 1) -> None:
+        self.n += int(n or 0)
+        self._progress(self._what, self.n, self.total)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        """Accept all other calls to a progress bar (descriptions, refreshes), and ignore them."""
+        return lambda *args, **kwargs: None

@@ -1,0 +1,1 @@
+"""Draft tokens, which the model checks several at a time."""

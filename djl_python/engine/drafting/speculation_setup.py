@@ -1,0 +1,77 @@
+"""Opens what `option.speculative` asks for. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+import torch
+
+from ...core.errors import ModelLoadError
+from ..checkpoints.loading import rounding, threads_of
+from ..opening.opened_runner import OpenedRunner
+from ..opening.runners import open_runner
+from ..rolling_batch import EngineSettings, Progress
+from ..sampling.sampler import Sampler
+from .draft_model import ModelDrafter
+from .ngram import NgramDrafter
+from .speculation import Drafter, Speculation
+
+log = logging.getLogger(__name__)
+
+# Looking up costs nothing, so that repetitions may have many drafts at once.
+_NGRAM_LENGTH: Final = 8
+_MODEL_LENGTH: Final = 5
+
+
+def open_speculation(
+    settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress
+) -> Speculation | None:
+    """Open what makes drafts for the opened model; None if nothing does.
+
+    Raises:
+        ModelLoadError: the draft model does not fit the model.
+    """
+    if settings.speculative == "none":
+        return None
+    if not opened.takes_drafts:
+        log.warning("option.speculative=%s has no effect: %s", settings.speculative, opened.description)
+        return None
+    drafter: Drafter
+    if settings.speculative == "ngram":
+        drafter, length = NgramDrafter(), settings.spec_length or _NGRAM_LENGTH
+    else:
+        drafter, length = _open_model(settings, opened, sampler, progress), settings.spec_length or _MODEL_LENGTH
+    return Speculation(drafter, length, opened.max_model_len)
+
+
+def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress) -> ModelDrafter:
+    draft = open_runner(
+        msgspec.structs.replace(
+            settings,
+            model_path=settings.draft_model_path,
+            quantize=rounding(settings) or "none",  # the model's checkpoint is of GPTQ or AWQ; this one need not be
+            max_model_len=None,
+            kv_blocks=opened.kv_blocks,
+            tensor_parallel_degree=1,
+            image_example=None,
+        ),
+        progress,
+    )
+    if opened.on_torch:  # a draft model on native kernels needs one thread of torch's, the model all
+        torch.set_num_threads(threads_of(settings))
+    if draft.loaded.vocabulary != opened.loaded.vocabulary:
+        raise ModelLoadError(
+            f"option.draft_model_id: its vocabulary has {draft.loaded.vocabulary} tokens, the model's "
+            f"{opened.loaded.vocabulary}; expected the same"
+        )
+    if not draft.takes_drafts:
+        raise ModelLoadError(
+            "option.draft_model_id: a draft model needs a KV cache that can be truncated where drafts were wrong; "
+            f"recurrent states and transformers' own cache can't be: {draft.description}"
+        )
+    log.info("drafts by %s", draft.description)
+    # Sequences turn far where the model's do. A draft model for which that is elsewhere drafts up to there.
+    near = draft.near if draft.near != opened.near else 0
+    return ModelDrafter(draft, sampler, near or draft.max_model_len, settings.block_size)

@@ -1,0 +1,58 @@
+"""How much memory is free on this machine, or in this container. Runs in the engine process; needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from ..rolling_batch import EngineSettings
+
+_CONTAINER: Final = Path("/sys/fs/cgroup")
+
+
+class _Files(NamedTuple):
+    """Where a version of cgroups says what a container may take, and has taken.
+
+    Attributes:
+        limit, used, statistics: files below /sys/fs/cgroup.
+        droppable: the name in `statistics` of what the operating system can take back.
+    """
+
+    limit: str
+    used: str
+    statistics: str
+    droppable: str
+
+
+_VERSION_2: Final = _Files("memory.max", "memory.current", "memory.stat", "inactive_file")
+_VERSION_1: Final = _Files(
+    "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
+)
+# Without a setting, the cache may take this share of the memory that is free once the weights are loaded. It is
+# reserved, not taken: the operating system gives a block's memory when the block is first used.
+_CPU_CACHE_SHARE: Final = 0.4
+# The caches of a model's workers together: each one reserves before the others have used what they reserved.
+_ALL_CACHES_SHARE: Final = 0.8
+
+
+def cpu_cache_bytes(settings: EngineSettings) -> int:
+    """Most bytes that the cache may take, given the memory that is free now."""
+    if settings.kv_cache_memory_mb is not None:
+        return settings.kv_cache_memory_mb * 2**20
+    return int(available_bytes() * min(_CPU_CACHE_SHARE, _ALL_CACHES_SHARE / settings.workers))
+
+
+def available_bytes(container: Path = _CONTAINER) -> int:
+    """Bytes of free memory: the machine's, or what the container (a cgroup) may still take if that is less."""
+    available = int(psutil.virtual_memory().available)
+    for files in (_VERSION_2, _VERSION_1):
+        limit = container / files.limit
+        if not limit.exists() or (most := limit.read_text().strip()) == "max":
+            continue
+        used = int((container / files.used).read_text())
+        statistics = dict(line.split() for line in (container / files.statistics).read_text().splitlines())
+        # The page cache of files, checkpoints included, counts as used, but is dropped when memory is needed.
+        available = min(available, max(0, int(most) - used + int(statistics[files.droppable])))
+    return available

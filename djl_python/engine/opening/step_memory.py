@@ -1,0 +1,65 @@
+"""How much of a GPU's memory a step takes, beside weights and cache. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+
+from ...core.errors import ModelLoadError
+from ...core.types import SamplingParams
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..checkpoints.loading import LoadedModel
+from ..rolling_batch import EngineSettings
+from ..sampling.sampler import Sampler
+from ..torch_backend.model_runner import ModelRunner
+from .agreement import step
+
+# The most that sampling takes: rows are copied for the penalties, weighed for the draw, and cut where top_p ends.
+_SAMPLING = SamplingParams(max_new_tokens=1, do_sample=True, top_p=0.5, repetition_penalty=1.1)
+
+
+def step_bytes(
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    longest: int,
+    trial: Callable[[int], AbstractContextManager[ModelRunner]],
+) -> int:
+    """The memory that activations and sampling take at most; 0 where nobody needs to know, as on CPUs.
+
+    Args:
+        longest: tokens of a sequence.
+        trial: a runner over a cache with room for so many tokens of a sequence, in blocks from 0 on.
+
+    Raises:
+        ModelLoadError: there is not that much.
+    """
+    device = loaded.device
+    if device.type != "cuda" or settings.kv_cache_memory_mb is not None or settings.kv_blocks is not None:
+        return 0
+    tokens = min(settings.max_prefill_tokens, longest - 1)
+    try:
+        with trial(tokens) as runner:
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            _largest_step(settings, loaded, tokens, runner)
+            taken = torch.cuda.max_memory_allocated(device) - before
+    except torch.OutOfMemoryError as exc:
+        raise ModelLoadError(
+            f"no memory for a step of {tokens} prompt tokens beside the weights: "
+            "lower option.max_rolling_batch_prefill_tokens"
+        ) from exc
+    return taken
+
+
+def _largest_step(settings: EngineSettings, loaded: LoadedModel, tokens: int, runner: ModelRunner) -> None:
+    """Read a prompt of as many tokens as a step may have, and draw for as many sequences as it may."""
+    ids = [each % loaded.vocabulary for each in range(tokens)]
+    sequence = Sequence(0, ids, tokens, _SAMPLING, blocks=list(range(tokens)))
+    logits = step(runner, Chunk(sequence, tokens))
+    runner.forget(sequence)
+    drawing = [Sequence(number, ids, tokens, _SAMPLING) for number in range(settings.max_batch_size)]
+    with torch.inference_mode():
+        Sampler(loaded.vocabulary, loaded.eos_ids, logits.device).sample(logits.expand(len(drawing), -1), drawing)

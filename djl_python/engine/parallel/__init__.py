@@ -1,0 +1,1 @@
+"""Models that several devices share."""

@@ -1,0 +1,51 @@
+"""`python -m djl_python.engine.parallel.rank --fd N`: one of the devices that share a model, but the first.
+
+Spawned by the engine process (`ranks`), which says what to open, and then each step that it computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from ...ipc.processes import begin_child
+from ..loop import EXIT_LOAD_FAILED, reason_of
+from ..torch_backend.model_runner import ModelRunner
+from .ranks import END, Begin, Piece, chunk_of, open_part
+
+
+def main() -> None:
+    sock = begin_child("engine.rank", __doc__)
+    gc.disable()  # as in the engine process, see there
+    connection = Connection(sock.detach())
+    with contextlib.suppress(EOFError, ConnectionError):  # the engine process has ended
+        runner = _open(connection)
+        gc.freeze()
+        gc.enable()
+        _follow(connection, runner)
+
+
+def _open(connection: Connection) -> ModelRunner:
+    """Open the model with the other ranks; exit with `EXIT_LOAD_FAILED` after telling why if that can't be done."""
+    begin = msgspec.msgpack.decode(connection.recv_bytes(), type=Begin)
+    try:
+        return open_part(begin.rank, begin.settings, Path(begin.meeting), lambda what, done, total: None).runner
+    except Exception as exc:  # the boundary of this process: whatever a model raises while loading is reported
+        connection.send_bytes(reason_of(exc).encode())
+        sys.exit(EXIT_LOAD_FAILED)
+
+
+def _follow(connection: Connection, runner: ModelRunner) -> None:
+    """Compute what is computed, until the end."""
+    decoder = msgspec.msgpack.Decoder(list[Piece])
+    while (message := connection.recv_bytes()) != END:
+        runner.run([chunk_of(piece) for piece in decoder.decode(message)])
+
+
+if __name__ == "__main__":
+    main()

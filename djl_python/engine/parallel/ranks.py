@@ -1,0 +1,243 @@
+"""Rank 0's end of a model that several devices share. Runs in the engine process that the worker spawned.
+
+That process schedules, samples and answers, as any engine does. The other ranks are its children (`rank`). They open
+the model as it does, and are told of each step before it is computed: what a runner needs of the chunks, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from torch import Tensor
+
+from ...core import logs
+from ...core.errors import ModelLoadError, ServingError
+from ...core.types import SamplingParams
+from ...ipc.processes import start
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..drafting.draft_size import NOTHING, Beside
+from ..opening.opened_runner import OpenedRunner
+from ..opening.runners import open_runner
+from ..opening.sent_text import sent_text
+from ..rolling_batch import EngineSettings, Progress
+from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
+from .sharing import join, settings_of
+
+log = logging.getLogger(__name__)
+
+EXIT_RANK_LOST: Final = 5
+#: The last message to a rank.
+END: Final = b""
+#: How long opening a model has to fail by itself, and tell why, when another rank has failed. With gloo it does; NCCL
+#: waits for that rank.
+_GRACE_S: Final = 30.0
+#: How long other ranks have to tell why they failed, and to end.
+_WAIT_S: Final = 3.0
+
+
+class Begin(msgspec.Struct, frozen=True, array_like=True):
+    """First message to a rank. `meeting` is the file where the ranks find one another."""
+
+    rank: int
+    settings: EngineSettings
+    meeting: str
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """What a runner needs of a chunk: `tokens` are the sequence's from `computed` on, and at their end the `drafts`."""
+
+    sequence: int
+    computed: int
+    tokens: list[int]
+    drafts: tuple[int, ...]
+    completes: bool
+    every_row: bool
+    blocks: list[int]
+
+
+def piece_of(chunk: Chunk) -> Piece:
+    """What is sent of a chunk."""
+    sequence = chunk.sequence
+    return Piece(
+        sequence.id,
+        sequence.computed,
+        chunk.tokens,
+        chunk.drafts,
+        chunk.completes,
+        sequence.wants_prompt_logprobs,
+        sequence.blocks,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedChunk(Chunk):
+    """A chunk of a sequence whose other tokens are not known here."""
+
+    piece: Piece
+
+    @property
+    def completes(self) -> bool:
+        return self.piece.completes
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.piece.tokens
+
+
+def chunk_of(piece: Piece) -> ReceivedChunk:
+    """What a runner is given of what was received."""
+    sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0 if piece.every_row else None)
+    sequence = Sequence(piece.sequence, [], 1, sampling, computed=piece.computed, blocks=piece.blocks)
+    return ReceivedChunk(sequence, len(piece.tokens), piece.drafts, piece=piece)
+
+
+class Ranks:
+    """The other ranks, from their start to their end. If one is lost, this process ends too.
+
+    Args:
+        settings: those of rank 0, see `settings_of`.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        degree = settings.tensor_parallel_degree
+        self._folder = tempfile.TemporaryDirectory(prefix="djl-ranks-")
+        self.meeting = Path(self._folder.name) / "meeting"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection] = []
+        self._encoder = msgspec.msgpack.Encoder()
+        self._failed, self._reason = threading.Event(), ""
+        self._is_open = self._closing = False
+        for rank in range(1, degree):
+            process, sock = start("djl_python.engine.parallel.rank", log_name=f"{logs.name()}/{rank}")
+            self._processes.append(process)
+            self._connections.append(Connection(sock.detach()))
+            begin = Begin(rank, settings_of(rank, degree, settings), str(self.meeting))
+            self._connections[-1].send_bytes(self._encoder.encode(begin))
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    def are_open(self) -> None:
+        """Note that all have opened the model."""
+        self._is_open = True
+
+    def compute(self, chunks: Several[Chunk]) -> None:
+        """Have the ranks begin a step."""
+        message = self._encoder.encode([piece_of(chunk) for chunk in chunks])
+        for connection in self._connections:
+            connection.send_bytes(message)
+
+    def failure(self, *, wait: bool) -> str:
+        """Why a rank could not open the model; empty if none has said so by now, or after a moment's `wait`."""
+        self._failed.wait(_WAIT_S if wait else 0)
+        return self._reason
+
+    def close(self) -> None:
+        """End the ranks."""
+        self._closing = True
+        for connection, process in zip(self._connections, self._processes, strict=True):
+            with contextlib.suppress(ConnectionError):  # it has ended by itself
+                connection.send_bytes(END)
+            try:
+                process.wait(_WAIT_S)
+            except subprocess.TimeoutExpired:  # it waits for the others, within a step
+                process.kill()
+                process.wait()
+        self._folder.cleanup()
+
+    def _watch(self) -> None:
+        """Wait until a rank says why it fails, or ends."""
+        connection = wait(self._connections)[0]
+        assert isinstance(connection, Connection)
+        reason = "a process of a device that shares the model has ended unexpectedly"
+        with contextlib.suppress(EOFError, ConnectionError):
+            reason = connection.recv_bytes().decode()
+        if not self._closing:
+            self._reason = reason
+            self._failed.set()
+        if not self._is_open:
+            time.sleep(_GRACE_S)
+        if not self._closing:
+            log.critical("%s", reason)
+            self._folder.cleanup()
+            os._exit(EXIT_RANK_LOST)
+
+
+class SharedRunner:
+    """A `ModelRunner` whose steps all ranks compute."""
+
+    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+        self._runner = runner
+        self._ranks = ranks
+
+    def run(self, chunks: list[Chunk]) -> Tensor:
+        self._ranks.compute(chunks)
+        return self._runner.run(chunks)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is kept outside the cache's blocks: neither images nor states."""
+
+    def operator_seconds(self) -> dict[str, float]:
+        return self._runner.operator_seconds()
+
+
+def open_part(
+    rank: int, settings: EngineSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
+) -> OpenedRunner:
+    """Open a rank's part of the model, with the others, see `sharing.join`.
+
+    Raises:
+        ModelLoadError: it has no memory for that, or the model keeps more than what is in the cache's blocks.
+    """
+    join(rank, settings, meeting)
+    opened = open_runner(settings, progress, beside=beside)
+    if not isinstance(opened.runner, PagedModelRunner) or not opened.share_prefixes:
+        raise ModelLoadError(
+            f"option.tensor_parallel_degree={settings.tensor_parallel_degree}: {type(opened.loaded.model).__name__} "
+            "does not keep all that it knows of a text in a paged cache, and runs on one device"
+        )
+    return opened
+
+
+def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) -> OpenedRunner:
+    """`open_runner` for a model that several devices share.
+
+    Args:
+        settings: with the degree that `sharing.degree_of` has found.
+
+    Raises:
+        ModelLoadError: they can't, or one of them has no memory for its part.
+    """
+    degree = settings.tensor_parallel_degree
+    settings = msgspec.structs.replace(settings_of(0, degree, settings), trial_ids=sent_text.ids())
+    ranks = Ranks(settings)
+    try:
+        opened = open_part(0, settings, ranks.meeting, progress, beside)
+    except Exception as exc:
+        # What has failed since another rank did says little. If all fail alike, this one's words are as good.
+        reason = ranks.failure(wait=not isinstance(exc, ServingError))
+        ranks.close()
+        if reason:
+            raise ModelLoadError(reason) from exc
+        raise
+    ranks.are_open()
+
+    def close() -> None:
+        ranks.close()
+        opened.close()
+
+    runner = SharedRunner(opened.runner, ranks)
+    description = f"{opened.description}, shared by {degree} devices"
+    return dataclasses.replace(opened, runner=runner, description=description, repeats_steps=False, close=close)

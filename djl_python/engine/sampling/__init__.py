@@ -1,0 +1,1 @@
+"""From scores to tokens: penalties, grammars, draws."""

@@ -1,0 +1,158 @@
+"""A `Chooser` made of torch operations, for any device. Runs in the engine process.
+
+Most rows draw from the model's own logits, which are read once and left as they are (`row_scan`, `draws`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.types import SamplingParams
+from ..batch.sequence import NO_TOKEN
+from ..torch_backend.uploads import indices
+from .choosing import Asked, Chosen, Top
+from .draws import Draws, draw
+from .penalties import Occurrences, penalize, penalties_of
+from .row_scan import Scan, best_of, mix, scan_rows
+from .sampling_plan import Plan, samples
+
+
+class TorchChooser:
+    """A `Chooser`."""
+
+    def __init__(self) -> None:
+        self._groups: _Groups | None = None
+
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
+        plan, positions, occurred = asked
+        if self._groups is None or self._groups.plan is not plan:
+            self._groups = _Groups(plan, logits)
+        groups = self._groups
+        tokens = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+        scan = scan_rows(logits, groups.inverse_temperature)
+        _choose(logits, scan, groups.plain, tokens, positions)
+        if groups.altered:
+            scores = groups.alter(logits, changed, occurred)
+            scores_scan = scan_rows(scores, groups.altered_inverse_temperature)
+            _choose(scores, scores_scan, groups.own, tokens, positions)
+        # All of it is on its way to the device before the host waits for the first number.
+        own = _logprobs(logits, scan, tokens)
+        tokens.masked_fill_(own.isnan(), NO_TOKEN)
+        most = max((count for _, count in groups.tops), default=0)
+        alternatives = _alternatives(logits, scan, groups.top_rows, most) if groups.tops else None
+        tops: list[Top] = [()] * len(logits)
+        if alternatives is not None:
+            for (row, count), top in zip(groups.tops, _listed(*alternatives), strict=True):
+                tops[row] = top[:count]
+        return Chosen(tokens.tolist(), own.tolist(), tops)
+
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+        scan = scan_rows(logits, None)
+        own = _logprobs(logits, scan, indices(token_ids, logits.device))
+        rows = torch.arange(len(logits), device=logits.device)
+        tops: list[Top] = [()] * len(logits)
+        if alternatives:
+            tops = _listed(*_alternatives(logits, scan, rows, alternatives))
+        return Chosen(token_ids, own.tolist(), tops)
+
+
+class _Groups:
+    """A plan's rows, grouped by the scores that they draw from.
+
+    Attributes:
+        altered: rows whose scores a rule or a penalty changes.
+        plain: the others, which draw from the model's own logits; own: the altered, from scores of their own.
+        inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
+        altered_inverse_temperature: (len(altered),), the same for the altered rows.
+        tops, top_rows: (row, how many) of the rows that want alternatives.
+    """
+
+    def __init__(self, plan: Plan, logits: Tensor) -> None:
+        self.plan = plan
+        params, vocabulary, device = plan.params, logits.shape[1], logits.device
+        self.altered = sorted({*plan.changed, *plan.penalized})
+        plain = [row for row in range(len(params)) if row not in self.altered]
+        self.plain = _Group(plain, plain, params, vocabulary, device)
+        self.own = _Group(self.altered, list(range(len(self.altered))), params, vocabulary, device)
+        self.inverse_temperature = self.plain.inverse_temperature(len(params))
+        self.altered_inverse_temperature = self.own.inverse_temperature(len(self.altered))
+        self._altered_index = indices(self.altered, device)
+        self._changed_places = indices([self.altered.index(row) for row in plan.changed], device)
+        self._penalized_places = [self.altered.index(row) for row in plan.penalized]
+        self._penalties = penalties_of([params[row] for row in plan.penalized])
+        self.tops = [(row, p.top_logprobs) for row, p in enumerate(params) if p.logprobs and p.top_logprobs]
+        self.top_rows = indices([row for row, _ in self.tops], device)
+
+    def alter(self, logits: Tensor, changed: Tensor | None, occurred: list[Occurrences]) -> Tensor:
+        """Scores (len(altered), vocabulary) of the altered rows, with rules and penalties applied."""
+        if changed is None or len(changed) < len(self.altered):
+            scores = logits.index_select(0, self._altered_index)
+            if changed is not None:
+                scores.index_copy_(0, self._changed_places, changed)
+        else:
+            scores = changed
+        if occurred:
+            penalize(scores, self._penalized_places, occurred, self._penalties)
+        return scores
+
+
+class _Group:
+    """Rows that draw from the same tensor of scores.
+
+    Attributes:
+        greedy, greedy_rows: rows that take the best token, as numbered in the batch and in the scores.
+        draws, draw_rows: how the others draw, and their rows in the batch; None if there are none.
+    """
+
+    def __init__(
+        self,
+        batch_rows: list[int],
+        rows: list[int],
+        params: list[SamplingParams],
+        vocabulary: int,
+        device: torch.device,
+    ) -> None:
+        greedy: list[tuple[int, int]] = []
+        sampled: list[tuple[int, int]] = []
+        for pair in zip(batch_rows, rows, strict=True):
+            (sampled if samples(params[pair[0]]) else greedy).append(pair)
+        self.greedy = indices([row for row, _ in greedy], device)
+        self.greedy_rows = indices([row for _, row in greedy], device)
+        self.draw_rows = [row for row, _ in sampled]
+        self.draw_index = indices(self.draw_rows, device)
+        chosen = [params[row] for row in self.draw_rows]
+        self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device) if sampled else None
+
+    def inverse_temperature(self, rows: int) -> Tensor | None:
+        """(rows,), 1 for rows without a draw; None if there are no draws."""
+        if self.draws is None:
+            return None
+        made = torch.ones(rows, device=self.greedy.device)
+        made[self.draws.rows] = 1 / self.draws.temperature[:, 0]
+        return made
+
+
+def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions: list[int]) -> None:
+    """Choose a group's tokens, and put them into their places in `tokens`."""
+    if len(group.greedy):
+        tokens[group.greedy] = best_of(scores, scan, group.greedy_rows, 1)[1][:, 0]
+    if group.draws is not None:
+        states = mix(mix(group.draws.seeds) + np.array([positions[row] for row in group.draw_rows], np.uint64))
+        tokens[group.draw_index] = draw(scores, scan, group.draws, states)
+
+
+def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> Tensor:
+    """(R,) log-probabilities of one token in each row."""
+    return scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))[:, 0]
+
+
+def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Ids and log-probabilities of the `count` most likely tokens of some rows."""
+    values, ids = best_of(logits, scan, rows, min(count, logits.shape[1]))
+    return ids, scan.logprobs(values, rows)
+
+
+def _listed(ids: Tensor, logprobs: Tensor) -> list[Top]:
+    return [tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]

@@ -1,0 +1,1 @@
+"""Models that torch runs: on the paged cache, or on transformers' own."""

@@ -1,0 +1,262 @@
+"""Runs models whose attention can't be replaced, with transformers' own cache. Runs in the engine process.
+
+Correct for every causal language model that `generate` can run. Each prompt gets a forward pass of its own. Decoding
+sequences share one, if the model computes the same for them together as for each alone. Scheduling, sampling and
+everything else are the same as for any model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ...core.types import SamplingParams
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..opening.agreement import near, step
+from ..opening.misfits import MISFITS
+from .attention import LayerShape
+from .cache_rows import CacheRows, has_states, states_of
+from .images import model_inputs
+from .model_runner import rows_of
+from .recurrent import ModelContext
+from .uploads import indices
+
+log = logging.getLogger(__name__)
+
+# What transformers' forward functions call their cache: those of models with attention, and of recurrent models. From
+# transformers 5.24 on all do by the last name.
+_CACHE_ARGUMENTS: Final = ("past_key_values", "cache_params", "cache")
+# Attribute where models with positions in three dimensions keep, for one batch, their offset from token counts.
+_DELTAS: Final = "rope_deltas"
+
+
+class CachedModelRunner:
+    """Keeps a transformers cache for each sequence that has begun. Models without one read whole sequences each step.
+
+    Args:
+        functions: makes a context that is entered while the model runs.
+        together: whether decoding sequences run as one batch. Sequences with images never do, nor do those of a model
+            that keeps something about its batch outside the cache.
+        in_pieces: whether a prompt may be read in pieces. Some prefill functions begin with an empty state, whatever
+            the cache has; a prompt that comes in pieces is then read again from its beginning.
+        keeps: whether the model goes on from its cache; else whole sequences are read each step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        device: torch.device,
+        functions: ModelContext = nullcontext,
+        together: bool = False,
+        in_pieces: bool = True,
+        keeps: bool = True,
+    ) -> None:
+        self._model = model
+        self._device = device
+        self._functions = functions
+        self._caches: dict[int, Any] = {}
+        self._known = inspect.signature(model.forward).parameters
+        self._argument = next((name for name in _CACHE_ARGUMENTS if keeps and name in self._known), "")
+        self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
+        self._deltas: dict[int, Any] = {}
+        self.in_pieces = in_pieces
+        self.together = together and bool(self._argument) and self._counter is None
+        self._rows = CacheRows()  # sequences whose caches are held as one batch
+
+    @classmethod
+    def tried(
+        cls, model: Any, device: torch.device, functions: ModelContext, ids: list[int], tolerance: float
+    ) -> CachedModelRunner:
+        """Make a runner that decodes sequences together, if the model can and their logits are the same as alone.
+
+        Args:
+            ids: a prompt to try with; the other trial prompts are prefixes of it.
+            tolerance: how much logits may differ, relative to the greatest of them.
+        """
+        in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
+        alone = _trial(cls(model, device, functions), ids)
+        try:
+            shared = _trial(cls(model, device, functions, True), ids)
+        except MISFITS as misfit:
+            log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
+            return cls(model, device, functions, in_pieces=in_pieces)
+        return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
+
+    def memory_of(self, ids: list[int]) -> tuple[dict[int, LayerShape], int]:
+        """What a sequence leaves in the cache: the layers with keys and values, and the bytes of all its states.
+
+        Args:
+            ids: a prompt to try with.
+        """
+        sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
+        step(self, Chunk(sequence, len(ids)))
+        layers = getattr(self._caches.get(sequence.id), "layers", [])
+        shapes: dict[int, LayerShape] = {}
+        state_bytes = 0
+        for index, layer in enumerate(layers):
+            if has_states(layer):
+                state_bytes += sum(state.nbytes for _, state in states_of(layer))
+            if isinstance(keys := getattr(layer, "keys", None), Tensor):
+                shapes[index] = LayerShape(keys.shape[1], keys.shape[1], keys.shape[3], layer.values.shape[3])
+        self.forget(sequence)
+        return shapes, state_bytes
+
+    @torch.inference_mode()
+    def run(self, chunks: list[Chunk]) -> Tensor:
+        sharing = [chunk for chunk in chunks if self._can_share(chunk)]
+        with self._functions():
+            found = self._run_together([chunk.sequence for chunk in sharing]) if sharing else {}
+            for chunk in chunks:
+                if chunk.sequence.id not in found:
+                    found[chunk.sequence.id] = self._run_one(chunk)
+        rows = [(found[chunk.sequence.id], rows_of(chunk)) for chunk in chunks]
+        return torch.cat([logits[len(logits) - count :] for logits, count in rows])
+
+    def operator_seconds(self) -> dict[str, float]:
+        return {}
+
+    def forget(self, sequence: Sequence) -> None:
+        self._caches.pop(sequence.id, None)
+        self._deltas.pop(sequence.id, None)
+        if sequence.id in self._rows.ids:
+            self._rows.remove(sequence.id)
+
+    def _can_share(self, chunk: Chunk) -> bool:
+        sequence = chunk.sequence
+        if not self.together or chunk.length > 1 or not sequence.computed or sequence.images is not None:
+            return False
+        cache: Any = self._caches.get(sequence.id)
+        return sequence.id in self._rows.ids or (type(cache) is DynamicCache and CacheRows.can_hold(cache.layers))
+
+    def _run_together(self, sequences: list[Sequence]) -> dict[int, Tensor]:
+        """Decode one token for each sequence; logits (1, vocabulary) by sequence id."""
+        rows, by_id = self._rows, {sequence.id: sequence for sequence in sequences}
+        alone = {each: self._caches.pop(each).layers for each in by_id if each in self._caches}
+        try:
+            rows.arrange(by_id, alone)
+        finally:  # who has left the rows is not in this step, and goes on if it fails, as for lack of memory
+            self._caches |= {each: _cache(layers) for each, layers in alone.items()}
+        tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
+        given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
+        ids = indices(tokens, self._device)
+        output = self._model(input_ids=ids, use_cache=True, **given, **{self._argument: _cache(rows.layers)})
+        rows.end()
+        return dict(zip(rows.ids, output.logits, strict=True))
+
+    def _run_one(self, chunk: Chunk) -> Tensor:
+        """Logits of (at least) the chunk's positions: (n, vocabulary)."""
+        sequence, first = chunk.sequence, chunk.sequence.computed
+        end = first + chunk.length
+        if first and chunk.length > 1 and not self.in_pieces:
+            first = 0
+        if not first:  # new, or preempted: it begins again
+            self.forget(sequence)
+        elif sequence.id in self._rows.ids:  # a one-token piece of its prompt put it there
+            self._caches[sequence.id] = _cache(self._rows.take(sequence.id))
+        if self._counter is not None:
+            setattr(self._counter, _DELTAS, self._deltas.get(sequence.id))
+        if sequence.images is not None and sequence.id not in self._caches:
+            logits = self._begin_with_images(chunk)
+        else:
+            logits = self._continue(sequence, first, end, rows_of(chunk))
+        if self._counter is not None:
+            self._deltas[sequence.id] = getattr(self._counter, _DELTAS)
+        return logits
+
+    def _continue(self, sequence: Sequence, first: int, end: int, wanted: int) -> Tensor:
+        """Read tokens `first` .. `end`-1 after the cache; logits of at least the last `wanted` of them, or of all."""
+        keep = {"logits_to_keep": max(1, wanted)} if "logits_to_keep" in self._known else {}
+        if not self._argument:
+            output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False, **keep)
+        else:
+            cache = self._caches.get(sequence.id)
+            output = self._model(
+                input_ids=self._ids(sequence.tokens[first:end]),
+                use_cache=True,
+                **{self._argument: cache},
+                **self._positions(cache, first, end),
+                **keep,
+            )
+            if output.get(self._argument) is None:  # it keeps its state to itself, for one batch only
+                self._argument = ""
+            else:
+                self._caches[sequence.id] = output[self._argument]
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _positions(self, cache: Any, first: int, end: int) -> dict[str, Tensor]:
+        """`position_ids` (1, end - first), where the model would get them wrong; else nothing, as some count from 1.
+
+        Models ask the cache how many tokens it has, which answers for its first layer: 0 if that one has a state.
+        """
+        counted = getattr(cache, "get_seq_length", None)
+        if not first or counted is None or "position_ids" not in self._known or counted() == first:
+            return {}
+        return {"position_ids": self._ids(list(range(first, end)))}
+
+    def _begin_with_images(self, chunk: Chunk) -> Tensor:
+        """Read a prompt up to the end of its last image in one pass, as images may attend forward.
+
+        A chunk that ends before that leaves no cache, so the next one comes here again.
+        """
+        sequence, images = chunk.sequence, chunk.sequence.images
+        assert images is not None and self._argument
+        end = sequence.computed + chunk.length
+        output = self._model(
+            input_ids=self._ids(sequence.tokens[: images.end]),
+            use_cache=True,
+            **model_inputs(images, images.end, self._model),
+        )
+        if end < images.end:
+            return output.logits[0, :end]  # type: ignore[no-any-return]
+        self._caches[sequence.id] = output[self._argument]
+        if end == images.end:
+            return output.logits[0]  # type: ignore[no-any-return]
+        return torch.cat([output.logits[0], self._continue(sequence, images.end, end, end - images.end)])
+
+    def _ids(self, tokens: list[int]) -> Tensor:
+        return indices([tokens], self._device)
+
+
+def _cache(layers: list[Any]) -> DynamicCache:
+    cache = DynamicCache()
+    cache.layers = layers
+    return cache
+
+
+def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float) -> bool:
+    """Whether a prompt has the same logits in two pieces, the second of several tokens, as in one."""
+    half = len(ids) // 2
+    try:
+        return near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
+    except MISFITS:
+        return False
+
+
+def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
+    """The last logits of a prompt that is read in pieces of these lengths."""
+    sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
+    for length in lengths:
+        logits = step(runner, Chunk(sequence, length))
+    runner.forget(sequence)
+    return logits
+
+
+def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:
+    """Logits of three sequences of different lengths, of which one begins later and one ends earlier."""
+    sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0)  # logits of all positions
+    one, two, three = (Sequence(i, ids[:length], length, sampling) for i, length in enumerate((len(ids), 4, 7)))
+    found = []
+    for read, generating in (([one, two], []), ([three], [one, two]), ([], [one, two, three]), ([], [two, three])):
+        if one not in read + generating:
+            runner.forget(one)
+        chunks = [Chunk(each, each.prompt_length - 3) for each in read] + [Chunk(each, 1) for each in generating]
+        found.append(step(runner, *chunks))
+    return torch.cat(found)

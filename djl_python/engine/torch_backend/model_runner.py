@@ -1,0 +1,174 @@
+"""Runs a transformers model on a flat batch of tokens over the paged cache. Runs in the engine process."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..batch.scheduler import Chunk
+from ..batch.sequence import Sequence
+from ..sampling.choosing import Asked, Chosen
+from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
+from .images import PagedImages
+from .masks import UNKNOWN, configured_window
+from .recurrent import RecurrentLayers, returned_cache
+from .uploads import indices, upload
+
+# Enough for keys that stand for several tokens (DeepSeek V4).
+_PROBED: Final = 8
+
+
+class ModelRunner(Protocol):
+    """Computes the logits of a step."""
+
+    def run(self, chunks: list[Chunk]) -> Tensor:
+        """Compute the chunks' tokens.
+
+        Returns:
+            (rows, vocabulary): for each chunk in order, its last position before drafts and those of its drafts if it
+            completes its sequence, or all positions if prompt log-probabilities are wanted (`rows_of` counts them).
+        """
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is kept outside the cache's blocks for a sequence that has ended, or will begin again."""
+        ...
+
+    def operator_seconds(self) -> dict[str, float]:
+        """Seconds spent so far, by kind of operation; empty where only a profiler can tell."""
+        ...
+
+
+class Pick(Protocol):
+    """A shorter way to a step's tokens than through all logits."""
+
+    def __call__(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
+        """Compute the chunks' tokens, and choose one for each row that `ModelRunner.run` would return, at least one.
+
+        Args:
+            asked: of these rows, with a `simple` plan.
+
+        Returns:
+            What `Chooser.choose` would choose, with nearly its log-probabilities; the logits if they were needed; or
+            None, with nothing computed, if `run` is as fast.
+        """
+        ...
+
+
+def chosen_or_logits(runner: ModelRunner, pick: Pick, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor:
+    """Compute the chunks' tokens; returns what `pick` chooses if it can, else the logits that `run` returns.
+
+    Args:
+        asked: of the rows that are sampled.
+    """
+    whole = any(chunk.sequence.wants_prompt_logprobs for chunk in chunks)
+    picked = pick(chunks, asked) if asked.plan.simple and asked.positions and not whole else None
+    return runner.run(chunks) if picked is None else picked
+
+
+def rows_of(chunk: Chunk) -> int:
+    """How many rows of logits `ModelRunner.run` returns for this chunk."""
+    if chunk.sequence.wants_prompt_logprobs:
+        return chunk.length
+    return 1 + len(chunk.drafts) if chunk.completes else 0
+
+
+def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[int, LayerShape], RecurrentLayers | None]:
+    """Run a few tokens: attention layers in order of use, by id of their module, and layers with recurrent states.
+
+    Raises:
+        ValueError: a layer may have a window, and `max_positions` tokens are more than that; or the model returns no
+            cache, so that it may keep states to itself, for one batch only.
+    """
+    layers: dict[int, LayerShape] = {}
+    unclear = 0 < configured_window(model) < max_positions
+
+    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> None:
+        window = rest[2]
+        if window == UNKNOWN and unclear:
+            raise ValueError("its window is in a mask of its own")
+        shape = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], max(window, 0))
+        layers.setdefault(id(module), shape)
+
+    def run() -> Any:
+        output = model(input_ids=ids, position_ids=places, use_cache=True)
+        if returned_cache(output) is None:
+            raise ValueError("it returns no cache")
+        return output
+
+    with watching(note), torch.inference_mode():
+        ids = torch.zeros(1, _PROBED, dtype=torch.long, device=device)
+        places = torch.arange(_PROBED, device=device)[None]
+        recurrent = RecurrentLayers.seen_in(model, run)
+    return layers, recurrent
+
+
+class PagedModelRunner:
+    """Runs one forward pass of the model per step, for any mixture of prefill and decode.
+
+    Args:
+        images: encodes prompts with images, for a model that takes them.
+        recurrent: the layers with recurrent states, for a model that has any.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        layers: dict[int, LayerShape],
+        cache: PagedCache,
+        device: torch.device,
+        images: PagedImages | None = None,
+        recurrent: RecurrentLayers | None = None,
+    ) -> None:
+        assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
+        self._model = model
+        self._layer_of = {module: index for index, module in enumerate(layers)}
+        self._windows = [layer.window for layer in layers.values()]
+        self._cache = cache
+        self._device = device
+        self._images = images
+        self._recurrent = recurrent
+
+    @torch.inference_mode()
+    def run(self, chunks: list[Chunk]) -> Tensor:
+        with self._cache.step(chunks) as plan:
+            flat = plan.order
+            ids = indices([token for chunk in flat for token in chunk.tokens], self._device)
+            keep = _logit_rows(chunks, flat)
+            if self._images is None:
+                inputs = {"input_ids": ids[None], "position_ids": plan.positions[None]}
+            else:
+                inputs = self._images.inputs(flat, ids, plan.positions)
+            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device)
+            with attend_to(self._cache, plan, self._layer_of, self._windows), states:
+                output = self._model(
+                    **inputs,
+                    use_cache=False,
+                    logits_to_keep=upload(keep, self._device),
+                )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def operator_seconds(self) -> dict[str, float]:
+        return {}
+
+    def forget(self, sequence: Sequence) -> None:
+        if self._images is not None:
+            self._images.forget(sequence.id)
+        if self._recurrent is not None:
+            self._recurrent.forget(sequence.id)
+
+
+def _logit_rows(chunks: list[Chunk], flat: list[Chunk]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows of the flat batch whose logits are wanted, in the order of `chunks`."""
+    end_of: dict[int, int] = {}
+    end = 0
+    for chunk in flat:
+        end += chunk.length
+        end_of[chunk.sequence.id] = end
+    wanted = [np.arange(end_of[c.sequence.id] - rows_of(c), end_of[c.sequence.id]) for c in chunks]
+    return np.concatenate(wanted) if wanted else np.zeros(0, np.int64)

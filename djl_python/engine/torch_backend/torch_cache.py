@@ -1,0 +1,184 @@
+"""A paged KV cache of torch tensors, on any device, and attention over it. Runs in the engine process.
+
+Queries are grouped so that one kernel call serves many sequences: decoding sequences (one query each) by similar
+context length, prompt chunks one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..batch.scheduler import Chunk
+from .attention import AttentionParams, LayerShape, attention
+from .uploads import upload
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class TorchCache:
+    """A `PagedCache`. Keys and values of all layers: per layer two tensors (blocks, block_size, kv_heads, dim)."""
+
+    def __init__(
+        self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ):
+        self.block_size = block_size
+        self._device = device
+        self._keys = [_zeros((blocks, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
+        self._values = [_zeros((blocks, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
+
+    @contextmanager
+    def step(self, chunks: list[Chunk]) -> Iterator[TorchPlan]:
+        yield _plan(chunks, self.block_size, self._device)
+
+    def attend(
+        self, layer: int, plan: TorchPlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
+    ) -> Tensor:
+        self._write(layer, plan.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        pieces = []
+        for group in plan.groups:
+            rows = query[0, :, group.start : group.stop]
+            rows = rows.reshape(len(rows), -1, group.queries, query.shape[3]).transpose(0, 1)
+            keys, values = self._read(layer, group)
+            out = attention(rows, keys, values, group.mask(how.window), how)
+            pieces.append(out.transpose(1, 2).flatten(0, 1))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[None]
+
+    def close(self) -> None:
+        return
+
+    def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store one step's keys and values, (T, kv_heads, dim) each, at `slots` (T,): block * block_size + offset."""
+        self._keys[layer].flatten(0, 1).index_copy_(0, slots, key)
+        self._values[layer].flatten(0, 1).index_copy_(0, slots, value)
+
+    def _read(self, layer: int, group: Group) -> tuple[Tensor, Tensor]:
+        """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where no query may look.
+
+        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
+        """
+        return tuple(  # type: ignore[return-value]
+            tensor[group.blocks].flatten(1, 2).masked_fill_(group.unknown, 0).transpose(1, 2)
+            for tensor in (self._keys[layer], self._values[layer])
+        )
+
+
+@dataclass
+class Group:
+    """Consecutive rows of the flat batch that one kernel call serves: S sequences of `queries` queries each.
+
+    Attributes:
+        blocks: (S, B) block numbers, padded with 0 beyond a sequence's own.
+        positions: (S, queries) position of each query in its sequence.
+        block_size: their context is that of whole blocks. A GPU's attention would copy a mask of an odd length.
+    """
+
+    start: int
+    stop: int
+    queries: int
+    blocks: Tensor
+    positions: Tensor
+    block_size: int
+    _masks: dict[int, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int) -> Tensor:
+        """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
+        found = self._masks.get(window)
+        if found is None:
+            distance = self.positions[:, :, None] - self._keys
+            found = distance >= 0
+            if window:
+                found &= distance < window
+            found = self._masks[window] = found[:, None]
+        return found
+
+    @functools.cached_property
+    def unknown(self) -> Tensor:
+        """(S, context, 1, 1) true beyond a sequence's last query; made once a step."""
+        return (self._keys > self.positions[:, -1:])[:, :, None, None]
+
+    @functools.cached_property
+    def _keys(self) -> Tensor:
+        """(context,) positions."""
+        return torch.arange(self.blocks.shape[1] * self.block_size, device=self.positions.device)
+
+
+@dataclass
+class TorchPlan:
+    """A `Plan`.
+
+    Attributes:
+        slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.
+        groups: cover the rows 0 .. T-1 in order.
+    """
+
+    order: list[Chunk]
+    positions: Tensor
+    slots: Tensor
+    groups: list[Group]
+
+
+def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:
+    """Where all tokens go: one array of the host, which is copied to the device at once."""
+    groups = in_groups(chunks, block_size, coarse=device.type == "cuda")
+    positions: list[_Numbers] = []
+    slots: list[_Numbers] = []
+    tables: list[_Numbers] = []
+    for group in groups:
+        table = np.zeros((len(group), max(_blocks(chunk, block_size) for chunk in group)), np.int64)
+        for row, chunk in enumerate(group):
+            first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
+            used = _blocks(chunk, block_size)
+            table[row, :used] = chunk.sequence.blocks[:used]
+            place = np.arange(first, end)
+            positions.append(place)
+            slots.append(table[row, place // block_size] * block_size + place % block_size)
+        tables.append(table)
+    order = [chunk for group in groups for chunk in group]
+    tokens = sum(chunk.length for chunk in order)
+    numbers = np.concatenate([*positions, *slots, *(table.reshape(-1) for table in tables)])
+    placed = upload(numbers, device)
+    where, slot, *rest = torch.split(placed, [tokens, tokens, *(table.size for table in tables)])
+    plan = TorchPlan(order=order, positions=where, slots=slot, groups=[])
+    stop = 0
+    for group, table, blocks in zip(groups, tables, rest, strict=True):
+        start, queries = stop, group[0].length
+        stop += queries * len(group)
+        at = where[start:stop].view(-1, queries)
+        plan.groups.append(Group(start, stop, queries, blocks.view(table.shape), at, block_size))
+    return plan
+
+
+def in_groups(chunks: list[Chunk], block_size: int, coarse: bool) -> list[list[Chunk]]:
+    """Chunks that one attention call can serve: single tokens by context, prompt chunks alone.
+
+    A group's contexts are as long as its longest, up to twice as long as they need be. With `coarse` groups, up to four
+    times, in half as many calls: a GPU has the time, but not its host.
+    """
+    buckets: dict[int, list[Chunk]] = {}
+    groups: list[list[Chunk]] = []
+    for chunk in chunks:
+        if chunk.length > 1:
+            groups.append([chunk])
+        else:
+            power = (_blocks(chunk, block_size) - 1).bit_length()
+            buckets.setdefault((power + 1) // 2 if coarse else power, []).append(chunk)
+    return [*buckets.values(), *groups]
+
+
+def _blocks(chunk: Chunk, block_size: int) -> int:
+    return -(-(chunk.sequence.computed + chunk.length) // block_size)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros whose memory the operating system gives only when it is written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)

@@ -1,0 +1,150 @@
+"""A model that two processes share, behind a client: real engine processes, of which a rank may fail or die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+import torch
+
+from djl_python.core.errors import ModelLoadError
+from djl_python.core.types import SamplingParams, TokenEvent
+from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.client import EngineClient
+from djl_python.engine.parallel.ranks import Piece, chunk_of, piece_of
+from djl_python.engine.torch_backend.model_runner import rows_of
+from tests.checkpoints import build_checkpoint
+from tests.engines import Listener, Sink, open_batch, run_to_end
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two GPUs share a model, or processors without any"),
+]
+
+_SHARED: Final = {"tensor_parallel_degree": 2, "dtype": "fp32"}
+_REPEATING: Final = [5, 6, 7, 8, 9] * 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _meetings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is left of the places where ranks met, however they ended."""
+    folder = tmp_path_factory.mktemp("meetings")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", str(folder))
+        yield
+    assert list(folder.iterdir()) == []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(checkpoint: Path) -> AsyncIterator[tuple[EngineClient, Listener]]:
+    listener = Listener()
+    client = await listener.open(checkpoint, **_SHARED, speculative="ngram", max_rolling_batch_prefill_tokens=24)
+    yield client, listener
+    ranks = psutil.Process(client.pid).children()
+    assert len(ranks) == 1
+    await client.close()
+    assert not ranks[0].is_running()
+    assert listener.deaths == []
+
+
+def scores_of(events: list[TokenEvent]) -> list[float]:
+    """Log-probabilities of the prompt's tokens, if they were asked for, and of those generated."""
+    of_prompt = [score for score, _ in events[0].prompt if score is not None]
+    return [*of_prompt, *(event.logprob for event in events if event.logprob is not None)]
+
+
+async def test_answers_are_those_of_one_device(checkpoint: Path, shared: tuple[EngineClient, Listener]) -> None:
+    """Also of several prompts in pieces, with drafts, scores of the prompt, and drawn with a seed."""
+    client, listener = shared
+    assert client.limits.description.endswith("shared by 2 devices")
+    requests = [
+        (_REPEATING, SamplingParams(max_new_tokens=80, ignore_eos=True)),
+        ([9, 8, 7] * 20, SamplingParams(max_new_tokens=9, ignore_eos=True, do_sample=True, seed=3)),
+        ([4], SamplingParams(max_new_tokens=5, ignore_eos=True, top_logprobs=2)),
+        (_REPEATING, SamplingParams(max_new_tokens=3, ignore_eos=True, prompt_logprobs=1)),
+    ]
+    sinks = [Sink() for _ in requests]
+    for (prompt, sampling), sink in zip(requests, sinks, strict=True):
+        client.submit(prompt, sampling, sink)
+    found = [await sink.end() for sink in sinks]
+    assert sum(stats.draft_tokens for stats in listener.stats) > 0
+    alone = open_batch(checkpoint, dtype="fp32", device="cpu", kernels="torch")
+    for number, (prompt, sampling) in enumerate(requests):
+        alone.add(number, prompt, sampling)
+    expected = run_to_end(alone)
+    alone.close()
+    for number, events in enumerate(found):
+        wanted = expected[number]
+        assert [event.token_id for event in events] == [event.token_id for event in wanted]
+        assert scores_of(events) == pytest.approx(scores_of(wanted), abs=1e-4)
+
+
+async def test_a_cancelled_sequence_leaves_the_ranks_together(shared: tuple[EngineClient, Listener]) -> None:
+    client, _ = shared
+    gone, witness = Sink(), Sink()
+    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=100, ignore_eos=True), gone)
+    await gone.begun.wait()
+    client.cancel(request_id)
+    client.submit([6] * 9, SamplingParams(max_new_tokens=3, ignore_eos=True), witness)
+    assert len(await witness.end()) == 3
+
+
+async def test_a_rank_that_dies_takes_the_engine_with_it(checkpoint: Path) -> None:
+    listener, sink = Listener(), Sink()
+    client = await listener.open(checkpoint, **_SHARED)
+    (rank,) = psutil.Process(client.pid).children()
+    client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
+    await sink.begun.wait()
+    rank.kill()
+    events = await sink.end()
+    assert events[-1].error is not None
+    async with asyncio.timeout(30):
+        await listener.died.wait()
+    await client.close()
+
+
+async def test_a_rank_that_cannot_open_its_part_says_why(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose device is full: the rank alone fails, and the words are its own."""
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import sys
+if "djl_python.engine.parallel.rank" in sys.orig_argv:
+    from djl_python.engine import paging
+    from djl_python.core.errors import ModelLoadError
+    def full(*_):
+        raise ModelLoadError("the second device is full")
+    paging.Paging.cache = full
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ModelLoadError) as caught:
+        await Listener().open(checkpoint, **_SHARED)
+    assert caught.value.message == "the second device is full"
+
+
+@pytest.mark.parametrize("scores", [None, 1])
+@pytest.mark.parametrize(("computed", "length", "drafts"), [(0, 4, ()), (0, 9, ()), (6, 6, (1, 2, 3)), (8, 1, ())])
+async def test_a_rank_knows_of_a_chunk_what_a_runner_needs(
+    computed: int, length: int, drafts: tuple[int, ...], scores: int | None
+) -> None:
+    sampling = SamplingParams(max_new_tokens=5, prompt_logprobs=scores)
+    sequence = Sequence(7, list(range(20, 29)), 9, sampling, computed=computed, blocks=[4, 2])
+    chunk = Chunk(sequence, length, drafts)
+    there = chunk_of(msgspec.msgpack.decode(msgspec.msgpack.encode(piece_of(chunk)), type=Piece))
+    assert (there.tokens, there.length, there.drafts) == (chunk.tokens, chunk.length, chunk.drafts)
+    assert (there.completes, rows_of(there)) == (chunk.completes, rows_of(chunk))
+    assert (there.sequence.id, there.sequence.computed, there.sequence.blocks) == (7, computed, [4, 2])

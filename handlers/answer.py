@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from djl_python.core.types import Delta
-from djl_python.dialects.base import KEEP_ALIVE_S, Formatter
+from djl_python.dialects.shared.base import KEEP_ALIVE_S, Formatter
 from djl_python.handler import Reply
 from djl_python.usercode.errors import contained
 

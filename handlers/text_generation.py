@@ -19,8 +19,8 @@ from djl_python.config import Checkpoint, check_generates_text
 from djl_python.config.sources import local_path
 from djl_python.core.errors import GenerationError, ServingError
 from djl_python.dialects import dialect
-from djl_python.dialects.base import Dialect, Kind
-from djl_python.dialects.request_body import ignored_header
+from djl_python.dialects.shared.base import Dialect, Kind
+from djl_python.dialects.shared.request_body import ignored_header
 from djl_python.engine.client import EngineClient
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input

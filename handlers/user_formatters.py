@@ -16,8 +16,8 @@ import msgspec
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import PayloadError
-from djl_python.dialects.base import Dialect, Formatter, Parsed
-from djl_python.dialects.custom import CustomFormatter, Shape
+from djl_python.dialects.shared.base import Dialect, Formatter, Parsed
+from djl_python.dialects.shared.custom import CustomFormatter, Shape
 from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
 from djl_python.output_formatter import adapt_output_formatter, find_decorated

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from ..core.registry import resolve
-from .base import Dialect
+from .shared.base import Dialect
 
 DIALECTS: Final = {
-    "lmi": "djl_python.dialects.lmi:LmiDialect",
-    "openai": "djl_python.dialects.openai:OpenAIDialect",
-    "tgi": "djl_python.dialects.tgi:TgiDialect",
-    "mindie": "djl_python.dialects.mindie:MindieDialect",
-    "triton": "djl_python.dialects.triton:TritonDialect",
+    "lmi": "djl_python.dialects.lmi.dialect:LmiDialect",
+    "openai": "djl_python.dialects.openai.dialect:OpenAIDialect",
+    "tgi": "djl_python.dialects.tgi.dialect:TgiDialect",
+    "mindie": "djl_python.dialects.mindie.dialect:MindieDialect",
+    "triton": "djl_python.dialects.triton.dialect:TritonDialect",
 }
 
 

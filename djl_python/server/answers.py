@@ -12,8 +12,8 @@ import msgspec
 
 from ..config import ModelConfig
 from ..core.errors import ServingError
-from ..dialects.base import Answer, Dialect, retry_header
-from ..dialects.djl_errors import djl_error
+from ..dialects.shared.base import Answer, Dialect, retry_header
+from ..dialects.shared.djl_errors import djl_error
 from ..formats.json_framing import encode_json
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 from tornado import httputil
 
 from ..config import ServerConfig
-from ..dialects.base import Answer, Dialect, Kind, Route, ServerView
-from ..dialects.openapi import TEXT, openapi
+from ..dialects.shared.base import Answer, Dialect, Kind, Route, ServerView
+from ..dialects.shared.openapi import TEXT, openapi
 from ..formats.json_framing import JSON
 from .answers import pretty_json
 from .bodies import Bodies

@@ -19,7 +19,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
 from ..core.errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
-from ..dialects.base import Answer, Dialect
+from ..dialects.shared.base import Answer, Dialect
 from ..ipc.protocol import Call
 from .answers import error_answer
 from .bodies import Body

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from ..core.errors import ConfigError, MethodError, RouteError
-from ..dialects.base import Dialect, Kind, Route
+from ..dialects.shared.base import Dialect, Kind, Route
 
 ANY_METHOD: Final = "*"
 

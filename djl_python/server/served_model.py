@@ -17,7 +17,7 @@ import msgspec
 from ..config import ModelConfig, devices_of
 from ..core.errors import UnavailableError
 from ..core.types import EngineInfo
-from ..dialects.base import ModelStatus, RequestCounts
+from ..dialects.shared.base import ModelStatus, RequestCounts
 from ..ipc.protocol import Status
 from .metrics import ModelMetrics
 from .pool import Pool

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..dialects.base import ModelStatus
+from ..dialects.shared.base import ModelStatus
 from .models import Models
 
 

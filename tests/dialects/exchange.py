@@ -9,7 +9,7 @@ import msgspec
 
 from djl_python.config import Checkpoint, ModelConfig, Options
 from djl_python.core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
-from djl_python.dialects.base import Formatter
+from djl_python.dialects.shared.base import Formatter
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
 

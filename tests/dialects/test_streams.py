@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from djl_python.core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
 from djl_python.dialects import dialect
-from djl_python.dialects.base import Formatter
+from djl_python.dialects.shared.base import Formatter
 from tests.dialects.exchange import answer, inputs, lines, model
 
 ROUNDS = 60

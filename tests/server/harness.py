@@ -14,7 +14,7 @@ import msgspec
 
 from djl_python.config import ModelConfig, Options, ServerConfig, ServingSettings
 from djl_python.dialects import all_dialects
-from djl_python.dialects.base import Dialect
+from djl_python.dialects.shared.base import Dialect
 from djl_python.server.app import FrontEnd
 from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics

@@ -9,8 +9,8 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import PayloadError, ServingError
-from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route, ServerView
-from djl_python.dialects.lmi import LmiDialect
+from djl_python.dialects.lmi.dialect import LmiDialect
+from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route, ServerView
 from djl_python.inputs import Input
 from djl_python.server.metrics import CONTENT_TYPE
 

@@ -4,7 +4,7 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import ConfigError, MethodError, RouteError, ServingError
-from djl_python.dialects.base import Answer, Dialect, Kind, Parsed, Route
+from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route
 from djl_python.inputs import Input
 from djl_python.server.routes import RouteTable
 

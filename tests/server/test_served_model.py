@@ -2,7 +2,7 @@ import os
 import signal
 
 from djl_python.core.types import EngineInfo
-from djl_python.dialects.base import RequestCounts
+from djl_python.dialects.shared.base import RequestCounts
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, counted
 

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from djl_python.dialects import all_dialects
-from djl_python.dialects.base import Route
+from djl_python.dialects.shared.base import Route
 from djl_python.server.app import OWN_PAGES
 from djl_python.server.routes import RouteTable
 from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer

@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 from djl_python.testing import RunningServer, running_server
-from tests.dialects.tgi_schema import DOCUMENT, check
+from tests.dialects.tgi.tgi_schema import DOCUMENT, check
 from tests.serving.conftest import DEMO
 
 PROMPT = "What is deep learning?"

@@ -1,0 +1,1 @@
+"""LMI's API, with DJL's routes: /invocations, /predictions/{model}."""

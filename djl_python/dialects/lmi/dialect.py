@@ -1,0 +1,286 @@
+"""LMI's schema: /invocations, /predictions/{model}, for the clients of SageMaker and DJL Serving.
+
+Routes and errors run in the front end, parsing in the worker. Source: LMI's inference schema 0.31.
+
+How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
+JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
+themselves. With option.rolling_batch=disable the shapes are those of `lmi_batch.py`. A body with `messages` is a chat
+(`lmi_chat.py`), whose framing follows `stream` and the option in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...config import ModelConfig
+from ...core.errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
+from ...core.types import GenerateRequest
+from ...formats.forms import MULTIPART, URLENCODED, media_type
+from ...formats.json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
+from ...inputs import Input
+from ..shared.base import Answer, Dialect, Parsed, Route, retry_header
+from ..shared.djl_errors import djl_error
+from ..shared.framing import SSE_DONE
+from ..shared.request_body import ignored_header
+from ..shared.sequence_limits import excess_sequences
+from ..shared.typed_errors import typed_error
+from .batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
+from .chat import COMPLETION_ID, error_chunk, parse_chat
+from .format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
+from .parameters import (
+    LmiParameters,
+    branching,
+    prompt_logprobs,
+    read_parameters,
+    sampling_params,
+    text_options,
+    wants_several,
+)
+from .schema import ERRORS, REQUEST, RESPONSES, TgiRefusal
+
+_TEXT: Final = "text/plain"
+#: Content types other than JSON whose bodies are read as if they were JSON fields.
+_PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
+_FIELDS: Final = ("inputs", "parameters", "stream", "adapters")
+_ADAPTER_QUERY: Final = "adapter"
+_ADAPTER_HEADER: Final = "x-amzn-sagemaker-adapter-identifier"
+
+
+class LmiDialect(Dialect):
+    """LMI's schemas for rolling and for dynamic batches, and TGI's shapes under option.tgi_compat."""
+
+    name = "lmi"
+    routes = tuple(
+        Route("POST", path, "predict", summary="Generate, or answer a chat.", request=REQUEST, responses=RESPONSES)
+        for path in (
+            "/invocations",
+            "/predictions/{model}",
+            "/predictions/{model}/{version}",
+            "/models/{model}/invoke",
+        )
+    )
+    errors = ERRORS
+
+    def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
+        """Read `inputs`, `parameters` and `stream`, or a chat. Names without effect go into x-ignored-parameters."""
+        body = _body(inputs)
+        _check_adapters(inputs, body.pop("adapters", None))
+        if body.get("messages") is not None:
+            return parse_chat(body, _framing(LmiParameters(), body, model, chat=True), model)
+        if batches_dynamically(model):
+            return _parse_batch(body, model)
+        prompt = _prompt(body)
+        parameters, ignored = read_parameters(_parameters(body), model)
+        framing = _framing(parameters, body, model)
+        tgi = model.option.tgi_compat
+        sampling = sampling_params(parameters, model)
+        details = parameters.details if parameters.details is not None else tgi
+        # Only details have a place for prompt tokens and further sequences: to ask for those is to ask for details.
+        details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
+        if sampling.top_logprobs and framing == "json" and not details:
+            ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
+        ignored += _unknown_fields(body, model)
+        names = tuple(sorted(set(ignored)))
+        formatter = (TgiCompatFormatter if tgi else LmiFormatter)(
+            framing,
+            details=details,
+            return_full_text=bool(parameters.return_full_text),
+            alternatives=sampling.top_logprobs > 0,
+            headers=ignored_header(names),
+        )
+        request = GenerateRequest(
+            prompt=prompt,
+            sampling=sampling,
+            branching=branching(parameters, details=details, stream=framing != "json"),
+            text=text_options(parameters),
+            truncate=parameters.truncate,
+            bad_sequences=tuple(parameters.bad_sequences or ()),
+            ignored=names,
+        )
+        return Parsed((request,), formatter)
+
+    def payload(self, inputs: Input) -> Any:
+        """The body as a value; text and forms become the JSON fields that they stand for."""
+        kind = media_type(inputs.get_property("content-type") or "")
+        return _body(inputs) if kind in _PLAIN else super().payload(inputs)
+
+    def error(
+        self,
+        error: ServingError,
+        model: ModelConfig | None = None,
+        *,
+        operation: str = "",
+        inputs: Input | None = None,
+    ) -> Answer:
+        """LMI's bodies for refusals by the worker (`inputs` is given) and for failures, DJL's for all other errors."""
+        tgi = model is not None and model.option.tgi_compat
+        refused = isinstance(error, ParameterError | PayloadError) and inputs is not None
+        failed = refused or isinstance(error, GenerationError)
+        if isinstance(error, HandlerError) or (failed and _is_dynamic(model)):
+            return Answer(ERROR_STATUS, encode_json(failure(error)))
+        if isinstance(error, GenerationError) or (isinstance(error, ParameterError) and inputs is not None):
+            streams = inputs is not None and model is not None and _streams(inputs, model)
+            return Answer(ERROR_STATUS, encode_json((error_line if streams else error_object)(error, tgi=tgi)))
+        if isinstance(error, PayloadError) and inputs is not None:
+            return Answer(ERROR_STATUS, encode_json(error_fields(error, tgi=tgi)))
+        return _djl_error(error, model)
+
+    def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
+        tgi = model is not None and model.option.tgi_compat
+        sse = headers.get("content-type", "").startswith(SSE)
+        encode = encode_sse if sse else encode_jsonlines
+        if (chat := headers.get(COMPLETION_ID)) is None:
+            if _is_dynamic(model):
+                return encode(failure(error))
+            return encode(error_line(error, tgi=tgi))
+        return encode(error_chunk(chat, error, tgi=tgi)) + (SSE_DONE if sse else b"")
+
+
+def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
+    """Read a request in LMI's dynamic-batch schema."""
+    prompts = read_prompts(body["inputs"]) if isinstance(body.get("inputs"), list) else [_prompt(body)]
+    parameters, ignored = read_parameters(_parameters(body), model)
+    framing = _framing(parameters, body, model)
+    parameters, without_place = without_details(parameters)
+    names = tuple(sorted({*ignored, *without_place, *_unknown_fields(body, model)}))
+    branches = branching(parameters, details=False, stream=framing != "json")
+    if wrong := excess_sequences(len(prompts), branches.best_of, beams=branches.num_beams > 1):
+        raise PayloadError(f"inputs: {wrong}", "inputs")
+    requests = tuple(
+        GenerateRequest(
+            prompt=prompt,
+            sampling=sampling_params(parameters, model),
+            branching=branches,
+            text=text_options(parameters),
+            truncate=parameters.truncate,
+            bad_sequences=tuple(parameters.bad_sequences or ()),
+            ignored=names,
+        )
+        for prompt in prompts
+    )
+    formatter = BatchFormatter(
+        framing,
+        len(prompts),
+        return_full_text=bool(parameters.return_full_text),
+        headers=ignored_header(names),
+    )
+    return Parsed(requests, formatter)
+
+
+def _is_dynamic(model: ModelConfig | None) -> bool:
+    return model is not None and batches_dynamically(model)
+
+
+def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
+    status = error.status
+    if isinstance(error, OverloadedError) and model is not None:
+        status = model.option.throttle_error_http_code or status
+    body = djl_error(error, status)
+    if model is not None and model.option.tgi_compat:
+        body = TgiRefusal(body.code, body.type, body.message, error.message, typed_error(error)[1].error_type)
+    return Answer(status, encode_json(body), {"content-type": JSON, **retry_header(error)})
+
+
+# ------------------------------------------------------------------------------------------------ reading the body
+
+
+def _body(inputs: Input) -> dict[str, Any]:
+    content_type = media_type(inputs.get_property("content-type") or "")
+    if content_type == _TEXT:
+        return {"inputs": inputs.get_as_string()}
+    if content_type in (URLENCODED, MULTIPART):
+        return _form(inputs, content_type)
+    body = inputs.get_as_json()
+    if not isinstance(body, dict):
+        raise PayloadError(f'the request body: expected a JSON object such as {{"inputs": "..."}}, got {_kind(body)}')
+    return body
+
+
+def _form(inputs: Input, content_type: str) -> dict[str, Any]:
+    """The fields of a form, which are those of the JSON body; all values but the prompt are JSON."""
+    if not inputs.contains_key("inputs"):
+        # The default content type of `curl -d`.
+        raise PayloadError(
+            f"the request body: a form ({content_type}) without a field inputs; for JSON send Content-Type: {JSON}"
+        )
+    fields = [name for name in _FIELDS if name != "inputs" and inputs.contains_key(name)]
+    return {"inputs": inputs.get_as_string("inputs")} | {name: inputs.get_as_json(name) for name in fields}
+
+
+def _prompt(body: dict[str, Any]) -> str:
+    prompt = body.get("inputs")
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if prompt is None:
+        raise PayloadError("inputs: required, expected a string (or messages, for a chat)", "inputs")
+    got = "an empty one" if prompt == "" else _kind(prompt)
+    hint = (
+        " (an array belongs to dynamic batching, option.rolling_batch=disable; send one request for each prompt)"
+        if isinstance(prompt, list)
+        else ""
+    )
+    raise PayloadError(f"inputs: expected a non-empty string, got {got}{hint}", "inputs")
+
+
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = body.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise PayloadError(f"parameters: expected an object, got {_kind(parameters)}", "parameters")
+    return parameters
+
+
+def _check_adapters(inputs: Input, adapters: Any) -> None:
+    """Refuse a request for an adapter, of which there are none: the base model's answer would pass for the adapter's.
+    An empty name is the base model."""
+    query = inputs.get_as_string(_ADAPTER_QUERY) if inputs.contains_key(_ADAPTER_QUERY) else ""
+    asked = {"adapters": adapters, _ADAPTER_QUERY: query, _ADAPTER_HEADER: inputs.get_property(_ADAPTER_HEADER)}
+    for name, value in asked.items():
+        if any(value) if isinstance(value, list) else value:
+            raise ParameterError(f"{name}: this model has no adapters", name)
+
+
+def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:
+    names = [key for key, value in body.items() if key not in _FIELDS and value is not None]
+    if names and model.option.unknown_parameters == "error":
+        raise ParameterError(f"{names[0]}: no such field (option.unknown_parameters=error)", names[0])
+    return names
+
+
+def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig, *, chat: bool = False) -> str:
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise PayloadError(f"stream: expected true or false, got {_kind(stream)}", "stream")
+    asked = parameters.output_formatter
+    if asked is not None and asked not in FORMATTERS:
+        field = "parameters.output_formatter"
+        raise ParameterError(f'{field}: expected {", ".join(sorted(FORMATTERS))}, got "{asked}"', field)
+    lines = "jsonlines" if model.option.enable_streaming and batches_dynamically(model) and not chat else "json"
+    chosen = FORMATTERS[asked or ("json" if stream is False else model.option.output_formatter or lines)]
+    if chosen == "json" and stream:
+        return "sse" if model.option.tgi_compat and not chat else "jsonlines"
+    return chosen
+
+
+def _streams(inputs: Input, model: ModelConfig) -> bool:
+    """Whether a failed request asked for a stream; False if it can't be read."""
+    try:
+        body = _body(inputs)
+        asked = _parameters(body).get("output_formatter")
+        return _framing(LmiParameters(output_formatter=asked if asked in FORMATTERS else None), body, model) != "json"
+    except (ServingError, TypeError, KeyError):
+        return False
+
+
+def _kind(value: object) -> str:
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")

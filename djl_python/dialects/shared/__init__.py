@@ -1,0 +1,1 @@
+"""What dialects share: requests, answers, errors, and how bodies are read."""

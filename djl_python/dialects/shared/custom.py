@@ -1,0 +1,125 @@
+"""An answer in the user's own shape, made by the `@output_formatter` function of a model.py.
+
+Runs in the worker. The function is the user's code: an exception in it fails this one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ... import request_io
+from ...core.errors import ServingError
+from ...core.types import Delta, Finish, GenerateRequest, Token, TopToken
+from ...formats.json_framing import JSON, JSONLINES
+from .base import Formatter
+
+Shape = Callable[[request_io.TextGenerationOutput], bytes]
+
+
+class CustomFormatter(Formatter):
+    """Calls the user's function once for each token of each prompt's best sequence. The dialect's own formatter decides
+    whether to stream, and the shape of errors.
+
+    Args:
+        shape: the user's function, adapted by `output_formatter.adapt_output_formatter`.
+        inner: the dialect's own formatter.
+        requests: one for each prompt.
+        parameters: as the client sent them.
+        source: what the user's @input_formatter returned, if there is one; the request then has one prompt.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        inner: Formatter,
+        requests: Sequence[GenerateRequest],
+        parameters: Mapping[str, Any],
+        *,
+        tgi_compat: bool,
+        source: request_io.RequestInput | None = None,
+    ) -> None:
+        self._inner = inner
+        self.stream = inner.stream
+        self.headers = {**inner.headers, "content-type": JSONLINES if inner.stream else JSON}
+        self._prompts: list[_Prompt] = []
+        #: For each choice, its prompt and the index of its sequence within the prompt.
+        self._choices: list[tuple[_Prompt, int]] = []
+        for number, request in enumerate(requests):
+            given = source or request_io.TextInput(
+                request_id=number,
+                parameters=dict(parameters),
+                input_text=request.prompt if isinstance(request.prompt, str) else None,
+                output_formatter=shape,
+                tgi_compat=tgi_compat,
+            )
+            prompt = _Prompt(shape, given, number, request.branching.n)
+            self._prompts.append(prompt)
+            self._choices += [(prompt, index) for index in range(request.branching.n)]
+
+    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+        for prompt, ids in zip(self._prompts, prompt_ids, strict=True):
+            prompt.tokenized(ids)
+
+    def push(self, delta: Delta) -> bytes:
+        prompt, index = self._choices[delta.choice]
+        last = len(delta.tokens) - 1
+        data = b"".join(
+            prompt.push(index, token, delta.finish if position == last else None)
+            for position, token in enumerate(delta.tokens)
+        )
+        if self.stream:
+            return data
+        prompt.held += data
+        return b""
+
+    def end(self) -> bytes:
+        return b"".join(prompt.held for prompt in self._prompts)
+
+    def error(self, error: ServingError) -> bytes:
+        return self._inner.error(error)
+
+
+class _Prompt:
+    """The output for one prompt so far, as the user's function sees it.
+
+    The answer is the first sequence: the best, or in a stream the first that was drawn. The function is not called for
+    the other sequences; its last call waits until they are complete.
+    """
+
+    def __init__(self, shape: Shape, source: request_io.RequestInput, number: int, sequences: int) -> None:
+        self._shape = shape
+        self._open = sequences
+        self._output = request_io.TextGenerationOutput(
+            request_id=number, input=source, other_sequences_indices=list(range(1, sequences))
+        )
+        self.held = b""
+
+    def tokenized(self, ids: list[int]) -> None:
+        """Let the function see the prompt's token ids."""
+        if isinstance(self._output.input, request_io.TextInput):
+            self._output.input.input_ids = ids
+
+    def push(self, index: int, token: Token, finish: Finish | None) -> bytes:
+        """Add a token of a sequence; the bytes that the function makes of it, b"" if it is not called."""
+        output = self._output
+        if finish is not None:
+            self._open -= 1
+            output.finished = not self._open
+            output.prompt_tokens_details = output.prompt_tokens_details or [_token(one) for one in finish.prefill]
+        output.set_next_token(
+            _token(token),
+            index,
+            is_last_token=finish is not None,
+            finish_reason=None if finish is None else str(finish.reason),
+        )
+        if finish is not None:
+            output.sequences[index].stop_reason = finish.stop
+        if token.top:
+            output.set_next_top_tokens([_token(top) for top in token.top], index)
+        wanted = output.finished or (index == output.best_sequence_index and finish is None)
+        return self._shape(output) if wanted else b""
+
+
+def _token(token: Token | TopToken) -> request_io.Token:
+    return request_io.Token(token.id, token.text, token.logprob, token.special or None)

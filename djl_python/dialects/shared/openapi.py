@@ -1,0 +1,164 @@
+"""/openapi.json: an OpenAPI 3.1 document of a route table, made from the types that the routes name.
+
+Runs in the front end. Not a dialect: it knows `Route` and msgspec, and none of the APIs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from ... import __version__
+from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json
+from .base import Bodies, Dialect, Kind, Route
+
+TEXT: Final = "text/plain"
+
+Row = tuple[Route, Dialect | None]
+
+_VARIABLE: Final = re.compile(r"\{(\w+)\}")
+#: Methods under which a `*` route is documented; HEAD and OPTIONS are left out.
+_EVERY_METHOD: Final = ("GET", "POST", "PUT")
+_INFO: Final = {
+    "title": "djl-serving",
+    "version": __version__,
+    "description": "Language models, and any Python model, over HTTP in several dialects.",
+}
+_WHAT: Final = {"model": "A model's name.", "version": "A model's version."}
+
+
+def openapi(rows: Iterable[Row]) -> bytes:
+    """The document, as JSON. Routes without a dialect are the server's own pages.
+
+    Rows with the same method and path become one operation, which takes and answers what any of them does.
+    """
+    document = _Document(_merged(rows))
+    return encode_json(
+        {
+            "openapi": "3.1.0",
+            "info": _INFO,
+            "servers": [{"url": "/"}],
+            "paths": document.paths(),
+            "components": {"schemas": document.components},
+        }
+    )
+
+
+class _Document:
+    """The rows, and the schema of every type they name.
+
+    msgspec gets all types in one call: only then do types of the same name in different modules get different names.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        types = [shape for row in rows for shape in _types(*row)]
+        schemas, self.components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+        self._schemas = {
+            id(shape): schema for shape, schema in zip(types, schemas, strict=True)
+        }  # not all are hashable
+
+    def paths(self) -> dict[str, dict[str, Any]]:
+        """Operations by path and method."""
+        paths: dict[str, dict[str, Any]] = {}
+        for route, dialect in self._rows:
+            for method in _EVERY_METHOD if route.method == "*" else (route.method,):
+                paths.setdefault(route.path, {}).setdefault(method.lower(), self._operation(route, method, dialect))
+        return paths
+
+    def _operation(self, route: Route, method: str, dialect: Dialect | None) -> dict[str, Any]:
+        operation: dict[str, Any] = {
+            "operationId": "_".join([method.lower(), *re.findall(r"\w+", route.path)]),
+            "tags": [dialect.name if dialect is not None else "server"],
+            "responses": {
+                str(status): {"description": HTTPStatus(status).phrase, **self._content(bodies)}
+                for status, bodies in sorted(_responses(route, dialect).items())
+            },
+        }
+        if route.summary:
+            operation["summary"] = route.summary
+        if names := _VARIABLE.findall(route.path):
+            operation["parameters"] = [_path_parameter(name) for name in names]
+        if route.request is not None:
+            needed = route.kind is not Kind.PAGE  # a page's body is optional: its path is enough
+            operation["requestBody"] = {"required": needed, **self._content({JSON: route.request})}
+        return operation
+
+    def _content(self, bodies: Bodies) -> dict[str, Any]:
+        if not bodies:
+            return {}
+        return {"content": {content_type: self._media(content_type, shape) for content_type, shape in bodies.items()}}
+
+    def _media(self, content_type: str, shape: Any) -> dict[str, Any]:
+        """The media type object of a body. For a stream of events, OpenAPI's `schema` is that of each event."""
+        schema = _any_of([self._schemas[id(one)] for one in _alternatives(shape) if not isinstance(one, str)])
+        if content_type == JSONLINES:
+            return {"schema": {"type": "string"}, "x-itemSchema": schema}  # OpenAPI 3.2 has `itemSchema`
+        if not content_type.startswith(SSE):
+            return {"schema": schema}
+        data = [{"const": one} for one in _alternatives(shape) if isinstance(one, str)]
+        data.append({"type": "string", "contentMediaType": JSON, "contentSchema": schema})
+        return {"schema": {"type": "object", "required": ["data"], "properties": {"data": _any_of(data)}}}
+
+
+def _merged(rows: Iterable[Row]) -> list[Row]:
+    """One row for each method and path; its summary and dialect are the first row's."""
+    found: dict[tuple[str, str], Row] = {}
+    for route, dialect in rows:
+        key = (route.method, route.path)
+        if key not in found:
+            found[key] = (route, dialect)
+            continue
+        first, owner = found[key]
+        responses = {status: dict(bodies) for status, bodies in _responses(first, owner).items()}
+        for status, bodies in _responses(route, dialect).items():
+            known = responses.setdefault(status, {})
+            known |= {content_type: _either(known.get(content_type), shape) for content_type, shape in bodies.items()}
+        found[key] = (replace(first, request=_either(first.request, route.request), responses=responses), owner)
+    return list(found.values())
+
+
+def _either(one: Any, other: Any) -> Any:
+    """The alternatives of two shapes together; either may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    further = tuple(shape for shape in _alternatives(other) if shape not in _alternatives(one))
+    return (*_alternatives(one), *further) if further else one
+
+
+def _alternatives(shape: Any) -> tuple[Any, ...]:
+    return shape if isinstance(shape, tuple) else (shape,)
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _types(route: Route, dialect: Dialect | None) -> Iterator[Any]:
+    """Every type that a row names."""
+    named = [shape for bodies in _responses(route, dialect).values() for shape in bodies.values()]
+    for shape in named if route.request is None else [route.request, *named]:
+        yield from (one for one in _alternatives(shape) if not isinstance(one, str))
+
+
+def _responses(route: Route, dialect: Dialect | None) -> Mapping[int, Bodies]:
+    """Responses by status; for the same content type the route's own type overrides the dialect's."""
+    responses: dict[int, Bodies] = {} if route.responses else {200: {}}
+    for status, bodies in (*(dialect.errors.items() if dialect is not None else ()), *route.responses.items()):
+        responses[status] = {**responses.get(status, {}), **bodies}
+    return responses
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": _WHAT.get(name, name),
+        "schema": {"type": "string", "minLength": 1},
+    }

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ...core.errors import ModelLoadError
-from ..native.parts import places_in
+from ..reading.parts import places_in
 from .coded_checkpoint import METHODS, CodedCheckpoint
 from .coded_linear import CodedLinear, CodedWeight
 from .expert_stacks import ExpertStack, ExpertWeight

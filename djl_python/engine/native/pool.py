@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ..reading.recipe_parts import NotUnderstoodError
 from .library import UnavailableError, library
-from .recipe_parts import NotUnderstoodError
 
 #: Dtypes of weights and activations that the kernels support.
 FORMATS: Final = (torch.bfloat16, torch.float32)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.loading import LoadedModel, set_attention
-from ..native.copies import OwnNumbers, copy_model, passed_through
 from ..native.mapped import let_go
-from ..native.watch import layer_list
+from ..reading.copies import OwnNumbers, copy_model, passed_through
+from ..reading.watch import layer_list
 from .trial import Trial
 
 

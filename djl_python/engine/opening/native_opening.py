@@ -14,17 +14,17 @@ from ..checkpoints.loading import LoadedModel, rounding
 from ..drafting.draft_size import Beside
 from ..drafting.speculation import MAX_ROWS
 from ..native.advance import Advance
-from ..native.chooser import NativeChooser
 from ..native.library import UnavailableError, library
 from ..native.mapped import trim
-from ..native.places import KEYS_PER_GROUP
 from ..native.pool import FORMATS
-from ..native.program import Program
-from ..native.proof import prove
-from ..native.read import read_recipe
-from ..native.recipe import Recipe
-from ..native.recipe_parts import NotUnderstoodError
-from ..native.runner import NativeModelRunner
+from ..native.program.chooser import NativeChooser
+from ..native.program.places import KEYS_PER_GROUP
+from ..native.program.program import Program
+from ..native.program.proof import prove
+from ..native.program.runner import NativeModelRunner
+from ..reading.read import read_recipe
+from ..reading.recipe import Recipe
+from ..reading.recipe_parts import NotUnderstoodError
 from ..rolling_batch import EngineSettings
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache

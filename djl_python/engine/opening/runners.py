@@ -21,14 +21,14 @@ from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
 from ..drafting.draft_size import NOTHING, Beside
 from ..native.advance import Advance
-from ..native.chooser import NativeChooser
 from ..native.library import UnavailableError
-from ..native.linears import NativeLinears
 from ..native.mapped import in_passing, trim
-from ..native.modules import replace_mlps_, replace_norms_
+from ..native.modules.linears import NativeLinears
+from ..native.modules.modules import replace_mlps_, replace_norms_
+from ..native.modules.siblings import joined
+from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
-from ..native.siblings import joined
-from ..native.stand_ins import StandIns
+from ..native.program.chooser import NativeChooser
 from ..rolling_batch import EngineSettings, Progress
 from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..checkpoints.loading import LoadedModel
-from ..native.cache import NativeCache
+from ..native.modules.cache import NativeCache
 from ..native.pool import Pool
 from .attention import LayerShape, PagedCache
 from .images import PagedImages

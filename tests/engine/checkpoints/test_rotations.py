@@ -20,8 +20,8 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.rotations import contexts
 from djl_python.engine.native.library import library
-from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.read import read_recipe
+from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from tests.checkpoints import VOCABULARY
 from tests.engines import generate, open_batch, run_to_end
 from tests.kernels import kernels_or_skip

@@ -23,11 +23,11 @@ from djl_python.engine.drafting import draft_model, speculation_setup
 from djl_python.engine.drafting.ngram import NgramDrafter
 from djl_python.engine.drafting.speculation import MAX_ROWS, Confidence, Speculation
 from djl_python.engine.native.library import library
-from djl_python.engine.native.read import read_recipe
-from djl_python.engine.native.recipe_parts import NotUnderstoodError
 from djl_python.engine.opening import native_opening
 from djl_python.engine.opening.opened_runner import OpenedRunner
 from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.reading.read import read_recipe
+from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engine.checkpoints.test_rotations import NEAR, longrope, prompt, save

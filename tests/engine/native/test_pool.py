@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from djl_python.engine.native.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.recipe_parts import Linear
+from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
+from djl_python.engine.reading.recipe_parts import Linear
 
 
 def a_product(linears: NativeLinears, columns: int, width: int) -> NativeLinear:

@@ -18,11 +18,11 @@ from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
-from djl_python.engine.native.recipe_parts import NotUnderstoodError
-from djl_python.engine.native.runner import NativeModelRunner
+from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_opening
 from djl_python.engine.opening.opened_runner import OpenedRunner
 from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint

@@ -1,0 +1,1 @@
+"""A model's structure, from watching a copy of it run: the recipe of what it computes."""

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core.types import EngineStats, TokenEvent
-from djl_python.engine.batch.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
+from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.vocabulary import vocabulary_of

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..config import has_gpu
+from .free_memory import available_bytes, cpu_cache_bytes
 from .native.advance import Advance, begin_prefault
 from .native.library import begin_building, lacking
-from .opening.free_memory import available_bytes, cpu_cache_bytes
 from .rolling_batch import EngineSettings, Progress
 
 if TYPE_CHECKING:
-    from .batch.paged_batch import PagedRollingBatch
+    from .paged_batch import PagedRollingBatch
 
 
 def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
@@ -26,7 +26,7 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
     if settings.tensor_parallel_degree == 0 and _on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
     advance = _begin(settings) if _will_run_natively(settings) else None
-    from .batch.paged_batch import PagedRollingBatch
+    from .paged_batch import PagedRollingBatch
 
     return PagedRollingBatch(settings, progress, advance)
 

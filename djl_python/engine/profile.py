@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ..core.types import SamplingParams
 from .auto import open_batch
-from .batch.paged_batch import PagedRollingBatch
+from .paged_batch import PagedRollingBatch
 from .rolling_batch import EngineSettings
 
 _KINDS: Final = {

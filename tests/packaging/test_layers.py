@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,31 @@ APART = (
     {"server", "worker", "handlers"},
     {"engine", "server"},
 )
+#: The engine's rooms, lowest first; modules directly in `engine` are what is above them, or small helpers of all.
+ROOMS = (
+    *("batch", "sampling", "checkpoints", "reading", "torch_backend", "native", "native.program", "native.modules"),
+    *("opening", "drafting", "parallel"),
+)
+#: What still imports a room above its own. The list may only get shorter.
+UPWARD = {
+    ("batch.sequence", "sampling.grammar"),
+    ("checkpoints.loading", "torch_backend.attention"),
+    ("checkpoints.stored_loading", "reading.parts"),
+    ("native.program.lay_out_states", "native.modules.delta_rule"),
+    ("opening.native_opening", "drafting.speculation"),
+    ("reading.read_columns", "native.modules.causal_conv"),
+    ("reading.read_columns", "native.pool"),
+    ("reading.read_selective", "native.modules.mamba2"),
+    ("reading.read_states", "native.modules.delta_rule"),
+    ("reading.read_states", "native.modules.mamba2"),
+    ("reading.recipe_mixers", "torch_backend.attention"),
+    ("reading.watch_attention", "torch_backend.attention"),
+    ("reading.watch_windows", "torch_backend.attention"),
+    ("reading.watch_windows", "torch_backend.masks"),
+    ("torch_backend.cached_runner", "opening.agreement"),
+    ("torch_backend.paging", "native.modules.cache"),
+    ("torch_backend.paging", "native.pool"),
+}
 #: Libraries that belong to one side of the house.
 LIBRARIES = {
     "torch": {"engine"},
@@ -127,6 +153,34 @@ def test_imports_point_down() -> None:
             if target and layer_of(target) > layer_of(module.unit):
                 wrong.append(f"{where(module, line)}: {module.name} imports {name}, which is above it")
     assert wrong == []
+
+
+def room_of(name: str) -> str:
+    """The room of the engine that a module is in; "" where it is in none."""
+    inside = name.removeprefix("djl_python.engine.")
+    return next((room for room in sorted(ROOMS, key=len, reverse=True) if inside.startswith(f"{room}.")), "")
+
+
+def test_the_engines_rooms_import_downwards() -> None:
+    found = set()
+    for module in MODULES:
+        for _, name in module.imports():
+            own, other = (room_of(one) if one.startswith("djl_python.engine.") else "" for one in (module.name, name))
+            if own and other and ROOMS.index(other) > ROOMS.index(own):
+                found.add((module.name.removeprefix("djl_python.engine."), name.removeprefix("djl_python.engine.")))
+    assert found == UPWARD
+
+
+def test_no_folder_has_too_many_modules_to_look_through() -> None:
+    """But for these, which are still to be divided."""
+    counts = Counter(module.path.parent for module in MODULES if module.path.name != "__init__.py")
+    crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 17}
+    assert set(crowded) == {
+        "djl_python/server",
+        "djl_python/text",
+        "djl_python/engine/reading",
+        "djl_python/engine/native/program",
+    }
 
 
 def test_neighbours_that_are_strangers() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from djl_python.engine.batch.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
+from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from tests.kernels import kernels_or_skip
 from tests.real.fetch import checkpoint

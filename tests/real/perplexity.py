@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from djl_python.core.cpu_limit import available_cpus
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.paged_batch import PagedRollingBatch
+from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
 from tests.engines import run_to_end
 from tests.real.texts import WINDOW, windows

@@ -18,13 +18,13 @@ from torch import Tensor
 from ...core.errors import ModelLoadError
 from ..batch.scheduler import Chunk
 from ..checkpoints.loading import LoadedModel, set_attention
+from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
+from ..free_memory import available_bytes
 from ..native.mapped import in_passing
 from ..torch_backend.attention import PAGED, watching
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
-from .free_memory import available_bytes
-from .misfits import MISFITS
 from .trial import Trial, distance, read_in_pieces
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import LoadedModel
-from ..drafting.draft_size import NOTHING, Beside
-from ..parallel.sharing import least
+from ..draft_size import NOTHING, Beside
+from ..free_memory import available_bytes, cpu_cache_bytes
 from ..rolling_batch import EngineSettings
+from ..sharing import least
 from ..torch_backend.attention import LayerShape
-from .free_memory import available_bytes, cpu_cache_bytes
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from ...core.types import ImagePrompt, SamplingParams
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.misfits import MISFITS
 from ..torch_backend.images import model_inputs
 from ..torch_backend.model_runner import ModelRunner
 from .agreement import near, step
-from .misfits import MISFITS
 
 log = logging.getLogger(__name__)
 

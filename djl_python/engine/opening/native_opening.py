@@ -11,7 +11,7 @@ import torch
 from ...core.errors import ModelLoadError
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
-from ..drafting.draft_size import Beside
+from ..draft_size import Beside
 from ..drafting.speculation import MAX_ROWS
 from ..native.advance import Advance
 from ..native.library import UnavailableError, library
@@ -20,7 +20,6 @@ from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
 from ..native.program.places import KEYS_PER_GROUP
 from ..native.program.program import Program
-from ..native.program.proof import prove
 from ..native.program.runner import NativeModelRunner
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
@@ -29,6 +28,7 @@ from ..rolling_batch import EngineSettings
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .opened_runner import OpenedRunner, name_of
+from .proof import prove
 from .trial import LONGEST, Trial
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,11 @@ import torch
 from ...core.errors import ModelLoadError
 from ..checkpoints.expert_stacks import holders_in, unpack_experts_
 from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
+from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
-from ..drafting.draft_size import NOTHING, Beside
+from ..draft_size import NOTHING, Beside
 from ..native.advance import Advance
 from ..native.library import UnavailableError
 from ..native.mapped import in_passing, trim
@@ -30,6 +31,7 @@ from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
 from ..rolling_batch import EngineSettings, Progress
+from ..sent_text import sent_text
 from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe
@@ -37,10 +39,8 @@ from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext, RecurrentLayers
 from .agreement import Agreement, run_once
 from .image_support import images_agree_paged, open_image_support
-from .misfits import MISFITS
 from .native_opening import open_native
 from .opened_runner import OpenedRunner
-from .sent_text import sent_text
 from .torch_opening import open_cached, open_paged
 from .trial import Trial, trial_ids
 

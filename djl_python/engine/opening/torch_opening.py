@@ -10,7 +10,8 @@ from contextlib import nullcontext
 from typing import Final
 
 from ..checkpoints.loading import LoadedModel, products_rounding
-from ..drafting.draft_size import Beside
+from ..checkpoints.misfits import MISFITS
+from ..draft_size import Beside
 from ..rolling_batch import EngineSettings
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
@@ -18,7 +19,6 @@ from ..torch_backend.recurrent import ModelContext
 from .agreement import Agreement, check_ids, tolerance
 from .cache_size import size_cache
 from .image_support import ImageSupport
-from .misfits import MISFITS
 from .opened_runner import OpenedRunner, name_of
 from .step_memory import step_bytes
 

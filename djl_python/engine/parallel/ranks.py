@@ -29,13 +29,13 @@ from ...core.types import SamplingParams
 from ...ipc.processes import start
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
-from ..drafting.draft_size import NOTHING, Beside
+from ..draft_size import NOTHING, Beside
 from ..opening.opened_runner import OpenedRunner
 from ..opening.runners import open_runner
-from ..opening.sent_text import sent_text
 from ..rolling_batch import EngineSettings, Progress
+from ..sent_text import sent_text
+from ..sharing import join, settings_of
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
-from .sharing import join, settings_of
 
 log = logging.getLogger(__name__)
 

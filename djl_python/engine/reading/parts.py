@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.coded_linear import CodedLinear
-from ..opening.misfits import MISFITS
+from ..checkpoints.misfits import MISFITS
 from .recipe_parts import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear

@@ -16,8 +16,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.misfits import MISFITS
 from ..checkpoints.rotations import attends_in_chunks
-from ..opening.misfits import MISFITS
 from .copies import Copy, RandomNumbers, copy_model
 from .identity import factor_of, same, settled
 from .layer_reader import LayerReader

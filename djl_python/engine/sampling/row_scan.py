@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..torch_backend.uploads import upload
+from ..uploads import upload
 
 States = npt.NDArray[np.uint64]
 

@@ -19,14 +19,14 @@ from transformers import DynamicCache
 from ...core.types import SamplingParams
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.misfits import MISFITS
 from ..opening.agreement import near, step
-from ..opening.misfits import MISFITS
+from ..uploads import indices
 from .attention import LayerShape
 from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext
-from .uploads import indices
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.types import ImagePrompt, Images
 from ..batch.scheduler import Chunk
-from ..opening.misfits import MISFITS
+from ..checkpoints.misfits import MISFITS
 
 log = logging.getLogger(__name__)
 

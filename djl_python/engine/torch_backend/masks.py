@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..opening.misfits import MISFITS
+from ..checkpoints.misfits import MISFITS
 
 #: The window of a call with a mask that may have one, or may not.
 UNKNOWN: Final = -1

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..sampling.choosing import Asked, Chosen
+from ..uploads import indices, upload
 from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
 from .images import PagedImages
 from .masks import UNKNOWN, configured_window
 from .recurrent import RecurrentLayers, returned_cache
-from .uploads import indices, upload
 
 # Enough for keys that stand for several tokens (DeepSeek V4).
 _PROBED: Final = 8

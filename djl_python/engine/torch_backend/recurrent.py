@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from ..batch.scheduler import Chunk
+from ..uploads import indices
 from .cache_rows import CacheRows, states_of
-from .uploads import indices
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
 ModelContext = Callable[[], AbstractContextManager[None]]

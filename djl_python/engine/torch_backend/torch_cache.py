@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ..batch.scheduler import Chunk
+from ..uploads import upload
 from .attention import AttentionParams, LayerShape, attention
-from .uploads import upload
 
 _Numbers = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from djl_python.engine.checkpoints.loading import LoadedModel, can_page, load_model
-from djl_python.engine.native.program.proof import Proof, layers_to_see, prove
+from djl_python.engine.opening.proof import Proof, layers_to_see, prove
 from djl_python.engine.opening.trial import Trial, trial_ids
 from djl_python.engine.reading.read import read_recipe
 from djl_python.engine.reading.recipe import Recipe
@@ -73,7 +73,7 @@ def test_without_memory_nothing_is_proved_and_that_is_said(
 ) -> None:
     loaded, recipe, trial = opened(tmp_path, "llama", torch.bfloat16, sinks=False)
     recipe.layers[1].parallel = True
-    monkeypatch.setattr("djl_python.engine.native.program.proof.available_bytes", lambda: 1000)
+    monkeypatch.setattr("djl_python.engine.opening.proof.available_bytes", lambda: 1000)
     prove(recipe, loaded, trial, THREADS)
     assert "not proved in fp32" in caplog.text
 
@@ -84,7 +84,7 @@ def test_of_a_large_model_only_so_many_layers_as_show_all_structures(
     _, alike, _ = opened(tmp_path / "llama", "llama", torch.bfloat16, sinks=False)
     _, other, _ = opened(tmp_path / "gemma2", "gemma2", torch.bfloat16, sinks=False)  # every other layer has a window
     assert layers_to_see(alike) == layers_to_see(other) == 3
-    monkeypatch.setattr("djl_python.engine.native.program.proof._ALL_UP_TO", 0)
+    monkeypatch.setattr("djl_python.engine.opening.proof._ALL_UP_TO", 0)
     assert (layers_to_see(alike), layers_to_see(other)) == (1, 2)
     alike.layers[2].parallel = True
     assert layers_to_see(alike) == 3
@@ -95,7 +95,7 @@ def test_the_first_layers_of_a_model_are_proved_alone(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks=True)
-    monkeypatch.setattr("djl_python.engine.native.program.proof._ALL_UP_TO", 0)
+    monkeypatch.setattr("djl_python.engine.opening.proof._ALL_UP_TO", 0)
     prove(recipe, loaded, trial, THREADS)
     recipe.layers[0].mixers[0].scale *= 1.1
     with pytest.raises(NotUnderstoodError, match="not the model's own"):

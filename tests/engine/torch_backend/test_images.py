@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
-from djl_python.engine.batch.paged_batch import PagedRollingBatch
+from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources

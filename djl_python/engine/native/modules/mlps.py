@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ...opening.misfits import MISFITS
+from ...checkpoints.misfits import MISFITS
 from ...reading.copies import RandomNumbers, copy_model
 from ...reading.parts import as_linear
 from ...reading.read_mlp import read_mlp

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...opening.misfits import MISFITS
+from ...checkpoints.misfits import MISFITS
 from ...reading.watch_functions import CONVOLUTION, DELTA_RULE, SCAN, files_of
 from ..pool import Pool
 from . import causal_conv, delta_rule, mamba2

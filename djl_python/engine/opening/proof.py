@@ -16,19 +16,19 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...batch.state_slots import StateSlots
-from ...checkpoints.coded_linear import dense
-from ...checkpoints.expert_stacks import ExpertStack
-from ...checkpoints.loading import LoadedModel
-from ...opening.exact import ExactModel
-from ...opening.free_memory import available_bytes
-from ...opening.misfits import MISFITS
-from ...opening.trial import Trial, distances, read_in_pieces
-from ...reading.copies import by_token
-from ...reading.recipe import Recipe
-from ...reading.recipe_parts import ExpertLinears, Linear, NotUnderstoodError
-from .program import Program
-from .runner import NativeModelRunner
+from ..batch.state_slots import StateSlots
+from ..checkpoints.coded_linear import dense
+from ..checkpoints.expert_stacks import ExpertStack
+from ..checkpoints.loading import LoadedModel
+from ..checkpoints.misfits import MISFITS
+from ..free_memory import available_bytes
+from ..native.program.program import Program
+from ..native.program.runner import NativeModelRunner
+from ..reading.copies import by_token
+from ..reading.recipe import Recipe
+from ..reading.recipe_parts import ExpertLinears, Linear, NotUnderstoodError
+from .exact import ExactModel
+from .trial import Trial, distances, read_in_pieces
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from djl_python.engine.opening import free_memory
-from djl_python.engine.opening.free_memory import available_bytes, cpu_cache_bytes
+from djl_python.engine import free_memory
+from djl_python.engine.free_memory import available_bytes, cpu_cache_bytes
 from djl_python.engine.rolling_batch import EngineSettings
 
 MIB = 1 << 20

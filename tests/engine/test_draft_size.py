@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.drafting.draft_size import NOTHING, draft_size
+from djl_python.engine.draft_size import NOTHING, draft_size
 from djl_python.engine.opening.runners import open_runner
 from djl_python.engine.rolling_batch import EngineSettings
 from tests.checkpoints import build_checkpoint

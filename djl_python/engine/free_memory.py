@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from ..rolling_batch import EngineSettings
+from .rolling_batch import EngineSettings
 
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 

@@ -165,7 +165,7 @@ class TextGenerationHandler(Handler):
 
     async def _tell_vocabulary(self) -> None:
         """Have the engine know the tokenizer's tokens, once, before the first sequence with a grammar."""
-        if self._telling is None:
+        if self._telling is None or (self._telling.done() and self._telling.exception() is not None):
             self._telling = asyncio.ensure_future(self._send_vocabulary())
         await asyncio.shield(self._telling)
 

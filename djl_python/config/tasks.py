@@ -57,7 +57,7 @@ def _other_task(config: Mapping[str, Any]) -> str:
                 return task
     if config.get("is_encoder_decoder") is True:
         return "text2text-generation"
-    if config.get("model_type") in _ENCODERS and config.get("is_decoder") is not True:
+    if str(config.get("model_type")) in _ENCODERS and config.get("is_decoder") is not True:
         return "feature-extraction"
     return ""
 

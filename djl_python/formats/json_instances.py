@@ -6,6 +6,8 @@ share none, where their keywords prove it.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,11 +27,17 @@ class Instances:
         self._root = root
         self._ending: set[str] = set()  # references to schemas with a finite instance
         references = set(_references(root))
-        grown = True
-        while grown:  # the least fixed point: nothing is finite because it would be finite
-            found = {one for one in references - self._ending if self.has_finite(self._at(one))}
-            self._ending |= found
-            grown = bool(found)
+        self._resolves = not any("$id" in one for one in _parts(root) if one is not root)  # else from elsewhere
+        needed_by: dict[str, set[str]] = {}
+        for one in references:
+            for other in set(_references(self._at(one))):
+                needed_by.setdefault(other, set()).add(one)
+        waiting = list(references)
+        while waiting:  # up to the least fixed point: nothing is finite because it would be finite
+            one = waiting.pop()
+            if one not in self._ending and self.has_finite(self._at(one)):
+                self._ending.add(one)
+                waiting += needed_by.get(one, set()) - self._ending
 
     def has_finite(self, schema: Any) -> bool:
         """Whether a JSON text that ends may be an instance. Of `{"$ref": "#"}`, and of a node that requires another
@@ -45,33 +53,35 @@ class Instances:
             if (parts := _list(schema.get(keyword))) and not any(map(self.has_finite, parts)):
                 return False
         if schema.get("type") == "object":
-            listed = schema.get("properties")
-            listed = listed if isinstance(listed, Mapping) else {}
-            required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
-            return all(self.has_finite(listed.get(name)) for name in required)
+            listed = _mapping(schema.get("properties"))
+            return all(self.has_finite(listed.get(name)) for name in _names(schema.get("required")))
         if schema.get("type") == "array" and not schema.get("prefixItems") and _count(schema.get("minItems")):
             return self.has_finite(schema.get("items"))
         return True
 
-    def apart(self, narrow: Any, wide: Any) -> bool:
-        """Whether no instance of `narrow`, with its listed properties only, is one of `wide` as it is."""
+    def apart(self, narrow: Any, wide: Any, closing: bool) -> bool:
+        """Whether no instance of `narrow` is one of `wide`.
+
+        Args:
+            closing: whether objects that don't mention others than their listed properties will have none.
+        """
         narrow, wide = self._followed(narrow), self._followed(wide)
         if not (isinstance(narrow, Mapping) and isinstance(wide, Mapping)):
             return False
         if not _types(narrow) & _types(wide):
             return True
-        if _types(narrow) != {"object"} or "patternProperties" in narrow or narrow.get("additionalProperties"):
+        if _types(narrow) != {"object"}:
             return False
-        listed, others = narrow.get("properties"), wide.get("properties")
-        if not isinstance(listed, Mapping):
-            return False
-        for name in _list(wide.get("required")):
-            if name not in listed:
+        listed, others = _mapping(narrow.get("properties")), _mapping(wide.get("properties"))
+        required = _names(narrow.get("required"))
+        for name in required:
+            one, other = _values(listed.get(name)), _values(others.get(name))
+            if one is not None and other is not None and not _encoded(one) & _encoded(other):
                 return True
-            values = _values(listed[name]), _values(others.get(name) if isinstance(others, Mapping) else None)
-            if name in _list(narrow.get("required")) and None not in values:
-                return not any(one == other for one in values[0] or () for other in values[1] or ())
-        return False
+        open_to_others = narrow.get("additionalProperties", not (closing and listed)) is not False
+        if open_to_others or "patternProperties" in narrow or _count(narrow.get("minProperties")) > len(listed):
+            return False
+        return any(name not in listed and name not in required for name in _names(wide.get("required")))
 
     def _followed(self, schema: Any) -> Any:
         """What a schema that is nothing but a reference refers to."""
@@ -85,29 +95,34 @@ class Instances:
 
     def _at(self, reference: str) -> Any:
         """The schema at a JSON pointer, `#/...`; None: it is another kind of reference, or nothing is there."""
-        if not reference.startswith("#") or (len(reference) > 1 and reference[1] != "/"):
+        if not self._resolves or not reference.startswith("#") or (len(reference) > 1 and reference[1] != "/"):
             return None
         found: Any = self._root
         for part in unquote(reference).split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and name in found:
                 found = found[name]
-            elif isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            elif isinstance(found, list) and re.fullmatch("[0-9]{1,6}", name) and int(name) < len(found):
                 found = found[int(name)]
             else:
                 return None
         return found
 
 
+def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in a value."""
+    level = [value]
+    while level:
+        one = level.pop()
+        if isinstance(one, Mapping):
+            yield one
+            level += one.values()
+        elif isinstance(one, list):
+            level += one
+
+
 def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        if isinstance(reference := value.get("$ref"), str):
-            yield reference
-        for one in value.values():
-            yield from _references(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _references(one)
+    return (one["$ref"] for one in _parts(value) if isinstance(one.get("$ref"), str))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
@@ -116,7 +131,8 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
     if values := _values(schema):
         found = {_type_of(value) for value in values}
     else:
-        found = {name for name in (named if isinstance(named, list) else [named]) if name in _TYPES} or set(_TYPES)
+        names = [name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)]
+        found = set(names) & _TYPES or set(_TYPES)
     return found | {"integer"} if "number" in found else found
 
 
@@ -132,6 +148,23 @@ def _values(schema: Any) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
+
+
+def _encoded(values: list[Any]) -> set[str]:
+    """JSON values in a form that can be compared: 1 and 1.0 are the same."""
+    return {json.dumps(_whole(value), sort_keys=True) for value in values}
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(value: Any) -> list[str]:
+    return [name for name in _list(value) if isinstance(name, str)]
 
 
 def _list(value: Any) -> list[Any]:

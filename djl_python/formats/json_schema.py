@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,9 +15,9 @@ from .json_instances import Instances
 #: Nested objects and arrays: far more than real schemas have, and safe for recursive readers.
 MAX_DEPTH: Final = 100
 #: Keywords whose value is data, not a schema.
-_DATA: Final = frozenset(("const", "default", "enum", "examples"))
+DATA: Final = frozenset(("const", "default", "enum", "examples"))
 #: Keywords whose value maps names that the client chooses to schemas.
-_NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 #: Keywords whose schema the value need not match: narrowing that schema may widen the whole.
 _CONDITIONS: Final = frozenset(("if", "not"))
 #: Keywords that combine several schemas into one object.
@@ -39,8 +38,11 @@ _ALWAYS_MET: Final[Mapping[str, tuple[Any, ...]]] = {
     "uniqueItems": (False,),
     "propertyNames": (True, {}, {"type": "string"}),
 }
-#: Sets of properties that are tried for a `minProperties` or `maxProperties`; of more, the first count.
-_MOST_CHOICES: Final = 32
+#: Choices of properties for all of a schema's `minProperties` and `maxProperties`, multiplied: generation tries all of
+#: them. Where there are more, an object has the first.
+_MOST_CHOICES: Final = 64
+#: Alternatives of a `oneOf` that are compared with each other.
+_MOST_ALTERNATIVES: Final = 100
 #: Values of `$schema` that name no particular draft.
 _ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
 
@@ -126,8 +128,8 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     - A `$schema` that names no draft is dropped, and so are a `format` that JSON Schema does not define, and keywords
       that say nothing (`_ALWAYS_MET`).
     """
-    instances = Instances(schema)
-    closing = _Closing(instances, others=not _composes(schema), types=not _overlaps(schema, instances))
+    instances, others = Instances(schema), not _composes(schema)
+    closing = _Closing(instances, others=others, types=not _overlaps(schema, instances, closing=others))
     found = closing.closed(schema)
     if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
         del found["$schema"]
@@ -146,34 +148,39 @@ def _composes(schema: Mapping[str, Any]) -> bool:
 
 def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
     """The schemas directly in the value of a keyword."""
-    if key in _DATA:
+    if key in DATA:
         return
-    values = value.values() if key in _NAMED and isinstance(value, Mapping) else (value,)
+    values = value.values() if key in NAMED and isinstance(value, Mapping) else (value,)
     for one in values:
         yield from (item for item in (one if isinstance(one, list) else [one]) if isinstance(item, Mapping))
 
 
-def _overlaps(schema: Mapping[str, Any], instances: Instances) -> bool:
+def _overlaps(schema: Mapping[str, Any], instances: Instances, *, closing: bool) -> bool:
     """Whether an instance of one of a `oneOf`'s alternatives, closed, could also be one of another, as it was."""
     for one in _subschemas(schema):
         parts = one.get("oneOf")
-        pairs = itertools.permutations(parts, 2) if isinstance(parts, list) else ()
-        if not all(instances.apart(narrow, wide) for narrow, wide in pairs):
+        if not isinstance(parts, list):
+            continue
+        if len(parts) > _MOST_ALTERNATIVES:
+            return True
+        if not all(instances.apart(narrow, wide, closing) for narrow, wide in itertools.permutations(parts, 2)):
             return True
     return False
 
 
-class _Closing(msgspec.Struct, frozen=True):
+class _Closing(msgspec.Struct):
     """How a schema is closed.
 
     Attributes:
         others: whether objects may be closed to others than their listed properties.
         types: whether anything may be added to what lists properties.
+        choices: what is left of `_MOST_CHOICES`.
     """
 
     instances: Instances
     others: bool
     types: bool
+    choices: int = _MOST_CHOICES
 
     def closed(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: self._value(key, value) for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
@@ -184,27 +191,65 @@ class _Closing(msgspec.Struct, frozen=True):
                 found.setdefault("type", "object")
             if self.others and schema.keys() & {"properties", "patternProperties"}:
                 self._close(found)
-        return _counted(found) if found.get("type") == "object" else found
+        return self._counted(found) if found.get("type") == "object" else found
 
     def _close(self, schema: dict[str, Any]) -> None:
         """Have an object hold what it lists, and what it requires."""
         listed, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-        required = schema.get("required", [])
         if "additionalProperties" in schema or not (isinstance(patterns, dict) and isinstance(listed, dict)):
             return
-        for name in required if isinstance(required, list) else ():
-            if isinstance(name, str) and not any(_matches(pattern, name) for pattern in patterns):
-                listed.setdefault(name, {})
-        if listed:
-            schema["properties"] = listed
+        unlisted = [name for name in _properties(schema)[1] if name not in listed]
+        if unlisted:  # a pattern that matches one says more of it
+            schema["properties"] = listed = listed | {name: {} for name in unlisted}
         least = schema.get("minProperties", 0)
         if not (isinstance(least, int) and least > len(listed)):
             schema["additionalProperties"] = False
 
+    def _counted(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """An object without bounds on the number of its listed properties: which of them it has is spelled out."""
+        return self._with_few(self._with_enough(schema))
+
+    def _with_enough(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema with the properties required that reach its `minProperties`, one choice of them or another."""
+        least, (listed, required, optional) = schema.get("minProperties"), _properties(schema)
+        if not isinstance(least, int) or not (listed or required):
+            return schema  # keys of the model's own: generation counts them
+        missing = least - len(required)
+        rest = {key: value for key, value in schema.items() if key != "minProperties"}
+        if missing <= 0:
+            return rest
+        if missing > len(optional):
+            return {**schema, "required": [*required, *optional]}
+        if missing == len(optional) or not self._can_choose(math.comb(len(optional), missing)):
+            return {**rest, "required": [*required, *optional[:missing]]}
+        return _with_any(rest, [{"required": [*more]} for more in itertools.combinations(optional, missing)])
+
+    def _with_few(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema without those of its properties that exceed its `maxProperties`, one choice of them or another."""
+        most, (listed, required, optional) = schema.get("maxProperties"), _properties(schema)
+        closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+        if not isinstance(most, int) or not closed or most < len(required):  # then there is no instance, as is found
+            return schema
+        rest = {key: value for key, value in schema.items() if key != "maxProperties"}
+        excess = len(required) + len(optional) - most
+        if excess <= 0:
+            return rest
+        if excess == len(optional) or not self._can_choose(math.comb(len(optional), excess)):
+            return {**rest, "properties": {**listed, **dict.fromkeys(optional[-excess:], False)}}
+        without = ({"properties": dict.fromkeys(names, False)} for names in itertools.combinations(optional, excess))
+        return _with_any(rest, list(without))
+
+    def _can_choose(self, choices: int) -> bool:
+        """Take a choice among so many, unless all choices together would be too many."""
+        if choices > self.choices:
+            return False
+        self.choices //= choices
+        return True
+
     def _value(self, key: str, value: Any) -> Any:
-        if key in _DATA or key in _CONDITIONS:
+        if key in DATA or key in _CONDITIONS:
             return value
-        if key in _NAMED and isinstance(value, Mapping):
+        if key in NAMED and isinstance(value, Mapping):
             return {name: self._value("", one) for name, one in value.items()}
         if isinstance(value, list):
             return [self._value("", item) for item in value]
@@ -213,45 +258,11 @@ class _Closing(msgspec.Struct, frozen=True):
         return self.closed(value) if self.instances.has_finite(value) else False
 
 
-def _counted(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object without bounds on the number of its listed properties: which of them it has is spelled out."""
-    enough = _with_enough(schema)
-    parts = [few for one in enough for few in _with_few(one)]
-    return parts[0] if len(parts) == 1 else {"anyOf": parts}
-
-
-def _with_enough(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Alternatives that together are the schema, and require the properties that reach its `minProperties`."""
-    least, (listed, required, optional) = schema.get("minProperties"), _properties(schema)
-    if not isinstance(least, int) or not (listed or required):
-        return [schema]  # keys of the model's own: generation counts them
-    missing = least - len(required)
-    rest = {key: value for key, value in schema.items() if key != "minProperties"}
-    if missing <= 0:
-        return [rest]
-    if missing > len(optional):
-        return [{**schema, "required": [*required, *optional]}]
-    if math.comb(len(optional), missing) > _MOST_CHOICES:
-        return [{**rest, "required": [*required, *optional[:missing]]}]
-    return [{**rest, "required": [*required, *more]} for more in itertools.combinations(optional, missing)]
-
-
-def _with_few(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Alternatives that together are the schema, and list no more properties than its `maxProperties`."""
-    most, (listed, required, optional) = schema.get("maxProperties"), _properties(schema)
-    if not isinstance(most, int) or schema.get("additionalProperties") is not False or schema.get("patternProperties"):
-        return [schema]
-    room = most - len(required)
-    if room < 0:
-        return [schema]  # there is no instance, as generation says
-    rest = {key: value for key, value in schema.items() if key != "maxProperties"}
-    if room >= len(optional):
-        return [rest]
-    choices = list(itertools.islice(itertools.combinations(optional, room), _MOST_CHOICES))
-    return [
-        {**rest, "properties": {name: listed[name] for name in listed if name in {*required, *kept}}}
-        for kept in choices
-    ]
+def _with_any(schema: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """The schema, of which one of `choices` must hold too."""
+    if "anyOf" not in schema:
+        return {**schema, "anyOf": choices}
+    return {**schema, "allOf": [*schema.get("allOf", []), {"anyOf": choices}]}
 
 
 def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], list[str]]:
@@ -260,11 +271,3 @@ def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]
     listed = listed if isinstance(listed, Mapping) else {}
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     return listed, list(dict.fromkeys(names)), [n for n, one in listed.items() if n not in names and one is not False]
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Whether a name matches a pattern, as Python reads it; a pattern that it can't read may match anything."""
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return True

@@ -64,6 +64,8 @@ class Connection(HTTP1Connection):
         return start_line, headers
 
     def _can_keep_alive(self, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> bool:
+        if start_line.version != "HTTP/1.1" and "Transfer-Encoding" in headers:  # a proxy of 1.0 would not know it
+            self._refuse(_no_http("Transfer-Encoding in a request of HTTP/1.0"))
         try:
             return super()._can_keep_alive(start_line, headers)
         except httputil.HTTPInputError as error:

@@ -127,7 +127,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as exc:
             raise ModelLoadError(f"the chat template is not valid: line {exc.lineno}: {exc.message}") from exc
-        self._reads_parts, self._call_form = False, _CallForm()
+        self._reads_parts, self._call_form, self._tools_in_message = False, _CallForm(), False
         self._reads_parts = not self._shows_content(_SHOWN) and self._shows_content(_parts(_SHOWN))
         self._call_form = next(filter(self._shows_call, _CALL_FORMS), _CallForm())
         self._tools_in_message = "tools" in source and self._shows_tools_of_a_message()
@@ -187,8 +187,12 @@ class ChatTemplate:
         return plain if self._call_form.text_arguments else _with_objects(plain, path)
 
     def _shows_tools_of_a_message(self) -> bool:
-        """Whether the template reads tools where Phi-4-mini's does: in the system message, as text."""
-        return _SHOWN in self._rendered({"role": "system", "content": "", "tools": _SHOWN})
+        """Whether the template reads tools where Phi-4-mini's does, in the system message as text, and only there."""
+        self._tools_in_message = False
+        if _SHOWN not in self._rendered({"role": "system", "content": "", "tools": _SHOWN}):
+            return False
+        tool = {"type": "function", "function": {"name": _SHOWN, "description": "x", "parameters": {}}}
+        return _SHOWN not in self._rendered({"role": "user", "content": "x"}, tools=[tool])
 
     def _shows_content(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the rendered text contains this content of a message.
@@ -209,10 +213,10 @@ class ChatTemplate:
         text = self._rendered(asked, called)
         return _SHOWN in text and str(arguments) not in text
 
-    def _rendered(self, *messages: dict[str, Any]) -> str:
+    def _rendered(self, *messages: dict[str, Any], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The rendered text; "" if the template refuses the messages."""
         try:
-            return self.render(messages)
+            return self.render(messages, tools=tools)
         except PayloadError:
             return ""
 

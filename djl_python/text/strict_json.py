@@ -10,13 +10,14 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 _SPACE: Final = " \t\r\n"
 _ESCAPES: Final = {char: f"\\{char}" for char in '"\\/bfnrt'}
 _CLOSERS: Final = {"{": "}", "[": "]"}
 _WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 #: No value, name or bracket begins with it: the text after an object that was not closed does.
 _STRAY: Final = "<"
 
@@ -126,7 +127,8 @@ class StrictJson:
         if char in _SPACE:
             self._held += char
             return ""
-        if char in (",", "}", "]", _STRAY) or (char == ":" and self._names):
+        ends = char in (",", "}", "]", _STRAY) or (char == ":" and self._names)
+        if ends or (char == '"' and len(self._held) > 1):  # another string, without a comma before it
             space, self._held = self._held[1:], ""
             return '"' + space + self._after_value(char)
         held, self._held = self._held, ""
@@ -138,7 +140,7 @@ class StrictJson:
         if char == "u":
             self._state, self._digits = self._unicode, ""
             return ""
-        if char == self._quote == "'":
+        if char == "'":
             return char
         return _ESCAPES[char] if char in _ESCAPES else "\\\\" + self._string(char)
 
@@ -242,10 +244,8 @@ def _word(word: str) -> str:
         return _WORDS[word]
     if _NUMBER.fullmatch(word):
         return word
-    try:
-        value = float(word)
-    except ValueError:
-        return ""
-    if not math.isfinite(value):
-        return "null"
-    return json.dumps(int(value) if value.is_integer() and not set(word) & set(".eE") else value)
+    with suppress(ValueError):
+        return str(int(word))
+    with suppress(ValueError):
+        return json.dumps(value) if math.isfinite(value := float(word)) else "null"
+    return ""

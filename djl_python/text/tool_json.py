@@ -136,12 +136,9 @@ class Llama3JsonParser(JsonParser):
         return super()._has_begun() or (self._state == self._in_call and self._reader.name in self._names)
 
     def _between(self) -> bool:
-        if not self._skip_space():
-            return False
-        if self._text[0] in ";,":
-            self._hold(1)
-            return True
-        return self._read(CallReader(), self._between)
+        self._text = self._text.lstrip(string.whitespace + ";,}]")
+        self._raw = ""
+        return bool(self._text) and self._read(CallReader(), self._between)
 
     def _not_a_call(self) -> bool:
         self._release()

@@ -23,12 +23,12 @@ from .well_formed import well_formed
 _NAME: Final = r"[^\W\d][\w.-]*"
 #: The beginning of a list of calls, as far as it has come: "[", "[ get", "[get_weather", "[get_weather (" ...
 _CALL_LIST: Final = re.compile(rf"\[\s*(?:({_NAME})\s*(\()?)?")
+#: A string; one that does not end is all that is left, so that no quote in it is looked at again.
+_STRING: Final = r""""(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z)"""
 #: A string, or a name that is called or given a value.
-_STRING_OR_NAME: Final = re.compile(
-    rf"""(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?<![\w.-])(?P<name>{_NAME})(?=\s*[(=])""", re.DOTALL
-)
-#: Where one call ends and the next begins on a line of its own: after a bracket, not within a string that has one.
-_BETWEEN_CALLS: Final = re.compile(rf"\)\s*\n\s*(?={_NAME}\s*\()")
+_STRING_OR_NAME: Final = re.compile(rf"""(?P<string>{_STRING})|(?<![\w.-])(?P<name>{_NAME})(?=\s*[(=])""", re.DOTALL)
+#: A string, or where one call ends and the next begins on a line of its own.
+_STRING_OR_NEXT_CALL: Final = re.compile(rf"(?P<string>{_STRING})|\)[^\S\n]*\n\s*(?={_NAME}\s*\()", re.DOTALL)
 _JSON_NAMES: Final = {"true": True, "false": False, "null": None}
 
 
@@ -192,7 +192,8 @@ class Olmo3Parser(PythonicBlockParser):
     markers = (start, end)
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
-        return _python_calls(f"[{_BETWEEN_CALLS.sub('),', block)}]")
+        listed = _STRING_OR_NEXT_CALL.sub(lambda found: found["string"] or "),", block)
+        return _python_calls(f"[{listed}]")
 
 
 def _json_calls(source: str) -> list[tuple[str, str]] | None:

@@ -77,10 +77,19 @@ NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$de
             {**OPEN, "required": ["a", "b"]},
             {**CLOSED, "properties": {**OPEN["properties"], "b": {}}, "required": ["a", "b"]},
         ),
-        # A pattern says what it may be.
+        # A pattern may say more of it: patterns are not read here.
         (
-            {**OPEN, "required": ["x_1"], "patternProperties": {"^x_": {}}},
-            {**CLOSED, "required": ["x_1"], "patternProperties": {"^x_": {}}},
+            {**OPEN, "required": ["x_1"], "patternProperties": {"^(x+)+_": {}}},
+            {
+                **CLOSED,
+                "properties": {**OPEN["properties"], "x_1": {}},
+                "required": ["x_1"],
+                "patternProperties": {"^(x+)+_": {}},
+            },
+        ),
+        (
+            {**OPEN, "required": ["a"], "patternProperties": {"^x_": {}}},
+            {**CLOSED, "required": ["a"], "patternProperties": {"^x_": {}}},
         ),
         # More properties than are listed.
         ({**OPEN, "minProperties": 2}, {**OPEN, "minProperties": 2, "required": ["a"]}),
@@ -89,16 +98,24 @@ NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$de
         (
             {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2},
             {
-                "anyOf": [
-                    {**CLOSED, "properties": {"a": {}, "b": {}, "c": {}}, "required": pair}
-                    for pair in (["a", "b"], ["a", "c"], ["b", "c"])
-                ]
+                **CLOSED,
+                "properties": {"a": {}, "b": {}, "c": {}},
+                "anyOf": [{"required": pair} for pair in (["a", "b"], ["a", "c"], ["b", "c"])],
             },
         ),
         ({**OPEN, "maxProperties": 3}, CLOSED),
         (
             {"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1},
-            {"anyOf": [{**CLOSED, "properties": {name: {}}} for name in "ab"]},
+            {
+                **CLOSED,
+                "properties": {"a": {}, "b": {}},
+                "anyOf": [{"properties": {name: False}} for name in "ab"],
+            },
+        ),
+        # Too many choices: the first.
+        (
+            {"type": "object", "properties": {name: {} for name in "abcdefghij"}, "minProperties": 5},
+            {**CLOSED, "properties": {name: {} for name in "abcdefghij"}, "required": [*"abcde"]},
         ),
         # What has no instance that ends is left out.
         (
@@ -125,6 +142,8 @@ NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$de
             for schema in (
                 {"oneOf": [{"type": "string"}, {"properties": {"a": {}}}]},
                 {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "properties": {"b": {}}}]},
+                {"oneOf": [{**OPEN, "required": ["a", "b"]}, {"type": "object", "properties": {}, "required": ["b"]}]},
+                {"oneOf": [{**OPEN, "required": ["a"]}, {"type": "object", "required": ["b"]}], "allOf": [{}, {}]},
             )
         ),
     ],
@@ -226,3 +245,47 @@ def test_a_schema_has_so_many_levels() -> None:
 def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
     schema = {"type": "object", "properties": [], "additionalProperties": False, "allOf": 5, "$defs": "x"}
     assert closed(schema) == schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": {}}, {"type": "object"}]},
+        {"oneOf": [{"type": "object", "properties": {}, "required": [["a"]]}, {"type": "object", "required": [{}]}]},
+        {"allOf": [{"$ref": "#/allOf/²"}]},
+        {"allOf": [{"$ref": "#/allOf/" + "9" * 5000}]},
+        {"properties": [], "required": 5, "minProperties": 1},
+        {"properties": {"a": 5}, "required": [1, None], "patternProperties": 7, "maxProperties": True},
+        {"type": "object", "properties": {"a": []}, "minProperties": 1.5, "maxProperties": "x"},
+        {"patternProperties": {"a{99999999999}": {}, "(" * 3000: {}}, "required": ["a"]},
+        {"patternProperties": {"^(a+)+$": {}}, "required": ["a" * 60 + "!"]},
+        {"oneOf": [{"const": {}}, {"const": []}, {"enum": 5}, 7]},
+    ],
+)
+def test_whatever_is_wrong_with_a_schema_is_for_generation_to_say(schema: dict[str, Any]) -> None:
+    check(schema, "x")
+    closed(schema)
+
+
+def test_long_chains_and_lists_take_no_time_worth_mentioning() -> None:
+    """Thousands of references, and hundreds of alternatives: with quadratic time this would take minutes."""
+    count = 3000
+    definitions: dict[str, Any] = {
+        f"d{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}, "required": ["x"]}
+        for i in range(count)
+    }
+    check({"$ref": "#/$defs/d0", "$defs": definitions | {f"d{count}": {}}}, "x")
+    alternatives = [{"type": "object", "properties": {"k": {"const": i}}, "required": ["k"]} for i in range(2000)]
+    assert closed({"oneOf": alternatives}) == {"oneOf": alternatives}
+    nested: dict[str, Any] = {}
+    for _ in range(20):
+        nested = {"type": "object", "properties": {"a": nested, **{name: {} for name in "bcdef"}}, "minProperties": 3}
+    assert len(str(closed(nested))) < 20_000
+
+
+def test_references_go_where_they_went() -> None:
+    schema = {"properties": {"a": {"$ref": "#/properties/b"}, "b": {"const": 1}}, "minProperties": 1}
+    made = closed({**schema, "$schema": "http://json-schema.org/schema#"})
+    assert made["properties"] == schema["properties"] and "$schema" not in made
+    elsewhere = {"$defs": {"a": {"$id": "http://x/", "$ref": "#"}}, "properties": {"a": {"$ref": "#/$defs/a"}}}
+    check(elsewhere, "x")

@@ -65,6 +65,7 @@ MALFORMED = [
     (CHUNKED.replace(b"chunked", b"chunked\r\nContent-Length: 3"), "Content-Length"),
     (CHUNKED.replace(b"chunked", b"gzip"), "Transfer-Encoding"),
     (CHUNKED.replace(b"1.1", b"1.0").replace(b"chunked", b"gzip"), "Transfer-Encoding"),
+    (CHUNKED.replace(b"1.1", b"1.0").replace(b"Host: x", b"Connection: keep-alive"), "Transfer-Encoding"),
     (CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: 1, 2"), "Content-Length"),
     (CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: -1"), "Content-Length"),
     (CHUNKED.replace(b"Host: x", b"no header"), "header"),

@@ -315,3 +315,5 @@ def test_a_template_that_reads_a_messages_tools_gets_them_there() -> None:
     assert template.render([{"role": "system", "content": "be"}, *USER], tools=tools) == f"system:be{shown};user:hi;"
     variable = "{{ tools | length if tools }}{{ messages | length }}"
     assert ChatTemplate(variable).render(USER, tools=tools) == "11"
+    both = "{{ messages | tojson }}{{ tools | tojson if tools }}"
+    assert ChatTemplate(both).render(USER, tools=tools).count("now") == 1

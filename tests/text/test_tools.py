@@ -119,6 +119,12 @@ HEARD = [
         "",
         [("now", r'{"x": "a\nb\tc\u0000", "y": "C:\\Users\\d", "z": [true, null]}')],
     ),
+    (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": {"x": "1" "y": 2}}\n</tool_call> Done.',
+        " Done.",
+        [("now", '{"x": "1" ,"y": 2}')],
+    ),
     ("hermes", '<tool_call>{"name": "now", "arguments": {"x": 1</tool_call> Done.', " Done.", [("now", '{"x": 1}')]),
     ("hermes", '<tool_call>{"name": "now", "arguments": "so be it"}', "", [("now", '"so be it"')]),
     (
@@ -180,6 +186,7 @@ HEARD = [
         [("weather", '{"city": "(a)\\nb"}'), ("now", '{"x": null}')],
     ),
     ("olmo3", "<function_calls>now()</function_calls>", "", [("now", "{}")]),
+    ("olmo3", '<function_calls>now(x="f(1)\ng(2)")</function_calls>', "", [("now", '{"x": "f(1)\\ng(2)"}')]),
     (
         "olmo3",
         "<function_calls>now()\nand so on</function_calls>",
@@ -195,6 +202,7 @@ HEARD = [
     ("hermes", '<tool_call>{"name": "wea', '<tool_call>{"name": "wea', []),
     ("hermes", f"<tool_call>oops <tool_call>{CALL}</tool_call>", "<tool_call>oops", [("weather", ARGUMENTS)]),
     ("llama3_json", LLAMA, "", [("weather", ARGUMENTS)]),
+    ("llama3_json", f"{LLAMA}}};", "", [("weather", ARGUMENTS)]),
     ("llama3_json", f"<|python_tag|>{LLAMA}", "", [("weather", ARGUMENTS)]),
     ("llama3_json", f"<|python_tag|>\n<|python_tag|>{LLAMA}", "", [("weather", ARGUMENTS)]),
     (
@@ -393,6 +401,17 @@ def test_nothing_depends_on_the_pieces_and_nothing_is_lost(name: str) -> None:
             assert hear(make(USE), pieces)[:2] == (content, calls), pieces
         assert calls or content == text or name == "forced", text
         assert all(isinstance(json.loads(arguments), object) for _, arguments in calls), calls
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("olmo3", "<function_calls>now()" + "\n" * 20_000 + "9</function_calls>"),
+        ("lfm2", '<|tool_call_start|>[now(x="' + '\\"' * 20_000 + ")]<|tool_call_end|>"),
+    ],
+)
+def test_no_text_takes_quadratic_time(name: str, text: str) -> None:
+    assert hear(tool_parser_class(name)(USE), [text])[1] == []  # in minutes, if it did
 
 
 def test_arguments_leave_while_they_are_written() -> None:

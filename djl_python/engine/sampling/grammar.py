@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import Grammar, Vocabulary
-from .grammar_keys import key_finder, without_used_up_patterns
+from .grammar_keys import GeneratedKeys, without_used_up_patterns
 from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class CompiledGrammar:
         self.eos_ids = frozenset(tokenizer.eos_tokens)
         limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(grammar), log_level=0, limits=limits)
+            self.beginning = LLMatcher(tokenizer, _definition(grammar, limits), log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -189,7 +189,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
         mask[:] = trimmed
 
 
-def _definition(grammar: Grammar) -> str:
+def _definition(grammar: Grammar, limits: LLParserLimits) -> str:
     r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
@@ -201,8 +201,8 @@ def _definition(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
     schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
     if '"patternProperties"' in schema:
-        finder = key_finder(_WHITE_SPACE)
-        schema = json.dumps(without_used_up_patterns(json.loads(schema), finder), ensure_ascii=False)
+        keys = GeneratedKeys(_WHITE_SPACE, limits)
+        schema = json.dumps(without_used_up_patterns(json.loads(schema), keys), ensure_ascii=False)
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
 
 

@@ -8,61 +8,101 @@ what it asks of these properties is asked of them by name.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from ...formats.json_schema import DATA, NAMED
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits
 
 _PATTERNS: Final = "patternProperties"
+#: Names times patterns of an object that are looked at; in a larger one a used-up pattern is not worth the time.
+_MOST_QUESTIONS: Final = 400
 
 
-def without_used_up_patterns(schema: Any, leaves_a_key: Callable[[Iterable[str], str], bool]) -> Any:
-    """The same schema without patterns whose keys are all listed.
+class Keys(Protocol):
+    """Answers questions about the keys of objects."""
 
-    Args:
-        schema: a schema, or a part of one.
-        leaves_a_key: whether a pattern matches a key that is not among these.
-    """
+    def left(self, names: Collection[str], pattern: str) -> bool:
+        """Whether a pattern matches a key that is not among these."""
+
+    def matches(self, name: str, pattern: str) -> bool:
+        """Whether a pattern matches this key."""
+
+
+def without_used_up_patterns(schema: Any, keys: Keys) -> Any:
+    """The same schema, or list of schemas, without patterns whose keys are all listed or required."""
     if isinstance(schema, list):
-        return [without_used_up_patterns(one, leaves_a_key) for one in schema]
+        return [without_used_up_patterns(one, keys) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: without_used_up_patterns(value, leaves_a_key) for key, value in schema.items()}
+    found = {key: _within(key, value, keys) for key, value in schema.items()}
     patterns, listed, required = (found.get(key) for key in (_PATTERNS, "properties", "required"))
-    if not isinstance(patterns, Mapping):
+    if not isinstance(patterns, dict):
         return found
-    listed, left = dict(listed) if isinstance(listed, Mapping) else {}, dict(patterns)
-    names = [*listed, *(name for name in (required if isinstance(required, list) else ()) if isinstance(name, str))]
-    names = list(dict.fromkeys(names))
+    listed = dict(listed) if isinstance(listed, dict) else {}
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    names = list(dict.fromkeys([*listed, *names]))
+    if len(names) * len(patterns) > _MOST_QUESTIONS:
+        return found
+    left = dict(patterns)
     for pattern, asked in patterns.items():
-        if not leaves_a_key(names, pattern):
+        if not keys.left(names, pattern):
             del left[pattern]
-            for name in filter(re.compile(pattern).search, names):
-                listed[name] = {"allOf": [listed[name], asked]} if name in listed else asked
+            for name in names:
+                if keys.matches(name, pattern):
+                    listed[name] = {"allOf": [listed[name], asked]} if name in listed else asked
     return {**found, "properties": listed, _PATTERNS: left}
 
 
-def key_finder(white_space: str) -> Callable[[Iterable[str], str], bool]:
-    """A `leaves_a_key` that asks llguidance: may another key follow an object that has all those keys?"""
-    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+def _within(key: str, value: Any, keys: Keys) -> Any:
+    if key in DATA:
+        return value
+    if key in NAMED and isinstance(value, dict):
+        return {name: without_used_up_patterns(one, keys) for name, one in value.items()}
+    return without_used_up_patterns(value, keys)
 
-    octets = LLTokenizer(TokenizerWrapper(_Octets()))
 
-    def leaves_a_key(listed: Iterable[str], pattern: str) -> bool:
+class GeneratedKeys:
+    """`Keys` as llguidance sees them: what may follow in an object that has certain keys?
+
+    Args:
+        white_space: the pattern of white space between JSON's tokens.
+        limits: of a grammar's size.
+    """
+
+    def __init__(self, white_space: str, limits: LLParserLimits) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        self._octets = LLTokenizer(TokenizerWrapper(_Octets()))
+        self._white_space = white_space
+        self._limits = limits
+
+    def left(self, names: Collection[str], pattern: str) -> bool:
+        """Whether a pattern matches a key that is not among these."""
+        begun = "{" + "".join(f"{json.dumps(name, ensure_ascii=False)}:0," for name in names) + '"'
+        return self._allows(begun, pattern, names)
+
+    def matches(self, name: str, pattern: str) -> bool:
+        """Whether a pattern matches this key."""
+        return self._allows(f"{{{json.dumps(name, ensure_ascii=False)}:", pattern, ())
+
+    def _allows(self, begun: str, pattern: str, names: Collection[str]) -> bool:
+        from llguidance import LLMatcher
+
         schema = {
             "type": "object",
-            "properties": {name: {"const": 0} for name in listed},
-            "required": list(listed),
+            "properties": {name: {"const": 0} for name in names},
+            "required": list(names),
             _PATTERNS: {pattern: {"const": 0}},
             "additionalProperties": False,
         }
-        source = LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": white_space})
-        matcher = LLMatcher(octets, source, log_level=0)
-        if matcher.is_error():  # the pattern is not valid: whoever reads the whole schema says so
+        source = LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": self._white_space})
+        matcher = LLMatcher(self._octets, source, log_level=0, limits=self._limits)
+        if matcher.is_error():  # the pattern is not valid, or too large: whoever reads the whole schema says so
             return True
-        begun = "{" + "".join(f"{json.dumps(name, ensure_ascii=False)}:0," for name in listed) + '"'
         return bool(matcher.consume_tokens(list(begun.encode())))
-
-    return leaves_a_key
 
 
 class _Octets:

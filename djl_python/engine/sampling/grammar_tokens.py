@@ -39,8 +39,8 @@ class GrammarTokens:
         if not self.eos_token_ids:
             raise ParameterError("grammar: no token of this model ends a text, which structured output needs")
         self.eos_token_id = self.eos_token_ids[0]
-        left_out = {*self.special_token_ids, *self.eos_token_ids}
-        self._ids = {token: i for i, token in reversed([*enumerate(self.tokens)]) if token and i not in left_out}
+        self._left_out = {*self.special_token_ids, *self.eos_token_ids}
+        self._ids = {token: i for i, token in reversed([*enumerate(self.tokens)]) if token and i not in self._left_out}
         self._longest = max(map(len, self._ids), default=0)
         self._own = _own_tokenizer(vocabulary.definition)
 
@@ -60,7 +60,9 @@ class GrammarTokens:
         return list(self._own.encode(text, add_special_tokens=False).ids) if text else []
 
     def _says(self, ids: list[int], text: bytes) -> bool:
-        return all(i < len(self.tokens) for i in ids) and b"".join(self.tokens[i] for i in ids) == text
+        """Whether these tokens spell the text; a special token does not, though its name may be in the text."""
+        spell = all(i < len(self.tokens) and i not in self._left_out for i in ids)
+        return spell and b"".join(self.tokens[i] for i in ids) == text
 
     def _longest_tokens(self, text: bytes) -> list[int]:
         """The longest token that `text` begins with, and so on; it ends before what no token begins."""

@@ -472,6 +472,26 @@ def test_every_text_of_an_odd_schema_is_an_instance_or_it_is_refused_before(tmp_
             },
             {'{"a":1}'},
         ),
+        # Data and names are not keywords.
+        ({"const": {"patternProperties": {"a": 1}}}, {'{"patternProperties":{"a":1}}'}),
+        (
+            {"type": "object", "properties": {"patternProperties": {"const": 1}}, "required": ["patternProperties"]},
+            {'{"patternProperties":1}'},
+        ),
+        # Patterns that Python reads differently, or not at all.
+        (
+            {"type": "object", "required": ["a"], "patternProperties": {"^(?<n>a)$": {"const": 1}}},
+            {'{"a":1}'},
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/x"}},
+                "minProperties": 1,
+                "$defs": {"x": {"const": 1}},
+            },
+            {'{"a":1}'},
+        ),
         # A schema that refers to nothing but itself has no instance, and what needs one is left out.
         ({"properties": {"a": {"$ref": "#/$defs/x"}, "b": {"const": 1}}, "$defs": {"x": {"$ref": "#/$defs/x"}}}, None),
     ],
@@ -485,6 +505,17 @@ def test_where_a_text_has_nothing_to_go_on_with_it_ends(
     found = [written(Matcher(compiled), octets, draw) for _ in range(60)]
     values = {json.dumps(json.loads(text), separators=(",", ":")) for text in found if text is not None}
     assert values and (texts is None or values == texts)
+
+
+@pytest.mark.parametrize("text", ["<s>", "</s>", "a</s>b"])
+def test_the_name_of_a_special_token_is_spelled_by_ordinary_ones(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, text: str
+) -> None:
+    matcher = Matcher(compiler.compile(Grammar("regex", re.escape(text))).result())
+    ids: list[int] = []
+    while not matcher.advance(token := allowed(matcher)[0]):
+        ids.append(token)
+    assert tokenizer.decode(ids) == text and not {0, 1} & set(ids)
 
 
 def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:

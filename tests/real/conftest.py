@@ -13,6 +13,8 @@ from transformers import AutoTokenizer
 from djl_python.engine.native.library import library
 from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.vocabulary import vocabulary_of
 from tests.kernels import kernels_or_skip
 from tests.real.fetch import checkpoint
 from tests.real.texts import windows
@@ -44,6 +46,7 @@ def opened(path: Path, **settings: Any) -> Iterator[PagedRollingBatch]:
     batch = PagedRollingBatch(
         EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
+    batch.know(vocabulary_of(Tokenizer.load(path)))
     try:
         yield batch
     finally:

@@ -144,14 +144,14 @@ def test_logprobs(client: openai.OpenAI, expected: str) -> None:
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None and logprobs.content is not None and answer.usage is not None
     assert len(logprobs.content) == answer.usage.completion_tokens
-    assert b"".join(bytes(token.bytes or []) for token in logprobs.content).decode() == expected
+    assert b"".join(bytes(token.bytes or []) for token in logprobs.content).decode() == expected + "<|im_end|>"
     for token in logprobs.content:
         assert len(token.top_logprobs) == 3
         assert token.logprob == pytest.approx(token.top_logprobs[0].logprob)  # greedy: the likeliest
 
 
 def test_logprobs_of_parts_of_characters(client: openai.OpenAI) -> None:
-    """A token's bytes join to the text; an alternative's are its own, which a greedy text consists of too."""
+    """A token has the bytes and the name that it has among its alternatives, and they join to the text and its end."""
     answer = client.chat.completions.create(
         model="demo",
         messages=[{"role": "user", "content": "Show me some emoji."}],
@@ -163,7 +163,10 @@ def test_logprobs_of_parts_of_characters(client: openai.OpenAI) -> None:
     assert choice.finish_reason == "stop" and choice.message.content and "\U0001f680" in choice.message.content
     assert choice.logprobs is not None and choice.logprobs.content is not None
     *tokens, end = choice.logprobs.content
-    assert end.bytes == []
+    assert bytes(end.bytes or []).decode() == end.token == end.top_logprobs[0].token != ""
+    for token in choice.logprobs.content:
+        likeliest = token.top_logprobs[0]
+        assert (token.token, token.bytes, token.logprob) == (likeliest.token, likeliest.bytes, likeliest.logprob)
     assert b"".join(bytes(token.bytes or []) for token in tokens).decode() == choice.message.content
     assert b"".join(bytes(token.top_logprobs[0].bytes or []) for token in tokens).decode() == choice.message.content
     assert all(len(token.top_logprobs) == 20 for token in tokens)

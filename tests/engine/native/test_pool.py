@@ -72,8 +72,8 @@ MANY = """
 import resource
 from pathlib import Path
 import torch
-from djl_python.engine.native.linears import NativeLinears
-from djl_python.engine.native.recipe_parts import Linear
+from djl_python.engine.native.modules.linears import NativeLinears
+from djl_python.engine.reading.recipe_parts import Linear
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

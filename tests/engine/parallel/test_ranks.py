@@ -123,7 +123,7 @@ async def test_a_rank_that_cannot_open_its_part_says_why(
         """
 import sys
 if "djl_python.engine.parallel.rank" in sys.orig_argv:
-    from djl_python.engine import paging
+    from djl_python.engine.torch_backend import paging
     from djl_python.core.errors import ModelLoadError
     def full(*_):
         raise ModelLoadError("the second device is full")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from djl_python import Input, Output
-from djl_python.core.errors import PayloadError
+from djl_python import Input, Output, PayloadError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -10,7 +10,8 @@ import djl_python.output_formatter
 
 
 def test_package_exports() -> None:
-    assert djl_python.__all__ == ["Input", "Output", "PairList", "__version__"]
+    names = ["Input", "Output", "PairList", "ParameterError", "PayloadError", "__version__"]
+    assert djl_python.__all__ == names
     assert all(hasattr(djl_python, name) for name in djl_python.__all__)
 
 

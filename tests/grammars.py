@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from jsonschema.validators import validator_for
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from djl_python.core.errors import ParameterError
+from djl_python.core.types import Grammar
 from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.formats.json_schema import check, closed
 from djl_python.text import tokenizer as text_tokenizer
 from djl_python.text.token_bytes import bytes_of_entry
 from djl_python.text.vocabulary import vocabulary_of
@@ -50,3 +57,24 @@ def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, mos
         matcher.advance(token)
         text += octets.get(token, b"")
     return None
+
+
+def outcomes_of(
+    schema: Any, compiler: GrammarCompiler, octets: dict[int, bytes], draw: random.Random, *, texts: int
+) -> Counter[str]:
+    """How often texts of a client's schema were "written" or "endless", or that it was "refused" beforehand.
+
+    Asserts that no text leads into a dead end, and that those that are written are instances.
+    """
+    try:
+        check(schema, "schema")
+        compiled = compiler.compile(Grammar("json_schema", json.dumps(closed(schema)))).result()
+    except ParameterError:
+        return Counter(["refused"])
+    outcomes = Counter[str]()
+    for _ in range(texts):
+        text = written(Matcher(compiled), octets, draw)
+        outcomes["endless" if text is None else "written"] += 1
+        if text is not None:
+            validator_for(schema)(schema).validate(json.loads(text))
+    return outcomes

@@ -47,14 +47,14 @@ class Instances:
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in self._ending and self._at(reference) is not None:
             return False
-        if not all(map(self.has_finite, _list(schema.get("allOf")))):
+        if not all(map(self.has_finite, list_in(schema.get("allOf")))):
             return False
         for keyword in ("anyOf", "oneOf"):
-            if (parts := _list(schema.get(keyword))) and not any(map(self.has_finite, parts)):
+            if (parts := list_in(schema.get(keyword))) and not any(map(self.has_finite, parts)):
                 return False
         if schema.get("type") == "object":
-            listed = _mapping(schema.get("properties"))
-            return all(self.has_finite(listed.get(name)) for name in _names(schema.get("required")))
+            listed = mapping(schema.get("properties"))
+            return all(self.has_finite(listed.get(name)) for name in names_in(schema.get("required")))
         if schema.get("type") == "array" and not schema.get("prefixItems") and _count(schema.get("minItems")):
             return self.has_finite(schema.get("items"))
         return True
@@ -72,8 +72,8 @@ class Instances:
             return True
         if _types(narrow) != {"object"}:
             return False
-        listed, others = _mapping(narrow.get("properties")), _mapping(wide.get("properties"))
-        required = _names(narrow.get("required"))
+        listed, others = mapping(narrow.get("properties")), mapping(wide.get("properties"))
+        required = names_in(narrow.get("required"))
         for name in required:
             one, other = _values(listed.get(name)), _values(others.get(name))
             if one is not None and other is not None and not _encoded(one) & _encoded(other):
@@ -81,7 +81,7 @@ class Instances:
         open_to_others = narrow.get("additionalProperties", not (closing and listed)) is not False
         if open_to_others or "patternProperties" in narrow or _count(narrow.get("minProperties")) > len(listed):
             return False
-        return any(name not in listed and name not in required for name in _names(wide.get("required")))
+        return any(name not in listed and name not in required for name in names_in(wide.get("required")))
 
     def _followed(self, schema: Any) -> Any:
         """What a schema that is nothing but a reference refers to."""
@@ -159,15 +159,18 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A keyword's value that should be an object; {} where it is something else, which is for generation to refuse."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _names(value: Any) -> list[str]:
-    return [name for name in _list(value) if isinstance(name, str)]
+def names_in(value: Any) -> list[str]:
+    """A keyword's value that should be a list of names, without what is none."""
+    return [name for name in list_in(value) if isinstance(name, str)]
 
 
-def _list(value: Any) -> list[Any]:
+def list_in(value: Any) -> list[Any]:
+    """A keyword's value that should be a list; [] where it is something else."""
     return value if isinstance(value, list) else []
 
 

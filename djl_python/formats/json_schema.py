@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Final
 
 import msgspec
 
 from ..core.errors import ParameterError
-from .json_instances import Instances
+from .json_instances import Instances, list_in, mapping, names_in
 
 #: Nested objects and arrays: far more than real schemas have, and safe for recursive readers.
 MAX_DEPTH: Final = 100
 #: Keywords whose value is data, not a schema.
-DATA: Final = frozenset(("const", "default", "enum", "examples"))
+_DATA: Final = frozenset(("const", "default", "enum", "examples"))
 #: Keywords whose value maps names that the client chooses to schemas.
-NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_NAMED: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 #: Keywords whose schema the value need not match: narrowing that schema may widen the whole.
 _CONDITIONS: Final = frozenset(("if", "not"))
 #: Keywords that combine several schemas into one object.
@@ -148,11 +148,35 @@ def _composes(schema: Mapping[str, Any]) -> bool:
 
 def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
     """The schemas directly in the value of a keyword."""
-    if key in DATA:
+    if key in _DATA:
         return
-    values = value.values() if key in NAMED and isinstance(value, Mapping) else (value,)
+    values = value.values() if key in _NAMED and isinstance(value, Mapping) else (value,)
     for one in values:
         yield from (item for item in (one if isinstance(one, list) else [one]) if isinstance(item, Mapping))
+
+
+def with_subschemas(
+    schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Any], kept: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """The schema with what `change` makes of each schema directly in it; keywords with data, or `kept`, stay.
+
+    >>> with_subschemas({"items": {"a": 1}, "const": {"a": 1}}, lambda one: {**one, "b": 2})
+    {'items': {'a': 1, 'b': 2}, 'const': {'a': 1}}
+    """
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed(item) for item in value]
+        return change(value) if isinstance(value, Mapping) else value
+
+    return {
+        key: value
+        if key in _DATA or key in kept
+        else {name: changed(one) for name, one in value.items()}
+        if key in _NAMED and isinstance(value, Mapping)
+        else changed(value)
+        for key, value in schema.items()
+    }
 
 
 def _overlaps(schema: Mapping[str, Any], instances: Instances, *, closing: bool) -> bool:
@@ -183,7 +207,8 @@ class _Closing(msgspec.Struct):
     choices: int = _MOST_CHOICES
 
     def closed(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        found = {key: self._value(key, value) for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
+        said = {key: value for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
+        found = with_subschemas(said, self._ended, kept=_CONDITIONS)
         if isinstance(format_ := found.get("format"), str) and format_ not in _FORMATS:
             del found["format"]
         if self.types:
@@ -246,28 +271,18 @@ class _Closing(msgspec.Struct):
         self.choices //= choices
         return True
 
-    def _value(self, key: str, value: Any) -> Any:
-        if key in DATA or key in _CONDITIONS:
-            return value
-        if key in NAMED and isinstance(value, Mapping):
-            return {name: self._value("", one) for name, one in value.items()}
-        if isinstance(value, list):
-            return [self._value("", item) for item in value]
-        if not isinstance(value, Mapping):
-            return value
-        return self.closed(value) if self.instances.has_finite(value) else False
+    def _ended(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
+        return self.closed(schema) if self.instances.has_finite(schema) else False
 
 
 def _with_any(schema: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
     """The schema, of which one of `choices` must hold too."""
     if "anyOf" not in schema:
         return {**schema, "anyOf": choices}
-    return {**schema, "allOf": [*schema.get("allOf", []), {"anyOf": choices}]}
+    return {**schema, "allOf": [*list_in(schema.get("allOf")), {"anyOf": choices}]}
 
 
 def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], list[str]]:
     """The listed properties, the names of those that are required, and of those that need not be there."""
-    listed, required = schema.get("properties"), schema.get("required")
-    listed = listed if isinstance(listed, Mapping) else {}
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    return listed, list(dict.fromkeys(names)), [n for n, one in listed.items() if n not in names and one is not False]
+    listed, required = mapping(schema.get("properties")), list(dict.fromkeys(names_in(schema.get("required"))))
+    return listed, required, [name for name, one in listed.items() if name not in required and one is not False]

@@ -26,6 +26,7 @@ from .bodies import Body
 from .connections import MAX_DISCARDED_BYTES, stream_of
 from .content_coding import Decoder, decoder_of
 from .flights import Flight, next_id
+from .http1 import Delegate
 from .http_answer import HttpAnswer
 from .request_head import RequestHead
 from .routes import Match
@@ -44,7 +45,7 @@ CLIENT_CLOSED: Final = 499
 _LENGTH_DIGITS: Final = 18  # a number of this many digits is too many bytes already
 
 
-class Exchange(httputil.HTTPMessageDelegate):
+class Exchange(Delegate):
     """Receives a body, sends a `Call` to the pool (or asks a page), and writes the answer. Is the pool's `Client`.
 
     Ends exactly once: answered, failed, or cut off.

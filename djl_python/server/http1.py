@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable
-from typing import Final, NoReturn, Protocol, cast
+from typing import Final, NoReturn
 
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.iostream import StreamClosedError
 
 from ..core.errors import HeadTooLongError, PayloadError, ServingError, TooLargeError
+from ..formats.http_rules import HEADER_VALUE, TOKEN
 
 #: A chunk's size line (RFC 9112, 7.1): no bare CR or LF, which others on the way might take for the line's end.
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
-_TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_TRAILER: Final = re.compile(f"{TOKEN}:{HEADER_VALUE.pattern}\\r\\n".encode())
 _MAX_LINE: Final = 4096  # bytes: of such a line, and of a trailer
 _MAX_EXTRA: Final = 16_384  # bytes: of all extensions of a body, and of all its trailers
 #: Others have their turn after so many bytes of a body, a chunk counting as some more.
@@ -28,13 +29,14 @@ _TURN_BYTES: Final = 256 << 10
 _CHUNK_BYTES: Final = 1 << 10
 
 
-class Delegate(Protocol):
-    """What hears a request: Tornado's delegate, and of what is none."""
+class Delegate(httputil.HTTPMessageDelegate):
+    """What hears a request, and of what is none."""
 
     def malformed(
         self, error: ServingError, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders
     ) -> None:
         """Refuse a request with an answer; where `headers_received` was not called, this is what is known of it."""
+        raise NotImplementedError
 
 
 class _Refused(Exception):
@@ -47,7 +49,8 @@ class Connection(HTTP1Connection):
     _delegate: Delegate
 
     async def _read_message(self, delegate: httputil.HTTPMessageDelegate) -> bool:
-        self._delegate = cast(Delegate, delegate)
+        assert isinstance(delegate, Delegate)
+        self._delegate = delegate
         try:
             return await super()._read_message(delegate)
         except _Refused:
@@ -84,7 +87,7 @@ class Connection(HTTP1Connection):
         data = bytearray()
         size = extra = work = 0
         while True:
-            line = await self._next(self.stream.read_until(b"\r\n", max_bytes=_MAX_LINE), data, delegate)
+            line = await self._next(self.stream.read_until(b"\r\n", max_bytes=_MAX_LINE), data)
             if (found := _SIZE_LINE.fullmatch(line)) is None:
                 self._refuse(_no_http("a chunk does not begin with its size"))
             extra += len(line) - len(found[1]) - len(b"\r\n")
@@ -99,40 +102,40 @@ class Connection(HTTP1Connection):
             work += left + _CHUNK_BYTES
             while left:
                 most = min(left, self.params.chunk_size)
-                piece = await self._next(self.stream.read_bytes(most, partial=True), data, delegate)
+                piece = await self._next(self.stream.read_bytes(most, partial=True), data)
                 left -= len(piece)
                 data += piece
                 if len(data) >= self.params.chunk_size:
-                    await self._pass_on(data, delegate)
-            if await self._next(self.stream.read_bytes(2), data, delegate) != b"\r\n":
+                    await self._pass_on(data)
+            if await self._next(self.stream.read_bytes(2), data) != b"\r\n":
                 self._refuse(_no_http("a chunk is longer than its size"))
             if work >= _TURN_BYTES:
                 work = 0
                 await asyncio.sleep(0)
-        await self._skip_trailers(data, delegate)
-        await self._pass_on(data, delegate)
+        await self._skip_trailers(data)
+        await self._pass_on(data)
 
-    async def _skip_trailers(self, data: bytearray, delegate: httputil.HTTPMessageDelegate) -> None:
+    async def _skip_trailers(self, data: bytearray) -> None:
         """Read the trailers. They are never taken for headers: they might say who the client is (RFC 9110, 6.5.1)."""
         size = 0
         while True:
-            line = await self._next(self.stream.read_until(b"\r\n", max_bytes=_MAX_LINE), data, delegate)
+            line = await self._next(self.stream.read_until(b"\r\n", max_bytes=_MAX_LINE), data)
             if line == b"\r\n":
                 return
             size += len(line)
             if size > _MAX_EXTRA or not _TRAILER.fullmatch(line):
                 self._refuse(_no_http(f"expected trailers of at most {_MAX_EXTRA} bytes behind the last chunk"))
 
-    async def _next(self, reading: Awaitable[bytes], data: bytearray, delegate: httputil.HTTPMessageDelegate) -> bytes:
+    async def _next(self, reading: Awaitable[bytes], data: bytearray) -> bytes:
         """What is being read, before which `data` is passed on if the client has to send it first."""
         if data and not asyncio.ensure_future(reading).done():
-            await self._pass_on(data, delegate)
+            await self._pass_on(data)
         return await reading
 
-    async def _pass_on(self, data: bytearray, delegate: httputil.HTTPMessageDelegate) -> None:
+    async def _pass_on(self, data: bytearray) -> None:
         passed = bytes(data)
         data.clear()
-        if passed and not self._write_finished and (taken := delegate.data_received(passed)) is not None:
+        if passed and not self._write_finished and (taken := self._delegate.data_received(passed)) is not None:
             await taken
 
     def _refuse(self, error: ServingError, head: bytes = b"") -> NoReturn:

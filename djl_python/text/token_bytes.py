@@ -31,9 +31,13 @@ class TokenBytes(dict[int, bytes]):
         self.texts = _Texts(self)
 
     def __missing__(self, token_id: int) -> bytes:
-        token = self._id_to_token(token_id)
-        found = self[token_id] = b"" if token is None else self._to_bytes(token)
+        found = self[token_id] = self.of(token_id)
         return found
+
+    def of(self, token_id: int) -> bytes:
+        """The same without keeping it: for who needs all of them once."""
+        token = self._id_to_token(token_id)
+        return b"" if token is None else self._to_bytes(token)
 
 
 class _Texts(dict[int, str | None]):

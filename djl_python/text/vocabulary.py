@@ -20,7 +20,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """
     ids = range(tokenizer.vocab_size)
     known = tokenizer.token_bytes
-    tokens = [known[token_id] for token_id in ids] if known is not None else _decoded(tokenizer)
+    tokens = [known.of(token_id) for token_id in ids] if known is not None else _decoded(tokenizer)
     return Vocabulary(tokens, sorted(tokenizer.special_ids), sorted(tokenizer.eos_ids), tokenizer.definition)
 
 

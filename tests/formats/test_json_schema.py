@@ -260,6 +260,7 @@ def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
         {"patternProperties": {"a{99999999999}": {}, "(" * 3000: {}}, "required": ["a"]},
         {"patternProperties": {"^(a+)+$": {}}, "required": ["a" * 60 + "!"]},
         {"oneOf": [{"const": {}}, {"const": []}, {"enum": 5}, 7]},
+        {"properties": {"a": {}, "b": {}}, "minProperties": 1, "anyOf": 5, "allOf": 5},
     ],
 )
 def test_whatever_is_wrong_with_a_schema_is_for_generation_to_say(schema: dict[str, Any]) -> None:

@@ -10,13 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema.validators import validator_for
 
-from djl_python.core.errors import ParameterError
-from djl_python.core.types import Grammar
-from djl_python.engine.sampling.grammar import Matcher
-from djl_python.formats.json_schema import check, closed
-from tests.grammars import byte_compiler, written
+from tests.grammars import byte_compiler, outcomes_of
 from tests.real.schemas import schemas
 
 #: Schemas within schemas that are tried of each file: with their definitions, those are small schemas of their own.
@@ -48,17 +43,5 @@ def test_public_schemas(files: list[Path], tmp_path: Path) -> None:
         whole = json.loads(file.read_text("utf-8"))
         shared = {key: whole[key] for key in ("$defs", "definitions", "$schema") if key in whole}
         for schema in [whole, *({**one, **shared} for one in [*parts(whole)][:PARTS])]:
-            draw = random.Random(1)
-            try:
-                check(schema, "schema")
-                grammar = Grammar("json_schema", json.dumps(closed(schema)))
-                compiled = compiler.compile(grammar).result()
-            except ParameterError:
-                outcomes["refused"] += 1
-                continue
-            for _ in range(2):
-                text = written(Matcher(compiled), octets, draw)
-                outcomes["endless" if text is None else "written"] += 1
-                if text is not None:
-                    validator_for(schema)(schema).validate(json.loads(text))
+            outcomes += outcomes_of(schema, compiler, octets, random.Random(1), texts=2)
     assert outcomes["written"] > 300 and outcomes["endless"] < outcomes["written"] / 10, outcomes

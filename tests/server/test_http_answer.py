@@ -18,6 +18,7 @@ from tornado.iostream import StreamBufferFullError
 from djl_python.config import Address, ServerConfig
 from djl_python.dialects import all_dialects
 from djl_python.server.app import FrontEnd
+from djl_python.server.http1 import Delegate
 from djl_python.server.http_answer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, HttpAnswer
 from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics
@@ -58,7 +59,7 @@ class Desk(FrontEnd):
         assert isinstance(request_conn, HTTP1Connection)
         requests, connection = self.requests, request_conn
 
-        class Complete(httputil.HTTPMessageDelegate):
+        class Complete(Delegate):
             def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
                 self.head = RequestHead(start_line, headers)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import Grammar, Vocabulary
-from .grammar_keys import GeneratedKeys, without_used_up_patterns
+from .grammar_keys import Keys, without_used_up_patterns
 from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _definition(grammar: Grammar, limits: LLParserLimits) -> str:
         return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
     schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
     if '"patternProperties"' in schema:
-        keys = GeneratedKeys(_WHITE_SPACE, limits)
+        keys = Keys(_WHITE_SPACE, limits)
         schema = json.dumps(without_used_up_patterns(json.loads(schema), keys), ensure_ascii=False)
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
 

@@ -8,10 +8,11 @@ what it asks of these properties is asked of them by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ...formats.json_schema import DATA, NAMED
+from ...formats.json_instances import mapping, names_in
+from ...formats.json_schema import with_subschemas
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
@@ -21,32 +22,16 @@ _PATTERNS: Final = "patternProperties"
 _MOST_QUESTIONS: Final = 400
 
 
-class Keys(Protocol):
-    """Answers questions about the keys of objects."""
-
-    def left(self, names: Collection[str], pattern: str) -> bool:
-        """Whether a pattern matches a key that is not among these."""
-
-    def matches(self, name: str, pattern: str) -> bool:
-        """Whether a pattern matches this key."""
-
-
-def without_used_up_patterns(schema: Any, keys: Keys) -> Any:
-    """The same schema, or list of schemas, without patterns whose keys are all listed or required."""
-    if isinstance(schema, list):
-        return [without_used_up_patterns(one, keys) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: _within(key, value, keys) for key, value in schema.items()}
-    patterns, listed, required = (found.get(key) for key in (_PATTERNS, "properties", "required"))
+def without_used_up_patterns(schema: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """The same schema without patterns whose keys are all listed or required."""
+    found = with_subschemas(schema, lambda one: without_used_up_patterns(one, keys))
+    patterns = found.get(_PATTERNS)
     if not isinstance(patterns, dict):
         return found
-    listed = dict(listed) if isinstance(listed, dict) else {}
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    names = list(dict.fromkeys([*listed, *names]))
+    listed, left = dict(mapping(found.get("properties"))), dict(patterns)
+    names = list(dict.fromkeys([*listed, *names_in(found.get("required"))]))
     if len(names) * len(patterns) > _MOST_QUESTIONS:
         return found
-    left = dict(patterns)
     for pattern, asked in patterns.items():
         if not keys.left(names, pattern):
             del left[pattern]
@@ -56,16 +41,8 @@ def without_used_up_patterns(schema: Any, keys: Keys) -> Any:
     return {**found, "properties": listed, _PATTERNS: left}
 
 
-def _within(key: str, value: Any, keys: Keys) -> Any:
-    if key in DATA:
-        return value
-    if key in NAMED and isinstance(value, dict):
-        return {name: without_used_up_patterns(one, keys) for name, one in value.items()}
-    return without_used_up_patterns(value, keys)
-
-
-class GeneratedKeys:
-    """`Keys` as llguidance sees them: what may follow in an object that has certain keys?
+class Keys:
+    """Answers questions about keys by asking llguidance what may follow in an object that has some.
 
     Args:
         white_space: the pattern of white space between JSON's tokens.

@@ -35,13 +35,13 @@ from djl_python.engine.sampling.grammar import (
     Matcher,
     forbid,
 )
-from djl_python.formats.json_schema import check, closed
+from djl_python.formats.json_schema import closed
 from djl_python.text import tokenizer as text_tokenizer
 from djl_python.text.vocabulary import vocabulary_of
 from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end
-from tests.grammars import allowed, byte_compiler, compiler_of, written
+from tests.grammars import allowed, byte_compiler, compiler_of, outcomes_of, written
 from tests.schemas import odd_schema, random_schema
 
 EOS = 1
@@ -427,19 +427,7 @@ def test_every_text_of_an_odd_schema_is_an_instance_or_it_is_refused_before(tmp_
     outcomes = Counter[str]()
     for seed in range(200):
         draw = random.Random(seed)
-        schema = odd_schema(draw)
-        try:
-            check(schema, "schema")
-            grammar = Grammar("json_schema", json.dumps(closed(schema)))
-            compiled = compiler.compile(grammar).result()
-        except ParameterError:
-            outcomes["refused"] += 1
-            continue
-        for _ in range(6):
-            text = written(Matcher(compiled), octets, draw)
-            outcomes["endless" if text is None else "written"] += 1
-            if text is not None:
-                Draft202012Validator(schema).validate(json.loads(text))
+        outcomes += outcomes_of(odd_schema(draw), compiler, octets, draw, texts=6)
     assert outcomes["written"] > 450 and outcomes["refused"] > 25 and outcomes["endless"] < 30, outcomes
 
 

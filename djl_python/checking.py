@@ -10,10 +10,11 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
+from djl_python.handlers.checks import check, without_effect
+
 from .config import ModelConfig
 from .config.sources import shown_url
 from .core import registry
-from .handlers.checks import check, without_effect
 from .usercode.module import put_on_path, user_file
 from .usercode.source import UserSource
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module

@@ -25,7 +25,7 @@ from typing import Final
 from .core.types import TokenEvent
 from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
-from .engine.rolling_batch import EngineSettings, Progress
+from .engine.interface import EngineSettings, Progress
 
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core.types import EngineStats, TokenEvent
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
-from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
+from djl_python.engine.interface import EngineSettings, RollingBatch
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY

@@ -21,8 +21,8 @@ from ..core.types import EngineStats, ImagePrompt, Images, SamplingParams, Token
 from ..ipc.channel import Channel
 from ..ipc.processes import spawn
 from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
+from .interface import EngineSettings, Progress, rolling_batch_path
 from .native.library import lacking
-from .rolling_batch import EngineSettings, Progress, rolling_batch_path
 
 log = logging.getLogger(__name__)
 

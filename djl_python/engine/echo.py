@@ -11,7 +11,7 @@ from collections import deque
 from ..core.errors import ParameterError
 from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
 from .batch.sequence import PromptEntry, Sequence
-from .rolling_batch import EngineSettings, Progress, RollingBatch
+from .interface import EngineSettings, Progress, RollingBatch
 
 _DEFAULT_CONTEXT = 1 << 20
 

@@ -36,8 +36,8 @@ from ..ipc.protocol import (
     encode_frame,
 )
 from ..usercode.module import put_on_path
-from .rolling_batch import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
-from .sent_text import sent_text
+from .interface import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
+from .trial_text import sent_text
 
 log = logging.getLogger(__name__)
 

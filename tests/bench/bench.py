@@ -28,11 +28,10 @@ from typing import Any, Final
 from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.core.errors import ConfigError
+from tests.bench import document, floor, framework, machine, perplexity, quality, scenarios
+from tests.bench.compare import Plan, compare, systems
+from tests.bench.peers import DEFAULT_HOME, LitServe, Peer, installed
 from tests.real import fetch
-
-from . import document, floor, framework, machine, perplexity, quality, scenarios
-from .compare import Plan, compare, systems
-from .peers import DEFAULT_HOME, LitServe, Peer, installed
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEMO: Final = ROOT / "serving_templates" / "demo"
@@ -219,7 +218,15 @@ def step_breakdown(
     With the number format and threads that serving.properties gives the server; `quantize` instead of its own.
     """
     option = config.option
-    command = [sys.executable, "-m", "djl_python.engine.profile", str(checkpoint), "--json", "--dtype", option.dtype]
+    command = [
+        sys.executable,
+        "-m",
+        "djl_python.engine.builtin.profile",
+        str(checkpoint),
+        "--json",
+        "--dtype",
+        option.dtype,
+    ]
     command += ["--quantize", quantize or option.quantize, "--batch", *map(str, batch_sizes)]
     if option.threads:
         command += ["--threads", str(option.threads)]

@@ -21,10 +21,9 @@ from djl_python.bench.cpu import cpu_seconds
 from djl_python.bench.load import Load, prompts, run
 from djl_python.bench.report import medians
 from djl_python.testing import RunningServer, free_port, running_server
-
-from .peers import Peer
-from .perplexity import Texts, over_http
-from .process import started
+from tests.bench.peers import Peer
+from tests.bench.perplexity import Texts, over_http
+from tests.bench.process import started
 
 OURS: Final = "djl-serving"
 Result = dict[str, Any]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from djl_python.bench.report import cell, table
-
-from . import plots
+from tests.bench import plots
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]

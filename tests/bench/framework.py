@@ -19,9 +19,8 @@ from djl_python.bench.http import Read
 from djl_python.bench.load import Load, run
 from djl_python.bench.report import medians
 from djl_python.testing import FAKE_ENGINE, RunningServer, free_port, running_server, write_byte_tokenizer
-
-from .peers import Peer
-from .process import started
+from tests.bench.peers import Peer
+from tests.bench.process import started
 
 STREAMS: Final = 64
 CLIENTS: Final = 32

@@ -27,7 +27,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from .perplexity import RANDOM
+from tests.bench.perplexity import RANDOM
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PAD_ID, START_ID, END_ID = range(3)

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .perplexity import Texts, over_http, perplexity
-from .process import Launch
+from tests.bench.perplexity import Texts, over_http, perplexity
+from tests.bench.process import Launch
 
 HERE: Final = Path(__file__).resolve().parent
 DEFAULT_HOME: Final = Path("~/.cache/djl-serving/bench-peers").expanduser()

@@ -46,8 +46,8 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
     from transformers import AutoTokenizer
 
     from djl_python.core.types import SamplingParams
-    from djl_python.engine.paged_batch import PagedRollingBatch
-    from djl_python.engine.rolling_batch import EngineSettings
+    from djl_python.engine.builtin.paged_batch import PagedRollingBatch
+    from djl_python.engine.interface import EngineSettings
 
     settings: dict[str, Any] = {"model_path": str(checkpoint), "dtype": dtype, "max_batch_size": 1}
     if quantize is not None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from djl_python.bench.load import Load, Result, drive, run, summarize
-
-from .compare import Plan, System, Words, new_seed, served
+from tests.bench.compare import Plan, System, Words, new_seed, served
 
 PROMPT_TOKENS: Final = 2000
 STREAMS: Final = 8

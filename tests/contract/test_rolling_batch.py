@@ -9,7 +9,7 @@ import pytest
 
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
-from djl_python.engine.rolling_batch import EngineSettings, RollingBatch, rolling_batch_class
+from djl_python.engine.interface import EngineSettings, RollingBatch, rolling_batch_class
 from djl_python.testing import FAKE_ENGINE
 from tests.checkpoints import build_checkpoint
 from tests.engines import run_to_end

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from djl_python.core.types import SamplingParams, TokenEvent
+from djl_python.engine.interface import EngineSettings
 from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
-from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.ipc.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
 
 

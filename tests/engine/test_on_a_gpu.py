@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams, TokenEvent
-from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from djl_python.dialects import DIALECTS
-
-from .harness import BYTES, EOS, PlainDialect, Served
+from tests.handlers.harness import BYTES, EOS, PlainDialect, Served
 
 
 @pytest.fixture(autouse=True)

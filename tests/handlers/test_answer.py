@@ -9,8 +9,7 @@ import pytest
 from djl_python.core.errors import HandlerError
 from djl_python.core.types import Delta, Finish, FinishReason
 from djl_python.handlers.answer import AnswerWriter
-
-from .harness import FakeReply, PlainFormatter
+from tests.handlers.harness import FakeReply, PlainFormatter
 
 FINISH = Finish(reason=FinishReason.EOS, text="", prompt="", prompt_tokens=1, generated_tokens=1)
 

@@ -20,9 +20,8 @@ from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Gra
 from djl_python.engine.client import EngineClient
 from djl_python.handlers.beam_search import Beams
 from djl_python.handlers.text_generation import TextGenerationHandler
-
-from ..checkpoints import build_checkpoint
-from .harness import BYTES, EOS, Served, ids
+from tests.checkpoints import build_checkpoint
+from tests.handlers.harness import BYTES, EOS, Served, ids
 
 #: One engine for the module: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,8 +13,7 @@ import pytest
 from djl_python.core.errors import GenerationError, ParameterError, WorkerDiedError
 from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 from djl_python.handlers.generation import sibling_seed
-
-from .harness import Served, ids
+from tests.handlers.harness import Served, ids
 
 
 def request(prompt: Any, n: int = 1, best_of: int = 0, **sampling: Any) -> GenerateRequest:

@@ -9,9 +9,8 @@ import pytest
 
 from djl_python.core.errors import ContextLengthError, PayloadError
 from djl_python.core.types import Chat, GenerateRequest, ImageSource, SamplingParams
+from tests.handlers.harness import LIMITS, Served
 from tests.vision_checkpoints import build_vision_checkpoint, data_url, picture
-
-from .harness import LIMITS, Served
 
 FIELD = "messages[0].content[0].image_url.url"
 

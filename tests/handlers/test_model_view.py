@@ -12,9 +12,8 @@ from djl_python.core.errors import ContextLengthError, PayloadError
 from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.typed_errors import typed_error
 from djl_python.text.tokenizer import FastBackend
-
-from .conftest import Watch
-from .harness import LIMITS, Served
+from tests.handlers.conftest import Watch
+from tests.handlers.harness import LIMITS, Served
 
 
 async def test_tokens_have_exact_characters(served: Served) -> None:

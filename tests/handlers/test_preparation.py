@@ -15,9 +15,8 @@ from djl_python.core.errors import ConfigError, ContextLengthError, ParameterErr
 from djl_python.core.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.tokenizer import FastBackend
-
-from .conftest import Watch
-from .harness import BYTES, EOS, LIMITS, Served, ids
+from tests.handlers.conftest import Watch
+from tests.handlers.harness import BYTES, EOS, LIMITS, Served, ids
 
 TEMPLATE = (
     "{% if tools %}{{ tools | map(attribute='function') | map(attribute='name') | join(',') }} in <tool_call>: "

@@ -2,8 +2,7 @@ import pytest
 
 from djl_python.core.types import EngineStats
 from djl_python.handlers.step_metrics import REPORT_EVERY_S, StepMetrics
-
-from .harness import FakeMetrics
+from tests.handlers.harness import FakeMetrics
 
 
 class Counted(FakeMetrics):

@@ -15,9 +15,8 @@ from djl_python.core.errors import GenerationError, ModelLoadError, ParameterErr
 from djl_python.core.types import EngineStats
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokenizer import FastBackend
-
-from .conftest import Watch
-from .harness import LIMITS, Served, byte_tokenizer, ids
+from tests.handlers.conftest import Watch
+from tests.handlers.harness import LIMITS, Served, byte_tokenizer, ids
 
 # ------------------------------------------------------------------------------------------------ answers
 

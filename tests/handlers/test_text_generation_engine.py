@@ -18,9 +18,8 @@ from djl_python.core.errors import WorkerDiedError
 from djl_python.core.types import Branching, Chat, Delta, GenerateRequest, SamplingParams, ToolUse
 from djl_python.engine.client import EngineClient
 from djl_python.handlers.text_generation import TextGenerationHandler
-
-from ..checkpoints import build_checkpoint
-from .harness import BYTES, EOS, EOS_ID, Served
+from tests.checkpoints import build_checkpoint
+from tests.handlers.harness import BYTES, EOS, EOS_ID, Served
 
 #: One engine for all but the test that kills it: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,9 +13,8 @@ import pytest
 from djl_python.core.errors import HandlerError, ParameterError
 from djl_python.inputs import Input
 from djl_python.text.chat import ChatTemplates
-
-from .conftest import Watch
-from .harness import FakeReply, Served, ids
+from tests.handlers.conftest import Watch
+from tests.handlers.harness import FakeReply, Served, ids
 
 HEAD = """
 from djl_python import Input

@@ -10,8 +10,7 @@ import pytest
 from djl_python.core.types import Branching, GenerateRequest, SamplingParams, TextOptions
 from djl_python.text.stop import StopSequences
 from djl_python.text.tokenizer import Tokenizer
-
-from .harness import Served
+from tests.handlers.harness import Served
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ APART = (
 )
 #: The engine's rooms, lowest first; modules directly in `engine` are what is above them, or small helpers of all.
 ROOMS = (
-    *("batch", "sampling", "checkpoints", "reading", "torch_backend", "native", "native.program", "native.modules"),
-    *("opening", "drafting", "parallel"),
+    *("devices", "batch", "sampling", "checkpoints", "reading", "torch_backend"),
+    *("native", "native.program", "native.modules", "opening", "drafting", "parallel", "builtin"),
 )
 #: What still imports a room above its own. The list may only get shorter.
 UPWARD = {

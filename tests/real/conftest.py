@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
+from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native.library import library
-from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.engine.rolling_batch import EngineSettings
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.vocabulary import vocabulary_of
 from tests.kernels import kernels_or_skip

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from djl_python.core.cpu_limit import available_cpus
 from djl_python.core.types import SamplingParams
-from djl_python.engine.paged_batch import PagedRollingBatch
-from djl_python.engine.rolling_batch import EngineSettings, RollingBatch
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
+from djl_python.engine.interface import EngineSettings, RollingBatch
 from tests.engines import run_to_end
 from tests.real.texts import WINDOW, windows
 

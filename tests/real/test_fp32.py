@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams, TokenEvent
-from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from tests.engines import run_to_end, step_tokens
 from tests.real.conftest import opened
 from tests.real.perplexity import all_threads

@@ -14,7 +14,7 @@ from jsonschema import validate
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import FinishReason, Grammar, SamplingParams
-from djl_python.engine.paged_batch import PagedRollingBatch
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from tests.engines import run_to_end
 from tests.real.conftest import opened
 from tests.real.perplexity import of_engine, of_transformers

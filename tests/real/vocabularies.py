@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from .fetch import UnavailableError, cache, download, made_once, say
+from tests.real.fetch import UnavailableError, cache, download, made_once, say
 
 _VERSION: Final = 1
 _REQUIREMENTS: Final = Path(__file__).with_name("vocabularies.txt")

@@ -13,8 +13,7 @@ from djl_python.dialects.lmi.dialect import LmiDialect
 from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route, ServerView
 from djl_python.inputs import Input
 from djl_python.server.metrics import CONTENT_TYPE
-
-from .harness import Site, model_config, running, until, wait_ready
+from tests.server.harness import Site, model_config, running, until, wait_ready
 
 
 async def test_ping_is_djls_and_health_is_strict() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 
-from .harness import Site, model_config, running, until
+from tests.server.harness import Site, model_config, running, until
 
 HEAD = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 

@@ -17,8 +17,7 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from djl_python.server import connections
 from djl_python.server.connections import ClientStream, HttpServer
-
-from .harness import until
+from tests.server.harness import until
 
 
 @contextlib.asynccontextmanager

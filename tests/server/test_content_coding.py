@@ -9,7 +9,7 @@ import zlib
 import httpx
 import pytest
 
-from .harness import Site, running
+from tests.server.harness import Site, running
 
 ORDER = json.dumps({"do": "echo"}).encode()
 

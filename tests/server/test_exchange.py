@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from .harness import Site, model_config, running, until
+from tests.server.harness import Site, model_config, running, until
 
 POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s"
 

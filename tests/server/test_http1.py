@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .harness import running, until
+from tests.server.harness import running, until
 
 CHUNKED = b"POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIPELINED = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"

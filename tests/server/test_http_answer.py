@@ -24,8 +24,7 @@ from djl_python.server.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
 from djl_python.server.request_head import RequestHead
-
-from .harness import until
+from tests.server.harness import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

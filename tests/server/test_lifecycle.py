@@ -18,8 +18,7 @@ import pytest
 
 from djl_python.core.errors import ConfigError
 from djl_python.server.lifecycle import Server
-
-from .harness import FAKE_WORKER, model_config, until
+from tests.server.harness import FAKE_WORKER, model_config, until
 
 ModelDir = Callable[..., Path]
 

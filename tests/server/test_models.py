@@ -7,8 +7,7 @@ from djl_python.core.errors import ModelLoadError, ModelNotFoundError, ModelNotN
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import Models
 from djl_python.server.served_model import ServedModel
-
-from .harness import FAKE_MODULE, model_config, running, until, wait_ready
+from tests.server.harness import FAKE_MODULE, model_config, running, until, wait_ready
 
 
 def models(*names: str, default: str = "") -> Models:

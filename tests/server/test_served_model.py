@@ -5,8 +5,7 @@ from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.base import RequestCounts
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, counted
-
-from .harness import model_config, running, until
+from tests.server.harness import model_config, running, until
 
 
 async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:

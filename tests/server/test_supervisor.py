@@ -14,8 +14,7 @@ from djl_python.server import supervisor
 from djl_python.server.metrics import Metrics
 from djl_python.server.served_model import Health, ServedModel, placements
 from djl_python.server.supervisor import WorkerState, _backoff
-
-from .harness import FAKE_MODULE, Site, model_config, running, until, wait_ready
+from tests.server.harness import FAKE_MODULE, Site, model_config, running, until, wait_ready
 
 
 def gone(pid: int) -> bool:

@@ -1,8 +1,7 @@
 import pytest
 
 from djl_python.core.errors import ModelNotFoundError
-
-from .harness import model_config, running, wait_ready
+from tests.server.harness import model_config, running, wait_ready
 
 
 async def test_what_a_page_sees_of_the_models() -> None:

@@ -11,8 +11,7 @@ import pytest
 from djl_python.core.types import TextOptions
 from djl_python.text.detokenizer import MAX_PENDING_TOKENS, REPLACEMENT, ByteDetokenizer, WindowDetokenizer, detokenizer
 from djl_python.text.tokenizer import Tokenizer
-
-from .conftest import TEXTS
+from tests.text.conftest import TEXTS
 
 SKIP_SPECIAL = TextOptions()
 SHOW_SPECIAL = TextOptions(skip_special_tokens=False)

@@ -11,8 +11,7 @@ from tokenizers import AddedToken
 from djl_python.text import long_texts
 from djl_python.text.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.tokenizer import FastBackend, Tokenizer
-
-from .conftest import CORPUS, TEXTS, byte_level
+from tests.text.conftest import CORPUS, TEXTS, byte_level
 
 PIECE = 2_500
 LONG = {

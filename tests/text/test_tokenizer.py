@@ -14,8 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.text import pipelines
 from djl_python.text import tokenizer as tokenizer_module
 from djl_python.text.tokenizer import Tokenizer
-
-from .conftest import TEXTS
+from tests.text.conftest import TEXTS
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from djl_python.core.types import TextOptions
 from djl_python.text.detokenizer import detokenizer
 from djl_python.text.tokenizer import SlowBackend, Tokenizer
 from djl_python.text.vocabulary import vocabulary_of
-
-from .conftest import TEXTS
+from tests.text.conftest import TEXTS
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from djl_python import worker
-
-from .conftest import Front, Loader
+from tests.worker.conftest import Front, Loader
 
 ECHO = """
     from djl_python import Input, Output

@@ -16,8 +16,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.handler import Context
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler
-
-from .test_answers import Recorded
+from tests.worker.test_answers import Recorded
 
 
 class Counted:

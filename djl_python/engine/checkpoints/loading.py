@@ -14,9 +14,9 @@ import torch
 
 from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
-from ..devices import pick_device, prepare_device, slow_format
-from ..rolling_batch import EngineSettings, Progress
-from ..sharing import placement
+from ..devices.device import pick_device, prepare_device, slow_format
+from ..devices.tensor_parallel import placement
+from ..interface import EngineSettings, Progress
 from ..torch_backend.attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
 from .expert_stacks import unpack_experts_

@@ -20,7 +20,7 @@ from ..batch.scheduler import Chunk
 from ..checkpoints.loading import LoadedModel, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
-from ..free_memory import available_bytes
+from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
 from ..torch_backend.attention import PAGED, watching
 from ..torch_backend.model_runner import ModelRunner

@@ -10,11 +10,11 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import LoadedModel
-from ..draft_size import NOTHING, Beside
-from ..free_memory import available_bytes, cpu_cache_bytes
-from ..rolling_batch import EngineSettings
-from ..sharing import least
+from ..devices.free_memory import available_bytes, cpu_cache_bytes
+from ..devices.tensor_parallel import least
+from ..interface import EngineSettings
 from ..torch_backend.attention import LayerShape
+from .draft_size import NOTHING, Beside
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import torch
 from ...core.errors import ModelLoadError
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
-from ..draft_size import Beside
 from ..drafting.speculation import MAX_ROWS
+from ..interface import EngineSettings
 from ..native.advance import Advance
 from ..native.library import UnavailableError, library
 from ..native.mapped import trim
@@ -24,9 +24,9 @@ from ..native.program.runner import NativeModelRunner
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
 from ..reading.recipe_parts import NotUnderstoodError
-from ..rolling_batch import EngineSettings
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
+from .draft_size import Beside
 from .opened_runner import OpenedRunner, name_of
 from .proof import prove
 from .trial import LONGEST, Trial

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...core.types import EngineInfo
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
-from ..rolling_batch import EngineSettings
+from ..interface import EngineSettings
 from ..sampling.choosing import Chooser
 from ..sampling.torch_chooser import TorchChooser
 from ..torch_backend.model_runner import ModelRunner, Pick

@@ -21,7 +21,7 @@ from ..checkpoints.coded_linear import dense
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
-from ..free_memory import available_bytes
+from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
 from ..reading.copies import by_token

@@ -20,7 +20,7 @@ from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
-from ..draft_size import NOTHING, Beside
+from ..interface import EngineSettings, Progress
 from ..native.advance import Advance
 from ..native.library import UnavailableError
 from ..native.mapped import in_passing, trim
@@ -30,14 +30,14 @@ from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
-from ..rolling_batch import EngineSettings, Progress
-from ..sent_text import sent_text
 from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext, RecurrentLayers
+from ..trial_text import sent_text
 from .agreement import Agreement, run_once
+from .draft_size import NOTHING, Beside
 from .image_support import images_agree_paged, open_image_support
 from .native_opening import open_native
 from .opened_runner import OpenedRunner

@@ -12,7 +12,7 @@ from ...core.types import SamplingParams
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
-from ..rolling_batch import EngineSettings
+from ..interface import EngineSettings
 from ..sampling.sampler import Sampler
 from ..torch_backend.model_runner import ModelRunner
 from .agreement import step

@@ -11,13 +11,13 @@ from typing import Final
 
 from ..checkpoints.loading import LoadedModel, products_rounding
 from ..checkpoints.misfits import MISFITS
-from ..draft_size import Beside
-from ..rolling_batch import EngineSettings
+from ..interface import EngineSettings
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext
 from .agreement import Agreement, check_ids, tolerance
 from .cache_size import size_cache
+from .draft_size import Beside
 from .image_support import ImageSupport
 from .opened_runner import OpenedRunner, name_of
 from .step_memory import step_bytes

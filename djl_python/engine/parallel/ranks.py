@@ -29,13 +29,13 @@ from ...core.types import SamplingParams
 from ...ipc.processes import start
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
-from ..draft_size import NOTHING, Beside
+from ..devices.tensor_parallel import join, settings_of
+from ..interface import EngineSettings, Progress
+from ..opening.draft_size import NOTHING, Beside
 from ..opening.opened_runner import OpenedRunner
 from ..opening.runners import open_runner
-from ..rolling_batch import EngineSettings, Progress
-from ..sent_text import sent_text
-from ..sharing import join, settings_of
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
+from ..trial_text import sent_text
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class SharedRunner:
 def open_part(
     rank: int, settings: EngineSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
 ) -> OpenedRunner:
-    """Open a rank's part of the model, with the others, see `sharing.join`.
+    """Open a rank's part of the model, with the others, see `tensor_parallel.join`.
 
     Raises:
         ModelLoadError: it has no memory for that, or the model keeps more than what is in the cache's blocks.
@@ -215,7 +215,7 @@ def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) ->
     """`open_runner` for a model that several devices share.
 
     Args:
-        settings: with the degree that `sharing.degree_of` has found.
+        settings: with the degree that `tensor_parallel.degree_of` has found.
 
     Raises:
         ModelLoadError: they can't, or one of them has no memory for its part.

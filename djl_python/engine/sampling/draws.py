@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
-from ..uploads import indices, upload
+from ..devices.transfers import indices, upload
 from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, others, uniforms, weights_of
 
 # How many of a row's best tokens are ranked, in successive attempts, before its whole vocabulary is sorted.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...core.types import SamplingParams
 from ..batch.sequence import Sequence
-from ..uploads import upload
+from ..devices.transfers import upload
 
 _MOST: Final = 1e30
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..uploads import upload
+from ..devices.transfers import upload
 
 States = npt.NDArray[np.uint64]
 

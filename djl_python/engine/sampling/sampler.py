@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..batch.sequence import PromptEntry, Sequence
-from ..uploads import indices, upload
+from ..devices.transfers import indices, upload
 from .choosing import Asked, Chooser, Chosen, Top
 from .grammar import MaskComputer, forbid
 from .penalties import PenaltyTable

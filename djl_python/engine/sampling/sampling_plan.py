@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
-from ..uploads import indices, upload
+from ..devices.transfers import indices, upload
 
 _COLD: Final = 0.01  # below it, scores over the temperature may have no digits for noise, but next to the greatest
 _MOST_RANKED: Final = 64  # of a row's tokens, whose logits are computed one panel of the lm_head after the other

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.types import SamplingParams
 from ..batch.sequence import NO_TOKEN
-from ..uploads import indices
+from ..devices.transfers import indices
 from .choosing import Asked, Chosen, Top
 from .draws import Draws, draw
 from .penalties import Occurrences, penalize, penalties_of

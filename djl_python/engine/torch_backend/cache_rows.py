@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from ..uploads import indices
+from ..devices.transfers import indices
 
 _STATES: Final = ("conv_states", "recurrent_states")
 _STATES_ALONE: Final = "LinearAttentionLayer"  # older transformers don't have this class

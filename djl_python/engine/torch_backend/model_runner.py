@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
+from ..devices.transfers import indices, upload
 from ..sampling.choosing import Asked, Chosen
-from ..uploads import indices, upload
 from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
 from .images import PagedImages
 from .masks import UNKNOWN, configured_window

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from ..batch.scheduler import Chunk
-from ..uploads import indices
+from ..devices.transfers import indices
 from .cache_rows import CacheRows, states_of
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..batch.scheduler import Chunk
-from ..uploads import upload
+from ..devices.transfers import upload
 from .attention import AttentionParams, LayerShape, attention
 
 _Numbers = npt.NDArray[np.int64]

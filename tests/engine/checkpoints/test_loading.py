@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfi
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints import loading
 from djl_python.engine.checkpoints.loading import load_model, threads_of
-from djl_python.engine.devices import SlowFormat
-from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.devices.device import SlowFormat
+from djl_python.engine.interface import EngineSettings
 from tests.checkpoints import build_checkpoint
 
 

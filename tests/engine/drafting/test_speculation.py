@@ -18,6 +18,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import Grammar, SamplingParams, TokenEvent
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.drafting import draft_model, speculation_setup
 from djl_python.engine.drafting.ngram import NgramDrafter
 from djl_python.engine.drafting.speculation import MAX_ROWS, Confidence, Speculation
@@ -25,7 +26,6 @@ from djl_python.engine.native.library import library
 from djl_python.engine.opening import native_opening
 from djl_python.engine.opening.opened_runner import OpenedRunner
 from djl_python.engine.opening.runners import open_runner
-from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.reading.read import read_recipe
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint

@@ -11,8 +11,7 @@ import pytest
 
 from djl_python.engine.native import advance as advance_module
 from djl_python.engine.native.advance import Advance, begin_prefault, cache_ahead
-
-from .test_memory import MIB, resident_bytes
+from tests.engine.native.test_memory import MIB, resident_bytes
 
 GIB = 1 << 30
 

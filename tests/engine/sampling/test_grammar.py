@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM
 from djl_python.config import ModelConfig, Options
 from djl_python.core.errors import GenerationError, ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
-from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.sampling.grammar import (
     CACHED_GRAMMARS,
     CompiledGrammar,

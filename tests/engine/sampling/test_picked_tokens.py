@@ -12,10 +12,10 @@ from torch import Tensor
 
 from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.batch.pacing import MIN_TOKENS, PrefillPacer
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
 from djl_python.engine.native.program import lay_out_pick
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.engine.sampling.choosing import Chosen
 from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint
 from tests.engines import damage_, open_batch, run_to_end

@@ -10,9 +10,9 @@ import torch
 
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.loop import _apply, _step
 from djl_python.engine.native.library import library
-from djl_python.engine.paged_batch import PagedRollingBatch
 from djl_python.ipc.protocol import Add
 from tests.checkpoints import build_checkpoint
 from tests.engines import damage_, open_batch, run_to_end

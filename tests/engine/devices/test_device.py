@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.devices import pick_device, prepare_device, slow_format
+from djl_python.engine.devices.device import pick_device, prepare_device, slow_format
 
 
 @pytest.mark.parametrize(("there", "kind"), [(True, "cuda"), (False, "cpu")])

@@ -15,13 +15,13 @@ from transformers.distributed import configuration_utils
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, Images, SamplingParams
-from djl_python.engine import sharing
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.devices import tensor_parallel as sharing
+from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
+from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.agreement import step
 from djl_python.engine.opening.runners import open_runner
-from djl_python.engine.rolling_batch import EngineSettings
-from djl_python.engine.sharing import degree_of, join, least, placement, settings_of
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end

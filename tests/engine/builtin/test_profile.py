@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.profile import _Timed, measure
-from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.builtin.profile import _Timed, measure
+from djl_python.engine.interface import EngineSettings
 from tests.checkpoints import build_checkpoint
 
 

@@ -1,4 +1,4 @@
-"""`python -m djl_python.engine.profile MODEL`: where one decode step's time goes. A tool, in a process of its own.
+"""`python -m djl_python.engine.builtin.profile MODEL`: where the time of a decode step goes. A process of its own.
 
 Prints the wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: by
 the native program's own clock, or by torch's profiler, on a GPU by what its kernels took. The sequences' sampling
@@ -20,10 +20,10 @@ from typing import Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..core.types import SamplingParams
-from .auto import open_batch
+from ...core.types import SamplingParams
+from ..interface import EngineSettings
+from .opening import open_batch
 from .paged_batch import PagedRollingBatch
-from .rolling_batch import EngineSettings
 
 _KINDS: Final = {
     "linear": ("aten::addmm", "aten::mm", "aten::linear", "mkldnn::", "aten::bmm", "aten::matmul"),
@@ -161,7 +161,7 @@ def _bandwidth_bytes_s(device: torch.device) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m djl_python.engine.profile", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m djl_python.engine.builtin.profile", description=__doc__)
     parser.add_argument("model", type=Path, help="directory of a transformers checkpoint")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help="sequences in the batch")
     parser.add_argument("--context", type=int, default=128, help="tokens each sequence has already")

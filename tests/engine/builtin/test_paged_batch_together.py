@@ -13,8 +13,8 @@ import torch
 from djl_python.core.errors import GenerationError
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.batch import scheduler as scheduler_module
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.loop import _step
-from djl_python.engine.paged_batch import PagedRollingBatch
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from djl_python.engine import free_memory
-from djl_python.engine.free_memory import available_bytes, cpu_cache_bytes
-from djl_python.engine.rolling_batch import EngineSettings
+from djl_python.engine.devices import free_memory
+from djl_python.engine.devices.free_memory import available_bytes, cpu_cache_bytes
+from djl_python.engine.interface import EngineSettings
 
 MIB = 1 << 20
 

@@ -16,24 +16,24 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..core.errors import GenerationError, ParameterError
-from ..core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
-from .batch.kv_cache import BlockManager
-from .batch.scheduler import Chunk, Scheduler
-from .batch.sequence import PromptEntry, Sequence
-from .checkpoints.loading import threads_of
-from .draft_size import draft_size
-from .drafting.speculation_setup import open_speculation
-from .native.advance import Advance
-from .opening.runners import open_runner
-from .parallel.ranks import open_shared
-from .rolling_batch import EngineSettings, Progress, RollingBatch, error_event
-from .sampling.choosing import Chosen
-from .sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
-from .sampling.sampler import Sampled, Sampler, prompt_entries, sampled
-from .sharing import degree_of
-from .torch_backend.model_runner import ModelRunner, chosen_or_logits, rows_of
-from .uploads import indices
+from ...core.errors import GenerationError, ParameterError
+from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..batch.kv_cache import BlockManager
+from ..batch.scheduler import Chunk, Scheduler
+from ..batch.sequence import PromptEntry, Sequence
+from ..checkpoints.loading import threads_of
+from ..devices.tensor_parallel import degree_of
+from ..devices.transfers import indices
+from ..drafting.speculation_setup import open_speculation
+from ..interface import EngineSettings, Progress, RollingBatch, error_event
+from ..native.advance import Advance
+from ..opening.draft_size import draft_size
+from ..opening.runners import open_runner
+from ..parallel.ranks import open_shared
+from ..sampling.choosing import Chosen
+from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
+from ..sampling.sampler import Sampled, Sampler, prompt_entries, sampled
+from ..torch_backend.model_runner import ModelRunner, chosen_or_logits, rows_of
 
 log = logging.getLogger(__name__)
 

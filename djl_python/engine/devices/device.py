@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ..core.errors import ModelLoadError
+from ...core.errors import ModelLoadError
 
 # Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
 _MULTIPLIES_BF16: Final = (8, 0)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..config import has_gpu
-from .free_memory import available_bytes, cpu_cache_bytes
-from .native.advance import Advance, begin_prefault
-from .native.library import begin_building, lacking
-from .rolling_batch import EngineSettings, Progress
+from ...config import has_gpu
+from ..devices.free_memory import available_bytes, cpu_cache_bytes
+from ..interface import EngineSettings, Progress
+from ..native.advance import Advance, begin_prefault
+from ..native.library import begin_building, lacking
 
 if TYPE_CHECKING:
     from .paged_batch import PagedRollingBatch

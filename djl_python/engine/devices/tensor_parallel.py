@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from ..config import set_rank_environment
-from ..core.errors import ModelLoadError
-from .devices import pick_device, prepare_device
-from .rolling_batch import EngineSettings
+from ...config import set_rank_environment
+from ...core.errors import ModelLoadError
+from ..interface import EngineSettings
+from .device import pick_device, prepare_device
 
 log = logging.getLogger(__name__)
 

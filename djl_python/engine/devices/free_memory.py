@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from .rolling_batch import EngineSettings
+from ..interface import EngineSettings
 
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 

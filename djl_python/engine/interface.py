@@ -18,7 +18,7 @@ from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingP
 Progress = Callable[[str, int, int], None]
 
 ROLLING_BATCHES: Final = {
-    "auto": "djl_python.engine.auto:open_batch",
+    "auto": "djl_python.engine.builtin.opening:open_batch",
     "echo": "djl_python.engine.echo:EchoRollingBatch",
 }
 #: LMI's names of engines that this server does not have.
@@ -31,7 +31,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
     `tensor_parallel_degree` is how many devices, from `device` on, share the model; 0 for as many as can.
     `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
-    `trial_ids` are a text to try the model on, where it isn't sent later (`sent_text`).
+    `trial_ids` are a text to try the model on, where it isn't sent later (`trial_text`).
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
     `properties` are all of the model's settings as strings, for engines with settings of their own.
     """

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.native.program.chooser import NativeChooser
 from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.program.chooser import NativeChooser
 from djl_python.engine.sampling.choosing import Asked, Chooser
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.sampling_plan import Plan

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..batch.sequence import NO_TOKEN
 from ...core.types import SamplingParams
+from ..batch.sequence import NO_TOKEN
 from ..devices.transfers import indices, upload
 from .gumbel import Keys, noise_of
 from .row_scan import Scan

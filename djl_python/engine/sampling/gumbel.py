@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from ..devices.transfers import upload

@@ -28,7 +28,7 @@ from ..drafting.speculation_setup import open_speculation
 from ..interface import EngineSettings, Progress, RollingBatch, error_event
 from ..native.advance import Advance
 from ..opening.draft_size import draft_size
-from ..opening.runners import open_runner
+from ..opening.open_model import open_runner
 from ..parallel.ranks import open_shared
 from ..sampling.choosing import Chosen
 from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher

@@ -16,7 +16,7 @@ import torch
 
 from ..batch.scheduler import Chunk
 from ..batch.sequence import NO_TOKEN, Sequence
-from ..opening.opened_runner import OpenedRunner
+from ..opening.opened_model import OpenedRunner
 from ..sampling.choosing import Chosen
 from ..sampling.sampler import Sampler
 from ..torch_backend.model_runner import chosen_or_logits

@@ -11,8 +11,8 @@ import torch
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import rounding, threads_of
 from ..interface import EngineSettings, Progress
-from ..opening.opened_runner import OpenedRunner
-from ..opening.runners import open_runner
+from ..opening.open_model import open_runner
+from ..opening.opened_model import OpenedRunner
 from ..sampling.sampler import Sampler
 from .draft_model import ModelDrafter
 from .ngram import NgramDrafter

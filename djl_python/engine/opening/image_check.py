@@ -15,7 +15,7 @@ from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..torch_backend.images import model_inputs
 from ..torch_backend.model_runner import ModelRunner
-from .agreement import near, step
+from .reference import near, step
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from ..checkpoints.loading import LoadedModel, set_attention
 from ..interface import EngineSettings
 from ..torch_backend.images import PagedImages
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
-from .agreement import check_ids, tolerance
 from .image_check import ImageCheck
+from .reference import check_ids, tolerance
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..checkpoints.loading import LoadedModel
 from ..interface import EngineSettings
 from ..sampling.sampler import Sampler
 from ..torch_backend.model_runner import ModelRunner
-from .agreement import step
+from .reference import step
 
 # The most that sampling takes: rows are copied for the penalties, weighed for the draw, and cut where top_p ends.
 _SAMPLING = SamplingParams(max_new_tokens=1, do_sample=True, top_p=0.5, repetition_penalty=1.1)

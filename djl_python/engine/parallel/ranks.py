@@ -32,8 +32,8 @@ from ..batch.sequence import Sequence
 from ..devices.tensor_parallel import join, settings_of
 from ..interface import EngineSettings, Progress
 from ..opening.draft_size import NOTHING, Beside
-from ..opening.opened_runner import OpenedRunner
-from ..opening.runners import open_runner
+from ..opening.open_model import open_runner
+from ..opening.opened_model import OpenedRunner
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
 from ..trial_text import sent_text
 

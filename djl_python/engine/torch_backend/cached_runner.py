@@ -21,7 +21,7 @@ from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
-from ..opening.agreement import near, step
+from ..opening.reference import near, step
 from .attention import LayerShape
 from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs

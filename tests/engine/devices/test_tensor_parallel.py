@@ -20,8 +20,8 @@ from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
 from djl_python.engine.interface import EngineSettings
-from djl_python.engine.opening.agreement import step
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening.open_model import open_runner
+from djl_python.engine.opening.reference import step
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end

@@ -23,9 +23,9 @@ from djl_python.engine.drafting import draft_model, speculation_setup
 from djl_python.engine.drafting.ngram import NgramDrafter
 from djl_python.engine.drafting.speculation import MAX_ROWS, Confidence, Speculation
 from djl_python.engine.native.library import library
-from djl_python.engine.opening import native_opening
-from djl_python.engine.opening.opened_runner import OpenedRunner
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening import native_program
+from djl_python.engine.opening.open_model import open_runner
+from djl_python.engine.opening.opened_model import OpenedRunner
 from djl_python.engine.reading.read import read_recipe
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint
@@ -398,7 +398,7 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
             raise NotUnderstoodError("this one")
         return read_recipe(model, context)
 
-    monkeypatch.setattr(native_opening, "read_recipe", read)
+    monkeypatch.setattr(native_program, "read_recipe", read)
     try:
         batch = open_batch(path, speculative="draft", draft_model_path=str(other), threads=2)
         assert "native products" in batch.description

@@ -36,12 +36,12 @@ from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext, RecurrentLayers
 from ..trial_text import sent_text
-from .agreement import Agreement, run_once
 from .draft_size import NOTHING, Beside
 from .image_support import images_agree_paged, open_image_support
-from .native_opening import open_native
-from .opened_runner import OpenedRunner
-from .torch_opening import open_cached, open_paged
+from .native_program import open_native
+from .opened_model import OpenedRunner
+from .reference import Agreement, run_once
+from .torch_model import open_cached, open_paged
 from .trial import Trial, trial_ids
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from ..interface import EngineSettings
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext
-from .agreement import Agreement, check_ids, tolerance
 from .cache_size import size_cache
 from .draft_size import Beside
 from .image_support import ImageSupport
-from .opened_runner import OpenedRunner, name_of
+from .opened_model import OpenedRunner, name_of
+from .reference import Agreement, check_ids, tolerance
 from .step_memory import step_bytes
 
 log = logging.getLogger(__name__)

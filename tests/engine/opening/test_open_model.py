@@ -20,9 +20,9 @@ from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.opening import native_opening
-from djl_python.engine.opening.opened_runner import OpenedRunner
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening import native_program
+from djl_python.engine.opening.open_model import open_runner
+from djl_python.engine.opening.opened_model import OpenedRunner
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
@@ -155,7 +155,7 @@ def test_a_model_that_the_kernels_refuse_is_warned_of(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernels_or_skip(library)
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     path = build_checkpoint(tmp_path, architecture)
     info = open_batch(path, quantize="int8").info
     runner = "torch-paged" if architecture == "llama" else "transformers-cache"
@@ -182,9 +182,9 @@ def test_where_there_are_no_kernels_nothing_is_refused(
     def missing() -> None:
         raise UnavailableError("there is no C++ compiler")
 
-    monkeypatch.setattr(native_opening, "library", missing)
+    monkeypatch.setattr(native_program, "library", missing)
     monkeypatch.setattr(pool, "library", missing)
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     with caplog.at_level("INFO"):
         info = open_batch(build_checkpoint(tmp_path, "llama")).info
     assert (info.runner, info.warnings) == ("torch-paged", ())
@@ -196,7 +196,7 @@ def test_weights_that_stay_as_they_are_are_told(
     kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """torch has no kernels for rounded weights of several experts."""
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     info = open_batch(build_checkpoint(tmp_path, "qwen3_moe"), kernels=kernels, quantize="int8").info
     assert "of the numbers in matrices stay in float32 (Qwen3MoeExperts." in info.unrounded
     assert info.warnings[-1] == f"not all weights are int8: {info.unrounded}"
@@ -231,7 +231,7 @@ def test_threads_end_with_the_batch_that_they_are_for(
     kernels_or_skip(library)
     path = build_checkpoint(tmp_path, architecture)
     if how != "native kernels":
-        monkeypatch.setattr(native_opening, "read_recipe", refuse)
+        monkeypatch.setattr(native_program, "read_recipe", refuse)
 
     def open_and_close() -> None:
         batch = open_batch(path, threads=3, draft_model_path=str(path), **settings)

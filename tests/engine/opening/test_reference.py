@@ -14,7 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.interface import EngineSettings
-from djl_python.engine.opening.agreement import Agreement
+from djl_python.engine.opening.reference import Agreement
 from djl_python.engine.opening.trial import Trial, distances, trial_ids
 from tests.checkpoints import build_checkpoint
 
@@ -149,7 +149,7 @@ def test_rounded_weights_may_be_further_off_and_are_warned_of(
 
 def test_without_memory_nothing_is_computed_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(tmp_path, torch.bfloat16)
-    monkeypatch.setattr("djl_python.engine.opening.agreement.available_bytes", lambda: 1000)
+    monkeypatch.setattr("djl_python.engine.opening.reference.available_bytes", lambda: 1000)
     assert Agreement(model, None, trial(model))._exact is None
 
 
@@ -159,7 +159,7 @@ def test_before_changes_the_model_is_asked_for_fp32_if_it_is_small(
     model = loaded(tmp_path, torch.bfloat16)
     small, large = (Agreement(model, None, trial(model)) for _ in range(2))
     small.before_changes()
-    monkeypatch.setattr("djl_python.engine.opening.agreement._EXACT_AT_ONCE", 1000)
+    monkeypatch.setattr("djl_python.engine.opening.reference._EXACT_AT_ONCE", 1000)
     large.before_changes()
     for parameter in model.model.parameters():
         parameter.data = torch.zeros_like(parameter)

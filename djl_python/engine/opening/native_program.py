@@ -24,11 +24,11 @@ from ..native.program.runner import NativeModelRunner
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
 from ..reading.recipe_parts import NotUnderstoodError
-from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .draft_size import Beside
-from .opened_runner import OpenedRunner, name_of
+from .opened_model import OpenedRunner, name_of
 from .proof import prove
+from .reference import Agreement
 from .trial import LONGEST, Trial
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,6 @@ UPWARD = {
     ("checkpoints.loading", "torch_backend.attention"),
     ("checkpoints.stored_loading", "reading.parts"),
     ("native.program.lay_out_states", "native.modules.delta_rule"),
-    ("opening.native_program", "drafting.speculation"),
     ("reading.read_columns", "native.modules.causal_conv"),
     ("reading.read_columns", "native.pool"),
     ("reading.read_selective", "native.modules.mamba2"),
@@ -53,9 +52,6 @@ UPWARD = {
     ("reading.watch_attention", "torch_backend.attention"),
     ("reading.watch_windows", "torch_backend.attention"),
     ("reading.watch_windows", "torch_backend.masks"),
-    ("torch_backend.cached_runner", "opening.reference"),
-    ("torch_backend.paging", "native.modules.cache"),
-    ("torch_backend.paging", "native.pool"),
 }
 #: Libraries that belong to one side of the house.
 LIBRARIES = {

@@ -1,35 +1,34 @@
-"""Checks that a native or paged runner gets the logits that its model gets. Runs in the engine process, once.
+"""A model's own logits, which whatever runs it has to compute. Runs in the engine process, once.
 
 If part of a model was replaced wrongly, the logits have little to do with the model's own. Rounding changes logits too:
 little in a trained model, much in one with random weights, which may amplify every error. So logits far from the
 model's own are compared with its fp32 logits: they pass if they are about as near to those as its own are.
-`native/program/proof` has compared a native program before; here it is seen to be packed and rounded as it should.
+`proof` has compared a native program before; here it is seen to be packed and rounded as it should.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
-from ..batch.scheduler import Chunk
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
-from ..torch_backend.attention import PAGED, watching
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
 
 log = logging.getLogger(__name__)
 
-_SHORT: Final = 12
 # How far from the model's own logits a runner's may be (`trial.distance`). Another order of
 # operations costs up to 0.0013 in bf16, rounded weights 0.003 (8 bits) and 0.1 (4 bits) in a trained model, and 0.3 and
 # 0.9 in models with random weights and attention sinks; what has nothing to do with the model is at 1 and more.
@@ -49,70 +48,49 @@ _AS_NEAR: Final = 4.0
 _MAX_USEFUL_DISTANCE: Final = 1.0
 
 
-def check_ids(loaded: LoadedModel) -> list[int]:
-    """A few different token ids, the same at every start."""
-    return [(7 * i + 3) % loaded.vocabulary for i in range(_SHORT)]
+@dataclass(frozen=True)
+class Reference:
+    """A model's own logits at every position of a text.
 
-
-def tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
-    """How much logits may differ if computed in another way, relative to the greatest of them."""
-    return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1
-
-
-def near(found: Tensor, expected: Tensor, allowed: float) -> bool:
-    """Whether logits differ by at most `allowed`, relative to the greatest expected logit, if above 1, else to 1."""
-    return bool((found - expected).abs().max() <= allowed * max(1.0, float(expected.abs().max())))
-
-
-def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
-    """Run a trial step, and count the chunks' tokens as computed; returns the logits."""
-    logits = runner.run(list(chunks))
-    for chunk in chunks:
-        chunk.sequence.computed += chunk.length
-    return logits
-
-
-@torch.inference_mode()
-def run_once(loaded: LoadedModel, ids: list[int] | None = None) -> Any:
-    """Run a short prompt with the attention that the model has now, and return the model's output."""
-    given = torch.tensor([check_ids(loaded) if ids is None else ids], device=loaded.device)
-    with watching(lambda *_: None):
-        return loaded.model(input_ids=given, use_cache=False)
-
-
-class Agreement:
-    """The model's own logits at every position of a text, as a reference for those of runners.
-
-    Args:
-        quantize: what a native program rounds to, if it does.
-
-    Raises:
-        ModelLoadError: the model's own logits are not numbers.
+    Attributes:
+        model: the name of its class.
+        logits: (tokens, vocabulary) fp32.
+        quantize: what its runners' products round to, if they do.
+        exact: gives the logits of the trial's rows in fp32, (tokens, rows); None if the model is fp32, not on a CPU, or
+            too large. They are computed when they are first asked for, from the model as it is then.
     """
 
-    def __init__(self, loaded: LoadedModel, quantize: Quantize | None, trial: Trial) -> None:
-        self.trial = trial
-        self._loaded = loaded
-        self._quantize = quantize
-        self._reference = _logits(loaded, trial)
-        if self._reference.isnan().all():
+    model: str
+    dtype: torch.dtype
+    trial: Trial
+    logits: Tensor
+    quantize: Quantize | None
+    exact: Callable[[], Tensor | None]
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, quantize: Quantize | None, trial: Trial) -> Reference:
+        """The logits of a model that has an attention of transformers' own.
+
+        Raises:
+            ModelLoadError: they are not numbers.
+        """
+        logits, name = _logits(loaded, trial), type(loaded.model).__name__
+        if logits.isnan().all():
             raise ModelLoadError(
-                f"{type(loaded.model).__name__}: its logits are not numbers (NaN) in "
-                f"{str(loaded.dtype).removeprefix('torch.')}: its weights are damaged, or its numbers overflow "
-                "(option.dtype chooses others)"
+                f"{name}: its logits are not numbers (NaN) in {str(loaded.dtype).removeprefix('torch.')}: "
+                "its weights are damaged, or its numbers overflow (option.dtype chooses others)"
             )
+        exact = functools.cache(functools.partial(_exact_logits, loaded, trial))
+        return cls(name, loaded.dtype, trial, logits, quantize, exact)
 
-    def before_changes(self) -> None:
-        """Get the fp32 logits, if they are cheap, before the model's modules are replaced; else do without them."""
-        size = 4 * sum(each.numel() for each in self._loaded.model.parameters())
-        self._exact = None if self._quantize is not None or size > _EXACT_AT_ONCE else self._exact
+    def settled(self, loaded: LoadedModel) -> Reference:
+        """The reference for when the model has been changed: with its fp32 logits if they are cheap, or without."""
+        cheap = self.quantize is None and _fp32_bytes(loaded) <= _EXACT_AT_ONCE
+        exact = self.exact() if cheap else None
+        return replace(self, exact=lambda: exact)
 
-    def rebase_on_rounded(self) -> None:
-        """Compute the reference again: the model's own weights have been rounded since."""
-        self._reference = _logits(self._loaded, self.trial)
-
-    def with_runner(self, runner: ModelRunner, blocks: int, block_size: int, *, proved: bool = False) -> bool:
-        """Whether a runner that reads the text in pieces gets the reference logits.
+    def accepts(self, runner: ModelRunner, blocks: int, block_size: int, *, proved: bool = False) -> bool:
+        """Whether a runner that reads the text in pieces gets these logits.
 
         Logits of rounded weights are only near the reference, even where the model's own weights are rounded: what
         torch's kernels round depends on the number of rows.
@@ -124,55 +102,57 @@ class Agreement:
         ids = self.trial.ids[: (blocks - 1) * block_size]
         try:
             found = read_in_pieces(runner, ids, block_size)
-            off = distance(found, self._reference[: len(ids)])
+            off = distance(found, self.logits[: len(ids)])
         except MISFITS as misfit:
             log.info("%s: %s", type(misfit).__name__, misfit)
             return False
-        most = _MOST[self._quantize]
-        if self._quantize is None and self._loaded.dtype == torch.float32:
-            most = _MOST_IN_FP32
-        elif self._quantize is None and not proved:
-            most = _MOST_UNPROVED
         log.info("logits differ from the model's own by %.1e (0: not at all, 1: as much as unrelated ones)", off)
-        if off > most:
-            return self._as_near(found)
+        if off > self._most(proved):
+            return self._as_near_to_exact(found)
         if off > _MUCH:
             log.warning(
                 "%s weights predict other tokens than %s's own: logits differ by %.2f (1: as much as unrelated ones)",
-                self._quantize,
-                type(self._loaded.model).__name__,
+                self.quantize,
+                self.model,
                 off,
             )
         return True
 
-    def _as_near(self, logits: Tensor) -> bool:
-        """Whether `logits` are about as near to the fp32 logits as the model's own are; False without fp32 logits."""
-        if self._quantize is not None or self._exact is None:
+    def _most(self, proved: bool) -> float:
+        """How far a runner's logits may be from these."""
+        if self.quantize is not None:
+            return _MOST[self.quantize]
+        if self.dtype == torch.float32:
+            return _MOST_IN_FP32
+        return _MOST[None] if proved else _MOST_UNPROVED
+
+    def _as_near_to_exact(self, found: Tensor) -> bool:
+        """Whether logits are about as near to the fp32 logits as the model's own are; False without fp32 logits."""
+        exact = None if self.quantize is not None else self.exact()
+        if exact is None:
             return False
-        exact, rows = self._exact[: len(logits)], self.trial.rows
-        own, theirs = (distance(each[: len(logits), rows], exact) for each in (self._reference, logits))
+        own, theirs = (
+            distance(each[: len(found), self.trial.rows], exact[: len(found)]) for each in (self.logits, found)
+        )
         return max(own, theirs) <= _MAX_USEFUL_DISTANCE and theirs <= _AS_NEAR * own
 
-    @functools.cached_property
-    def _exact(self) -> Tensor | None:
-        """The model's logits in fp32; None if it is fp32, not on a CPU, or too large."""
-        loaded = self._loaded
-        size = 4 * sum(each.numel() for each in loaded.model.parameters())
-        if loaded.dtype == torch.float32 or loaded.device.type != "cpu" or size > available_bytes() * _EXACT_SHARE:
-            return None
-        return ExactModel(loaded, self.trial).logits()
+
+def _fp32_bytes(loaded: LoadedModel) -> int:
+    return 4 * sum(each.numel() for each in loaded.model.parameters())
+
+
+def _exact_logits(loaded: LoadedModel, trial: Trial) -> Tensor | None:
+    if loaded.dtype == torch.float32 or loaded.device.type != "cpu":
+        return None
+    if _fp32_bytes(loaded) > available_bytes() * _EXACT_SHARE:
+        return None
+    return ExactModel(loaded, trial).logits()
 
 
 @torch.inference_mode()
 def _logits(loaded: LoadedModel, trial: Trial) -> Tensor:
-    """fp32 logits (tokens, vocabulary) of the text, with an attention of transformers' own."""
-    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
-    if configured == PAGED:
-        set_attention(loaded.model, "eager")
-    try:
-        with in_passing(loaded.model):
-            output = run_once(loaded, trial.ids)
-    finally:
-        set_attention(loaded.model, configured)
+    """fp32 logits (tokens, vocabulary) of the text."""
+    with in_passing(loaded.model):
+        output = loaded.model(input_ids=torch.tensor([trial.ids], device=loaded.device), use_cache=False)
     logits: Tensor = output.logits[0].float()
     return logits

@@ -1,112 +1,133 @@
-"""Opens a loaded model that torch runs, on a paged cache or with transformers' own.
+"""Prepares a loaded model for torch: what it can't run is unpacked, and weights are rounded. Engine process, once.
 
-Runs in the engine process, once.
+The model's own code stays in charge. On a CPU, native kernels compute what they can of it.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from typing import Final
+from dataclasses import dataclass, replace
 
-from ..checkpoints.loading import LoadedModel, products_rounding
-from ..checkpoints.misfits import MISFITS
+import msgspec
+import torch
+
+from ..checkpoints.expert_stacks import unpack_experts_
+from ..checkpoints.loading import LoadedModel, products_rounding, rounding
+from ..checkpoints.quantization import Quantize
+from ..checkpoints.rotations import freeze_rope_
+from ..checkpoints.stored_loading import unpack_linears_
 from ..interface import EngineSettings
-from ..torch_backend.cached_runner import CachedModelRunner
-from ..torch_backend.paging import TRIAL_BLOCK, Paging
+from ..native.library import UnavailableError
+from ..native.mapped import trim
+from ..native.modules.cache import NativeCache
+from ..native.modules.linears import NativeLinears
+from ..native.modules.modules import replace_mlps_, replace_norms_
+from ..native.modules.siblings import joined
+from ..native.modules.stand_ins import StandIns
+from ..native.pool import FORMATS
+from ..native.program.chooser import NativeChooser
+from ..torch_backend.attention import LayerShape, PagedCache
+from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.recurrent import ModelContext
-from .cache_size import size_cache
-from .draft_size import Beside
-from .image_support import ImageSupport
-from .opened_model import OpenedRunner, name_of
-from .reference import Agreement, check_ids, tolerance
-from .step_memory import step_bytes
+from ..torch_backend.torch_cache import TorchCache
+from ..torch_backend.trials import trial_prompt
+from .candidate import OpeningRequest
+from .image_support import ImageSupport, open_image_support
+from .opened_model import OpenedModel, TokenChoice
+from .reference import Reference
 
 log = logging.getLogger(__name__)
 
-_ROWS_GROWTH: Final = 3  # memory of `cache_rows` for that of its tokens: 2.6 was seen
 
+@dataclass(frozen=True)
+class TorchModel:
+    """A loaded model that torch will run.
 
-def open_paged(
-    settings: EngineSettings, paging: Paging, wanted: int, image_support: ImageSupport | None, beside: Beside
-) -> OpenedRunner:
-    """Open the model on a paged cache, without shared prefixes and drafts if it has states: none are kept per block."""
-    loaded, recurrent = paging.loaded, paging.recurrent
-    state_bytes = 0 if recurrent is None else recurrent.state_bytes
-    taken = step_bytes(settings, loaded, wanted, lambda tokens: paging.trial(-(-tokens // TRIAL_BLOCK)))
-    size = size_cache(settings, loaded, paging.layers, wanted, state_bytes, beside=beside, step_bytes=taken)
-    cache = paging.cache(size.blocks, settings.block_size)
-    return OpenedRunner(
-        loaded=loaded,
-        kind="torch-paged",
-        weight_bytes=loaded.weight_bytes,
-        cache_bytes=size.bytes,
-        runner=paging.runner(cache, None if image_support is None else image_support.paged),
-        max_model_len=size.length,
-        max_prefill_tokens=settings.max_prefill_tokens,
-        kv_blocks=size.blocks,
-        share_prefixes=recurrent is None,
-        description=f"{name_of(loaded, settings)} on {loaded.device}, {size.description}",
-        takes_images=image_support is not None,
-        takes_drafts=recurrent is None,
-        close=cache.close,
-    )
-
-
-def open_cached(
-    settings: EngineSettings,
-    loaded: LoadedModel,
-    wanted: int,
-    image_support: ImageSupport | None,
-    functions: ModelContext,
-    agreement: Agreement,
-) -> OpenedRunner:
-    """Open with transformers' cache. It has no blocks: their number only bounds the tokens in memory.
-
-    A model that does not go on from its cache as it reads the whole is run without one.
+    Attributes:
+        linears: the native kernels that compute its products, if any do.
+        functions: context that it runs in.
+        images: what it needs for images, if it takes them.
+        unrounded: which weights are not rounded though they should be.
     """
-    takes_images = image_support is not None and image_support.check.agrees(
-        lambda: CachedModelRunner(loaded.model, loaded.device), settings.block_size, whole=True
-    )
-    if image_support is not None and not takes_images:
-        log.warning(
-            "images are refused: the logits of %s after a prompt with an image are not those it has in transformers",
-            type(loaded.model).__name__,
+
+    linears: NativeLinears | None
+    functions: ModelContext
+    images: ImageSupport | None
+    unrounded: str
+
+    def made_cache(self, layers: list[LayerShape], blocks: int, block_size: int, loaded: LoadedModel) -> PagedCache:
+        """A paged cache: the native kernels' if there are any and they take the model's heads."""
+        if self.linears is not None and NativeCache.fits(layers, block_size, loaded.dtype):
+            return NativeCache(layers, blocks, block_size, loaded.dtype, self.linears.pool)
+        return TorchCache(layers, blocks, block_size, loaded.dtype, loaded.device)
+
+    def completed(self, opened: OpenedModel) -> OpenedModel:
+        """What was opened of it, told what is unrounded; native kernels read its logits too, where there are any."""
+        info = msgspec.structs.replace(opened.info, unrounded=self.unrounded)
+        linears = self.linears
+        if linears is None:
+            return replace(opened, info=info)
+        trim()
+        chooser = NativeChooser(linears.pool)
+
+        def close() -> None:
+            opened.close()
+            chooser.close()
+            linears.close()
+
+        return replace(
+            opened,
+            info=msgspec.structs.replace(info, runner=f"{info.runner} (native products)"),
+            description=opened.description.replace(" on cpu", " on cpu (native products)", 1),
+            choice=TokenChoice(chooser),
+            close=close,
         )
-    allowed = tolerance(loaded, products_rounding(settings, loaded))
-    without = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
+
+
+def prepare_for_torch(request: OpeningRequest) -> tuple[OpeningRequest, TorchModel]:
+    """Change the model to what torch will run; returns what its runners are asked for from then on."""
+    settings, loaded = request.settings, request.loaded
+    reference = request.reference
+    if freeze_rope_(loaded.model, request.length):
+        reference = Reference.of(loaded, reference.quantize, reference.trial)
+    linears = _native_linears(settings, loaded)
+    if linears is not None:
+        reference = reference.settled(loaded)
+    kept = _replace_modules_(loaded, linears, rounding(settings))
+    if products_rounding(settings, loaded) is not None:
+        reference = Reference.of(loaded, reference.quantize, reference.trial).settled(loaded)
+    functions: ModelContext = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
+    images = open_image_support(settings, loaded)
+    return replace(request, reference=reference), TorchModel(linears, functions, images, kept)
+
+
+def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:
+    """The native kernels for a model whose other parts torch runs; None where there are none."""
+    if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
+        return None
     try:
-        runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, check_ids(loaded), allowed)
-    except MISFITS as misfit:
-        log.info("%s does not go on from its cache: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
-        runner = without
+        return NativeLinears(loaded.dtype, torch.get_num_threads())
+    except UnavailableError:  # `native_program` has logged why
+        return None
 
-    def agrees(tried: CachedModelRunner) -> bool:
-        return agreement.with_runner(tried, 2, len(agreement.trial.ids))
 
-    # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
-    if runner is without or (not agrees(runner) and agrees(without)):
-        log.warning(
-            "%s goes on from its cache with other logits than it has without: every step reads whole sequences",
-            type(loaded.model).__name__,
-        )
-        runner = without
-    shapes, state_bytes = runner.memory_of(check_ids(loaded))
-    taken = step_bytes(settings, loaded, wanted, lambda tokens: nullcontext(runner))
-    # Rows that are held together have room for more keys, and all are as wide as the longest.
-    size = size_cache(settings, loaded, shapes, wanted, state_bytes, step_bytes=taken, growth=_ROWS_GROWTH)
-    how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
-    return OpenedRunner(
-        loaded=loaded,
-        kind="transformers-cache",
-        weight_bytes=loaded.weight_bytes,
-        cache_bytes=size.bytes,
-        runner=runner,
-        max_model_len=size.length,
-        max_prefill_tokens=size.length,
-        kv_blocks=size.blocks,
-        share_prefixes=False,
-        description=f"{name_of(loaded, settings)} on {loaded.device}, context {size.length}, {how}",
-        takes_images=takes_images,
-        whole_prompts=not runner.in_pieces,
-    )
+def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> str:
+    """Have the native kernels, if there are any, compute what they can; round weights if that is asked for.
+
+    Returns which weights are not rounded all the same.
+    """
+    unpack_experts_(loaded.model, loaded.device)
+    before = matrices(loaded.model)
+    if linears is not None:
+        replace_mlps_(loaded.model, linears, quantize)
+        replace_norms_(loaded.model, linears)
+        replace_linears_(loaded.model, quantize, linears.make)
+        with joined(loaded.model), torch.inference_mode():
+            ids = torch.tensor([trial_prompt(loaded.vocabulary)], device=loaded.device)
+            loaded.model(input_ids=ids, use_cache=False)
+    else:
+        replace_linears_(loaded.model, quantize, on_torch)
+    if left := unpack_linears_(loaded.model, loaded.device):
+        log.info("%d linears of codes that there are no kernels for are unpacked", left)
+    return "" if quantize is None else unrounded(loaded.model, before, quantize)

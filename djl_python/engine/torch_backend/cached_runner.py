@@ -21,12 +21,12 @@ from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
-from ..opening.reference import near, step
 from .attention import LayerShape
 from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext
+from .trials import are_close, trial_step
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class CachedModelRunner:
         except MISFITS as misfit:
             log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
             return cls(model, device, functions, in_pieces=in_pieces)
-        return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
+        return cls(model, device, functions, together=are_close(shared, alone, tolerance), in_pieces=in_pieces)
 
     def memory_of(self, ids: list[int]) -> tuple[dict[int, LayerShape], int]:
         """What a sequence leaves in the cache: the layers with keys and values, and the bytes of all its states.
@@ -96,7 +96,7 @@ class CachedModelRunner:
             ids: a prompt to try with.
         """
         sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
-        step(self, Chunk(sequence, len(ids)))
+        trial_step(self, Chunk(sequence, len(ids)))
         layers = getattr(self._caches.get(sequence.id), "layers", [])
         shapes: dict[int, LayerShape] = {}
         state_bytes = 0
@@ -235,7 +235,7 @@ def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float
     """Whether a prompt has the same logits in two pieces, the second of several tokens, as in one."""
     half = len(ids) // 2
     try:
-        return near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
+        return are_close(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
     except MISFITS:
         return False
 
@@ -244,7 +244,7 @@ def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
     """The last logits of a prompt that is read in pieces of these lengths."""
     sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
     for length in lengths:
-        logits = step(runner, Chunk(sequence, length))
+        logits = trial_step(runner, Chunk(sequence, length))
     runner.forget(sequence)
     return logits
 
@@ -258,5 +258,5 @@ def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:
         if one not in read + generating:
             runner.forget(one)
         chunks = [Chunk(each, each.prompt_length - 3) for each in read] + [Chunk(each, 1) for each in generating]
-        found.append(step(runner, *chunks))
+        found.append(trial_step(runner, *chunks))
     return torch.cat(found)

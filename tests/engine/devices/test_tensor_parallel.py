@@ -20,9 +20,9 @@ from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
 from djl_python.engine.interface import EngineSettings
-from djl_python.engine.opening.open_model import open_runner
-from djl_python.engine.opening.reference import step
+from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 
@@ -168,11 +168,11 @@ def compute(rank: int, folder: Path, checkpoints: list[Path]) -> None:
         mine = settings_of(rank, 2, settings(path, 2, device="cpu", dtype="fp32", kv_cache_memory_mb=4 + 4 * rank))
         if number == 0:
             join(rank, mine, folder / "meeting")
-        opened = open_runner(mine, lambda what, done, total: None)
+        opened = open_model(mine, lambda what, done, total: None)
         assert isinstance(opened.runner, PagedModelRunner) and opened.share_prefixes, opened.description
         sequence = Sequence(1, prompt, len(prompt), SamplingParams(max_new_tokens=1), blocks=[1, 2, 3])
-        step(opened.runner, Chunk(sequence, 17))
-        logits = step(opened.runner, Chunk(sequence, 23))[-1]
+        trial_step(opened.runner, Chunk(sequence, 17))
+        logits = trial_step(opened.runner, Chunk(sequence, 23))[-1]
         assert least(opened.kv_blocks, opened.loaded.device) == opened.kv_blocks
         if rank == 0:
             alone = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)

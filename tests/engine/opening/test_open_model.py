@@ -21,8 +21,8 @@ from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_program
-from djl_python.engine.opening.open_model import open_runner
-from djl_python.engine.opening.opened_model import OpenedRunner
+from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
@@ -53,9 +53,9 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(path: Path, **settings: Any) -> OpenedRunner:
+def opened(path: Path, **settings: Any) -> OpenedModel:
     defaults: dict[str, Any] = {"max_batch_size": 2, "kv_cache_memory_mb": 16, "threads": 1}
-    return open_runner(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
+    return open_model(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
 
 
 def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_runner_that_fails_its_trial_is_not_used(
         kernels_or_skip(library)
     monkeypatch.setattr(runner, "run", run)
     found = opened(tied, kernels=kernels)
-    assert found.kind == instead
-    assert re.match(refusal, found.refusal) if refusal else not found.refusal
+    assert found.info.runner == instead
+    assert re.match(refusal, found.info.refusal) if refusal else not found.info.refusal
 
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])

@@ -20,10 +20,10 @@ from transformers import (
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.opening.reference import step
 from djl_python.engine.torch_backend import cache_rows
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
 from djl_python.engine.torch_backend.model_runner import ModelRunner, PagedModelRunner
+from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import CACHE, OWN_ATTENTION, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 
@@ -152,9 +152,9 @@ def test_a_sequence_that_has_left_the_rows_goes_on_after_a_step_without_memory(
     runner = CachedModelRunner(model, torch.device("cpu"), together=True)
     sampling = SamplingParams(max_new_tokens=1)
     waiting, joining = (Sequence(length, list(range(3, 3 + length)), length, sampling) for length in (40, 6))
-    step(runner, Chunk(joining, 5))
-    step(runner, Chunk(waiting, 30))
-    step(runner, Chunk(waiting, 1))  # in a row now
+    trial_step(runner, Chunk(joining, 5))
+    trial_step(runner, Chunk(waiting, 30))
+    trial_step(runner, Chunk(waiting, 1))  # in a row now
     with_rows, memory = cache_rows._with_rows, iter(range(2))
 
     def lacking(*given: Any) -> torch.Tensor:
@@ -167,8 +167,8 @@ def test_a_sequence_that_has_left_the_rows_goes_on_after_a_step_without_memory(
         with pytest.raises(torch.OutOfMemoryError):
             runner.run([Chunk(joining, 1)])
     runner.forget(joining)
-    step(runner, Chunk(waiting, 1))
-    logits = step(runner, Chunk(waiting, 8))
+    trial_step(runner, Chunk(waiting, 1))
+    logits = trial_step(runner, Chunk(waiting, 8))
     with torch.no_grad():
         expected = model(torch.tensor([waiting.tokens])).logits[0, -1:]
     assert torch.allclose(logits, expected, atol=1e-4)

@@ -53,7 +53,8 @@ def open_model(
     progress("preparing the KV cache", 0, 0)
     length = settings.max_model_len or loaded.context
     freeze_rope_(loaded.model, length, but_long=settings.kernels != "torch")
-    trial = Trial.of(trial_ids(loaded, settings.trial_ids or sent_text.ids()), loaded.vocabulary)
+    ids = trial_ids(loaded, settings.trial_ids or sent_text.ids())[:length]
+    trial = Trial.of(ids, loaded.vocabulary)
     request = OpeningRequest(settings, loaded, length, _reference(settings, loaded, trial), beside)
     refusal = ""
     for candidate, asked in _candidates(request, advance):

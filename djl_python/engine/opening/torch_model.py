@@ -22,8 +22,6 @@ from ..native.library import UnavailableError
 from ..native.mapped import trim
 from ..native.modules.cache import NativeCache
 from ..native.modules.linears import NativeLinears
-from ..native.modules.modules import replace_mlps_, replace_norms_
-from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
@@ -31,7 +29,6 @@ from ..torch_backend.attention import LayerShape, PagedCache
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.recurrent import ModelContext
 from ..torch_backend.torch_cache import TorchCache
-from ..torch_backend.trials import trial_prompt
 from .candidate import OpeningRequest
 from .image_support import ImageSupport, open_image_support
 from .opened_model import OpenedModel, TokenChoice
@@ -119,15 +116,7 @@ def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quanti
     """
     unpack_experts_(loaded.model, loaded.device)
     before = matrices(loaded.model)
-    if linears is not None:
-        replace_mlps_(loaded.model, linears, quantize)
-        replace_norms_(loaded.model, linears)
-        replace_linears_(loaded.model, quantize, linears.make)
-        with joined(loaded.model), torch.inference_mode():
-            ids = torch.tensor([trial_prompt(loaded.vocabulary)], device=loaded.device)
-            loaded.model(input_ids=ids, use_cache=False)
-    else:
-        replace_linears_(loaded.model, quantize, on_torch)
+    replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
     if left := unpack_linears_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
     return "" if quantize is None else unrounded(loaded.model, before, quantize)

@@ -8,7 +8,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..native.modules.mamba2 import MAX_STATE
 from .identity import same
 from .layer_reader import LayerReader, Projected
 from .read_columns import columns_of, read_convolution
@@ -17,6 +16,8 @@ from .recipe_mixers import SelectiveStateSpace
 from .recipe_parts import Linear, Norm, NotUnderstoodError, Stacked
 from .watch_functions import Called
 
+#: Greatest state, in numbers for each channel: kMaxState of scan.h.
+MAX_STATE: Final = 256
 _EPSILONS: Final = (1e-6, 1e-5)
 
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..native.modules.delta_rule import LANES, MAX_DIM
-from ..native.modules.mamba2 import MAX_STATE
 from .identity import same
 from .layer_reader import LayerReader, Projected, made_by
 from .read_columns import columns_if_any, columns_of, other_columns, read_convolution
 from .read_norms import gated_and_normed, likely_gated_norms
-from .read_selective import read_selective_space
+from .read_selective import MAX_STATE, read_selective_space
 from .recipe_mixers import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stateful, StateSpace
 from .recipe_parts import Linear, NotUnderstoodError, Stacked
 from .watch import Event

@@ -36,7 +36,7 @@ def requested(path: Path, architecture: str = "llama", **settings: Any) -> Openi
     )
     loaded = load_model(wanted, lambda *_: None)
     trial = Trial.of(trial_ids(loaded, []), loaded.vocabulary)
-    return OpeningRequest(wanted, loaded, 64, Reference.of(loaded, None, trial), NOTHING)
+    return OpeningRequest(wanted, loaded, 128, Reference.of(loaded, None, trial), NOTHING)
 
 
 def attention(loaded: LoadedModel) -> str:

@@ -168,6 +168,16 @@ def test_a_model_that_the_kernels_refuse_is_warned_of(
     assert f"ForCausalLM: {warning}" in caplog.text
 
 
+@pytest.mark.parametrize("length", [16, 20, 64])
+def test_a_context_shorter_than_the_trials_text_does_not_keep_a_model_from_the_kernels(
+    length: int, tmp_path: Path
+) -> None:
+    kernels_or_skip(library)
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), max_model_len=length)
+    assert (batch.info.runner, batch.max_model_len) == ("native", length)
+    batch.close()
+
+
 def test_a_setting_that_keeps_a_model_from_the_kernels_is_warned_of(tmp_path: Path) -> None:
     kernels_or_skip(library)
     info = open_batch(build_checkpoint(tmp_path, "llama"), block_size=4).info

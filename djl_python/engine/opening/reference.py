@@ -138,7 +138,8 @@ class Reference:
 
 
 def _fp32_bytes(loaded: LoadedModel) -> int:
-    return 4 * sum(each.numel() for each in loaded.model.parameters())
+    numbers: int = sum(each.numel() for each in loaded.model.parameters())
+    return 4 * numbers
 
 
 def _exact_logits(loaded: LoadedModel, trial: Trial) -> Tensor | None:

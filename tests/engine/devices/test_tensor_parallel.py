@@ -169,11 +169,11 @@ def compute(rank: int, folder: Path, checkpoints: list[Path]) -> None:
         if number == 0:
             join(rank, mine, folder / "meeting")
         opened = open_model(mine, lambda what, done, total: None)
-        assert isinstance(opened.runner, PagedModelRunner) and opened.share_prefixes, opened.description
+        assert isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes, opened.description
         sequence = Sequence(1, prompt, len(prompt), SamplingParams(max_new_tokens=1), blocks=[1, 2, 3])
         trial_step(opened.runner, Chunk(sequence, 17))
         logits = trial_step(opened.runner, Chunk(sequence, 23))[-1]
-        assert least(opened.kv_blocks, opened.loaded.device) == opened.kv_blocks
+        assert least(opened.memory.kv_blocks, opened.loaded.device) == opened.memory.kv_blocks
         if rank == 0:
             alone = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
             with torch.inference_mode():

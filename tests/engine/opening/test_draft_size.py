@@ -26,7 +26,7 @@ def test_weights_and_tokens_take_what_they_take_once_loaded(architecture: str, d
     )
     found = draft_size(EngineSettings(model_path="m", speculative="draft", draft_model_path=str(path), dtype=dtype))
     opened = open_model(settings, lambda what, done, total: None)
-    assert opened.kv_blocks == 2**20 // (found.token_bytes * 16)
+    assert opened.memory.kv_blocks == 2**20 // (found.token_bytes * 16)
     stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     assert found.weight_bytes == (2 * stored if dtype == "fp32" else stored)
 

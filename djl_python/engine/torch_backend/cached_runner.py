@@ -22,7 +22,7 @@ from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
 from .attention import LayerShape
-from .cache_rows import CacheRows, has_states, states_of
+from .state_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext

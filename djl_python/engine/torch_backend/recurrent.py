@@ -20,7 +20,7 @@ from transformers import Cache, DynamicCache
 
 from ..batch.scheduler import Chunk
 from ..devices.transfers import indices
-from .cache_rows import CacheRows, states_of
+from .state_rows import CacheRows, states_of
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
 ModelContext = Callable[[], AbstractContextManager[None]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
-from djl_python.engine.torch_backend.cache_rows import CacheRows
+from djl_python.engine.torch_backend.state_rows import CacheRows
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 3

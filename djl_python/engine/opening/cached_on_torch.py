@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final
 
 from ..checkpoints.loading import products_rounding
 from ..checkpoints.misfits import MISFITS
@@ -19,8 +18,6 @@ from .torch_model import TorchModel
 from .trial import tolerance
 
 log = logging.getLogger(__name__)
-
-_ROWS_GROWTH: Final = 3  # memory of `cache_rows` for that of its tokens: 2.6 was seen
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,9 @@ class CachedOnTorch:
         runner = self._runner(request)
         shapes, state_bytes = runner.memory_of(trial_prompt(loaded.vocabulary))
         taken = step_bytes(settings, loaded, request.length, lambda tokens: nullcontext(runner))
-        # The cache has no blocks: their number only bounds the tokens in memory. Rows that are held together have room
-        # for more keys, and all are as wide as the longest.
-        size = size_cache(settings, loaded, shapes, request.length, state_bytes, step_bytes=taken, growth=_ROWS_GROWTH)
-        how = "transformers' own cache" + ("" if runner.together else ", sequences one after the other")
+        # The cache has no blocks: their number only bounds the tokens in memory.
+        size = size_cache(settings, loaded, shapes, request.length, state_bytes, step_bytes=taken)
+        how = "transformers' own cache, sequences one after the other"
         opened = OpenedModel(
             loaded=loaded,
             runner=runner,

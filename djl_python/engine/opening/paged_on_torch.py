@@ -13,7 +13,7 @@ from .cache_size import size_cache
 from .candidate import OpeningRequest, Refusal
 from .image_support import images_agree_paged
 from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
-from .paged_attention import paged_attention
+from .paged_attention import page_attention_
 from .step_memory import step_bytes
 from .torch_model import TorchModel
 
@@ -26,7 +26,7 @@ class PagedOnTorch:
 
     def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         with ExitStack() as undo:
-            if not undo.enter_context(paged_attention(request.loaded)):
+            if not page_attention_(request.loaded, undo):
                 return Refusal("its attention can't be replaced")
             paging = self._paging(request)
             if isinstance(paging, Refusal):

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Final
 
-from djl_python.handlers.checks import check, without_effect
-
-from .config import ModelConfig
+from .config import ModelConfig, task_of
 from .config.sources import shown_url
 from .core import registry
 from .usercode.module import put_on_path, user_file
 from .usercode.source import UserSource
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
-
-BUILT_IN_HANDLER: Final = "text-generation"
 
 
 def handler_of(config: ModelConfig) -> str:
@@ -37,14 +32,15 @@ def handler_of(config: ModelConfig) -> str:
 
 
 def _built_in(config: ModelConfig, file: str = "") -> str:
-    check(config)
+    task = task_of(config)
+    registry.load_object(task.check)(config)
     file = file or user_file(config) or ""
     if file and not config.option.python_executable:
         UserSource(Path(config.path, file))  # must be valid Python: the worker imports it for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
     checkpoint = shown_url(config.option.model_id) or config.path
-    remarks = "".join(f"\n  warning: {remark}" for remark in without_effect(config))
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
+    remarks = "".join(f"\n  warning: {remark}" for remark in registry.load_object(task.without_effect)(config))
+    return f"{task.name}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
 
 
 def _of_file(config: ModelConfig, location: Location) -> str:

@@ -238,7 +238,7 @@ class BeamSearch:
                     finish = msgspec.structs.replace(delta.finish, timings=timings)
                     self._generation.count_sequence(finish, request.sampling.max_new_tokens)
                     delta = msgspec.structs.replace(delta, finish=finish)
-                self._generation.answer.push(delta)
+                self._generation.answer.write(delta)
                 if delta.finish is not None:
                     break
 

@@ -10,7 +10,7 @@ from djl_python.core.types import Finish, Images, SamplingParams, Timings, Token
 from djl_python.engine.client import EngineClient
 from djl_python.handler import Metrics
 
-from .answer import AnswerWriter
+from .answer import TextAnswer
 from .step_metrics import StepMetrics
 
 
@@ -27,7 +27,7 @@ class Generation:
     def __init__(
         self,
         engine: EngineClient,
-        answer: AnswerWriter,
+        answer: TextAnswer,
         metrics: Metrics,
         steps: StepMetrics,
         *,

@@ -73,7 +73,7 @@ class Drawing:
         """Submit the first sequence; its siblings follow when they can share the prompt in the engine's cache."""
         request = self._prepared.request
         if self._drawn == 1:
-            _Drawn(self._generation, self._prepared, request, self._number, self._generation.answer.push)
+            _Drawn(self._generation, self._prepared, request, self._number, self._generation.answer.write)
         else:
             _Drawn(self._generation, self._prepared, request, self._number, self._deliver(0), self._start_siblings)
 
@@ -89,7 +89,7 @@ class Drawing:
             )
 
     def _deliver(self, index: int) -> Callable[[Delta], None]:
-        return self._generation.answer.push if self._kept is None else functools.partial(self._keep, self._kept[index])
+        return self._generation.answer.write if self._kept is None else functools.partial(self._keep, self._kept[index])
 
     def _keep(self, deltas: list[Delta], delta: Delta) -> None:
         deltas.append(delta)
@@ -103,7 +103,7 @@ class Drawing:
         best = sorted(self._kept, key=lambda deltas: _mean_logprob(deltas[-1].finish), reverse=True)
         for number, deltas in enumerate(best[: self._wanted], self._number):
             for delta in deltas:
-                self._generation.answer.push(msgspec.structs.replace(delta, choice=number))
+                self._generation.answer.write(msgspec.structs.replace(delta, choice=number))
 
 
 class _Drawn:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .describe import describe
 from .devices import device_id, devices_each, devices_of, has_gpu, workers_of, workers_sharing
+from .engines import ENGINES, own_options
 from .environment import engine_environment, set_rank_environment, worker_environment
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig, read_json_object
@@ -14,10 +15,13 @@ from .server import Address, ServerConfig, load_server_config
 from .settings import NO_EFFECT, Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
 from .table import environment_table, settings_table
-from .tasks import check_generates_text
+from .tasks import TASKS, TEXT_GENERATION, Task, check_is_for, task_of
 
 __all__ = [
+    "ENGINES",
     "NO_EFFECT",
+    "TASKS",
+    "TEXT_GENERATION",
     "Address",
     "Checkpoint",
     "ModelConfig",
@@ -25,7 +29,8 @@ __all__ = [
     "Options",
     "ServerConfig",
     "ServingSettings",
-    "check_generates_text",
+    "Task",
+    "check_is_for",
     "describe",
     "device_id",
     "devices_each",
@@ -36,11 +41,13 @@ __all__ = [
     "has_gpu",
     "load_model_config",
     "load_server_config",
+    "own_options",
     "parse_model_spec",
     "read_json_object",
     "set_rank_environment",
     "settings_table",
     "split_model_specs",
+    "task_of",
     "worker_environment",
     "workers_of",
     "workers_sharing",

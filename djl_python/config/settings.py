@@ -62,7 +62,10 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The `option.*` keys: what the handler and the engine are told."""
+    """The `option.*` keys of every model: what its handler, and any engine, is told.
+
+    An engine's row declares the keys that only that engine takes (`engines`).
+    """
 
     model_id: Annotated[
         str, Meta(description="Checkpoint: a local path, a Hugging Face Hub id, or s3://bucket/prefix.")
@@ -141,11 +144,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             description="Share of a GPU's memory for the model: weights, KV cache and steps, of all its workers there.",
         ),
     ] = 0.9
-    kv_cache_memory_mb: Annotated[
-        Positive | None,
-        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
-    ] = None
-    block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
     dtype: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
         Meta(
@@ -157,7 +155,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     task: Annotated[
-        str, Meta(description="What the model does, for handlers and for /info; the built-in handler generates text.")
+        str,
+        Meta(
+            description="What the model does, by transformers' names, for handlers and for /info; built in is text-generation."
+        ),
     ] = ""
     device: Annotated[
         str,
@@ -167,49 +168,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "auto, cpu, cuda or cuda:N"},
         ),
     ] = "auto"
-    kernels: Annotated[
-        Literal["auto", "native", "torch"],
-        Meta(
-            description="What computes on a CPU: native kernels (of the wheel, or built at first use), "
-            "torch, or auto for native where it can be.",
-        ),
-    ] = "auto"
-    quantize: Annotated[
-        Literal["none", "int8", "int4", "gptq", "awq"],
-        Meta(
-            description="Weights of 8 bits (a scale per output) or 4 (a scale and a zero per 64 inputs; but down "
-            "projections and the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, "
-            "which needs no option.",
-            extra={
-                "spellings": {
-                    "bitsandbytes": "int8",
-                    "bitsandbytes8": "int8",
-                    "dynamic_int8": "int8",
-                    "bitsandbytes4": "int4",
-                    "bitsandbytes-nf4": "int4",
-                    "bitsandbytes-fp4": "int4",
-                }
-            },
-        ),
-    ] = "none"
-    speculative: Annotated[
-        Literal["none", "ngram"],
-        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
-    ] = "none"
-    draft_model_id: Annotated[
-        str,
-        Meta(
-            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
-            extra={"aliases": ["speculative_draft_model"]},
-        ),
-    ] = ""
-    spec_length: Annotated[
-        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
-    ] = None
-    threads: Annotated[
-        Positive | None,
-        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
-    ] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from .binding import Setting, settings_of
+from .engines import all_options
 from .environment import CONTAINER_MAPS
 from .server import ServerConfig
 from .settings import Options, ServingSettings
 
-_TABLES: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
-    ("serving.properties: queue, batching and workers", ServingSettings, ""),
-    ("serving.properties: handler and engine", Options, "option."),
-    ("config.properties", ServerConfig, ""),
-)
+
+def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
+    """(title, declaring class, prefix of the keys) of each table."""
+    yield "serving.properties: queue, batching and workers", ServingSettings, ""
+    yield "serving.properties: handler and engine", Options, "option."
+    for engine, struct in all_options().items():
+        if settings_of(struct):
+            yield f"serving.properties: the engine {engine} alone", struct, "option."
+    yield "config.properties", ServerConfig, ""
+
 
 _VARIABLES: Final = {
     "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
@@ -36,7 +43,7 @@ _NOTES: Final = {
 def settings_table() -> str:
     """Markdown: a heading and a table for each file's settings, made from their declarations."""
     parts = []
-    for title, struct, prefix in _TABLES:
+    for title, struct, prefix in _tables():
         rows = [_row(setting, struct) for setting in settings_of(struct, prefix)]
         parts.append("\n".join([f"### {title}", "", *_HEADER, *rows]))
     return "\n\n".join(parts) + "\n"
@@ -55,7 +62,7 @@ _HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- 
 
 def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[str, ...]:
     """The variables that set `setting`, strongest first."""
-    if struct is Options:
+    if setting.key.startswith("option."):
         return tuple(
             name for name in (f"OPTION_{setting.key.removeprefix('option.').upper()}", setting.environment) if name
         )

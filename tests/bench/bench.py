@@ -25,9 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.core.errors import ConfigError
+from djl_python.engine.builtin.options import BuiltInOptions
 from tests.bench import document, floor, framework, machine, perplexity, quality, scenarios
 from tests.bench.compare import Plan, compare, systems
 from tests.bench.peers import DEFAULT_HOME, LitServe, Peer, installed
@@ -217,7 +220,7 @@ def step_breakdown(
 
     With the number format and threads that serving.properties gives the server; `quantize` instead of its own.
     """
-    option = config.option
+    option, own = config.option, msgspec.convert(config.engine_options, BuiltInOptions)
     command = [
         sys.executable,
         "-m",
@@ -227,9 +230,9 @@ def step_breakdown(
         "--dtype",
         option.dtype,
     ]
-    command += ["--quantize", quantize or option.quantize, "--batch", *map(str, batch_sizes)]
-    if option.threads:
-        command += ["--threads", str(option.threads)]
+    command += ["--quantize", quantize or own.quantize, "--batch", *map(str, batch_sizes)]
+    if own.threads:
+        command += ["--threads", str(own.threads)]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True)
     rows: list[dict[str, Any]] = json.loads(ended.stdout)
     return rows

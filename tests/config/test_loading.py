@@ -140,7 +140,8 @@ def test_aliases_of_options(model: Path, alias: str, value: str, field: str) -> 
     from_file = load(model, f"option.{alias}={value}")
     (model / "serving.properties").unlink()
     for config in (from_file, load(model, "", BUILT_IN, **{f"OPTION_{alias.upper()}": value})):
-        assert str(getattr(config.option, field)).lower() == value
+        option = config.engine_options[field] if field in config.engine_options else getattr(config.option, field)
+        assert str(option).lower() == value
         assert config.warnings == ()
     assert load(model, f"{alias}={value}").warnings == (
         f"serving.properties:1: {alias} is not known; did you mean option.{alias}?",

@@ -15,7 +15,7 @@ def test_settings_table() -> None:
     table = settings_table()
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {6}
-    assert table.count("\n### ") == 2
+    assert table.count("\n### ") == 3
     for beginning in (
         "| `batch_size` (also `max_dynamic_batch_size`) | integer | `1` | `SERVING_BATCH_SIZE` |",
         "| `minWorkers` | integer | `1` | `SERVING_MIN_WORKERS` |",
@@ -23,6 +23,7 @@ def test_settings_table() -> None:
         "| `option.trust_remote_code` | true, false | `false` | `OPTION_TRUST_REMOTE_CODE` |",
         "| `option.max_model_len` (also `option.max_total_tokens`) | integer |  "
         "| `OPTION_MAX_MODEL_LEN`, `MAX_TOTAL_TOKENS` |",
+        "| `option.kernels` | auto, native, torch | `auto` | `OPTION_KERNELS` |",
         "| `inference_address` | address | `http://127.0.0.1:8080` | `SERVING_INFERENCE_ADDRESS` |",
         "| `drain_timeout` | number | `30` | `SERVING_DRAIN_TIMEOUT` |",
     ):

@@ -10,10 +10,11 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import rounding, threads_of
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
 from ..opening.opened_runner import OpenedRunner
 from ..opening.runners import open_runner
 from ..sampling.sampler import Sampler
+from ..settings import BuiltInSettings as EngineSettings
 from .draft_model import ModelDrafter
 from .ngram import NgramDrafter
 from .speculation import Drafter, Speculation

@@ -12,7 +12,6 @@ from ...core.errors import ModelLoadError
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
 from ..drafting.speculation import MAX_ROWS
-from ..interface import EngineSettings
 from ..native.advance import Advance
 from ..native.library import UnavailableError, library
 from ..native.mapped import trim
@@ -24,6 +23,7 @@ from ..native.program.runner import NativeModelRunner
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
 from ..reading.recipe_parts import NotUnderstoodError
+from ..settings import BuiltInSettings as EngineSettings
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .draft_size import Beside

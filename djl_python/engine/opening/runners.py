@@ -20,7 +20,7 @@ from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
 from ..native.advance import Advance
 from ..native.library import UnavailableError
 from ..native.mapped import in_passing, trim
@@ -30,6 +30,7 @@ from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe

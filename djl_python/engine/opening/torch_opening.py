@@ -11,7 +11,7 @@ from typing import Final
 
 from ..checkpoints.loading import LoadedModel, products_rounding
 from ..checkpoints.misfits import MISFITS
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext

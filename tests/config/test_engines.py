@@ -1,0 +1,64 @@
+"""The options that only one engine takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from djl_python.config import ENGINES, ModelConfig, ServerConfig, describe, load_model_config, own_options
+from djl_python.config.binding import settings_of
+from djl_python.config.settings import Options
+from djl_python.config.specs import ModelSpec
+from djl_python.core.errors import ConfigError
+from djl_python.core.types import SamplingParams
+from djl_python.engine.interface import Engine, engine_of
+
+
+def load(directory: Path, properties: str) -> ModelConfig:
+    (directory / "config.json").write_text("{}")
+    (directory / "serving.properties").write_text(properties)
+    return load_model_config(ModelSpec(name="m", url=str(directory)), ServerConfig(), {})
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_row_is_complete(name: str) -> None:
+    row: Engine[Any] = engine_of(name)
+    assert row.name == name
+    assert row.summary.endswith(".")
+    assert row.parameters <= set(SamplingParams.__struct_fields__)
+    everybodys = {setting.key for setting in settings_of(Options, "option.")}
+    for setting in settings_of(own_options(name), "option."):
+        assert setting.help
+        assert {setting.key, *setting.aliases}.isdisjoint(everybodys)
+    assert row.options_of(ModelConfig(name="m")) == row.options()
+
+
+def test_an_engines_own_options_are_checked_and_kept(tmp_path: Path) -> None:
+    config = load(tmp_path, "option.kernels=torch\noption.threads=2\n")
+    assert config.engine_options == {"kernels": "torch", "threads": 2}
+    assert msgspec.convert(config.engine_options, own_options("auto")).kernels == "torch"  # type: ignore[attr-defined]
+    assert "option.kernels" in describe(config)
+    with pytest.raises(ConfigError, match=r"properties:1: option.kernels=c: expected one of auto, native, torch"):
+        load(tmp_path, "option.kernels=c\n")
+
+
+def test_the_dynamic_batch_schema_has_the_built_in_engines_options(tmp_path: Path) -> None:
+    assert load(tmp_path, "option.rolling_batch=disable\noption.threads=2\n").engine_options == {"threads": 2}
+
+
+def test_an_option_of_another_engine_is_said(tmp_path: Path) -> None:
+    config = load(tmp_path, "option.rolling_batch=echo\noption.kernels=torch\n")
+    assert config.engine_options == {}
+    assert config.warnings == (
+        "serving.properties:2: option.kernels has no effect: only option.rolling_batch=auto takes it",
+    )
+
+
+def test_an_engine_of_the_users_has_no_declared_options(tmp_path: Path) -> None:
+    config = load(tmp_path, "option.rolling_batch=mine:Engine\noption.depth=3\n")
+    assert config.engine_options == {}
+    assert config.properties["depth"] == "3"
+    assert engine_of("mine:Engine").opens == "mine:Engine"

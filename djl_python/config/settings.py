@@ -156,9 +156,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     task: Annotated[
         str,
-        Meta(
-            description="What the model does, by transformers' names, for handlers and for /info; built in is text-generation."
-        ),
+        Meta(description="What the model does, by transformers' names; built in: text-generation. Also for /info."),
     ] = ""
     device: Annotated[
         str,

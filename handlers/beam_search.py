@@ -20,8 +20,8 @@ from djl_python.core.types import Branching, FinishReason, GenerateRequest, Samp
 from djl_python.text.detokenizer import Detokenizer, detokenizer
 from djl_python.text.stop import StopMatcher
 
-from .call import Generation
 from .choice import Choice
+from .generation import Generation
 from .preparation import Prepared
 
 Alternatives = Sequence[tuple[int, float]]

@@ -1,6 +1,6 @@
 """The built-in handler for language models: any dialect in, continuous batching in the engine, any dialect out.
 
-Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`generation`) and
+Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`sequences`) and
 written (`answer`); this module loads the model's parts, connects them, and counts requests and prompts.
 """
 
@@ -30,12 +30,12 @@ from djl_python.text.trial_text import TRIAL_TEXT
 from djl_python.text.vocabulary import vocabulary_of
 
 from .answer import TextAnswer
-from .call import Generation
 from .checks import check, without_effect
-from .generation import generate
+from .generation import Generation
 from .image_processor import ImageProcessor
 from .model_view import ModelView
 from .preparation import LONG_PROMPT_CHARS, Preparation
+from .sequences import generate
 from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 

@@ -24,13 +24,12 @@ def check(config: ModelConfig) -> None:
             f"option.output_formatter={option.output_formatter}: expected {', '.join(sorted(FORMATTERS))}"
         )
     engine = engine_of(option.rolling_batch)
-    own = engine.options_of(config)
-    engine.check(config, own)
+    engine.check_model(config)
     if option.tool_call_parser:
         tool_parser_path(option.tool_call_parser)
     if checkpoint := path_here(option.model_id, directory):
         check_is_for(TEXT_GENERATION, checkpoint)
-    for model_id in engine.checkpoints(own).values():
+    for model_id in engine.checkpoints(engine.options_of(config)).values():
         path_here(model_id, directory)
 
 

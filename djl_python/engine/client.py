@@ -110,8 +110,8 @@ class EngineClient:
             ModelLoadError, ConfigError: a setting that the engine doesn't support, or a name of no engine.
         """
         engine = engine_of(config.option.rolling_batch)
+        engine.check_model(config)
         options = engine.options_of(config)
-        engine.check(config, options)
         settings = engine.settings(common_settings(config, model_path, image_example), options, checkpoints or {})
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
         environment = engine_environment(functools.partial(engine.environment, config, options))

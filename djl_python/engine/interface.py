@@ -8,6 +8,7 @@ steps, or an `AsyncEngine`, which has a loop of its own. Built-in ones are opene
 from __future__ import annotations
 
 import abc
+import importlib.util
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 
 from ..config import ModelConfig
 from ..config.engines import ENGINES, NoOptions, engine_name, engine_path
-from ..core.errors import GenerationError, ServingError
+from ..core.errors import GenerationError, ModelLoadError, ServingError
 from ..core.registry import load_object
 from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
@@ -77,7 +78,7 @@ class Engine(Generic[OptionsT]):
         without_effect: sentences about settings that have no effect with it, as the model is configured.
         environment: (configuration, the worker's environment) -> variables of the engine's process that are not set.
 
-    Example, an engine in a package of one's own, with an option `option.depth`::
+    Example, a further row with an option of its own, `option.depth`::
 
         class DeepOptions(msgspec.Struct, frozen=True, kw_only=True):
             depth: Annotated[int, Meta(ge=1, description="How deep.")] = 3
@@ -117,6 +118,21 @@ class Engine(Generic[OptionsT]):
     def options_of(self, config: ModelConfig) -> OptionsT:
         """The model's values of the options that only this engine takes."""
         return msgspec.convert(config.engine_options, self.options)
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Refuse a model that this engine can't serve here, before anything is loaded.
+
+        Raises:
+            ModelLoadError: a module is missing (says how to install it), or `check` refuses the configuration.
+            ConfigError: likewise.
+        """
+        missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
+        if missing:
+            names = " and ".join(missing)
+            raise ModelLoadError(
+                f"option.rolling_batch={self.name} needs {names}, which this Python lacks: {self.install}"
+            )
+        self.check(config, self.options_of(config))
 
 
 def engine_of(rolling_batch: str) -> Engine[Any]:

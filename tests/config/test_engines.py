@@ -10,9 +10,10 @@ import pytest
 
 from djl_python.config import ENGINES, ModelConfig, ServerConfig, describe, load_model_config, own_options
 from djl_python.config.binding import settings_of
+from djl_python.config.engines import NoOptions
 from djl_python.config.settings import Options
 from djl_python.config.specs import ModelSpec
-from djl_python.core.errors import ConfigError
+from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.interface import Engine, engine_of
 
@@ -62,3 +63,19 @@ def test_an_engine_of_the_users_has_no_declared_options(tmp_path: Path) -> None:
     assert config.engine_options == {}
     assert config.properties["depth"] == "3"
     assert engine_of("mine:Engine").opens == "mine:Engine"
+
+
+def test_what_an_engine_needs_and_is_not_installed_is_said() -> None:
+    row = Engine(
+        name="deep",
+        summary="Goes deep.",
+        opens="deep:Engine",
+        options=NoOptions,
+        requires=("json", "deep_thoughts"),
+        install="pip install deep-thoughts",
+    )
+    with pytest.raises(ModelLoadError) as caught:
+        row.check_model(ModelConfig(name="m"))
+    assert caught.value.message == (
+        "option.rolling_batch=deep needs deep_thoughts, which this Python lacks: pip install deep-thoughts"
+    )

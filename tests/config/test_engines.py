@@ -77,5 +77,5 @@ def test_what_an_engine_needs_and_is_not_installed_is_said() -> None:
     with pytest.raises(ModelLoadError) as caught:
         row.check_model(ModelConfig(name="m"))
     assert caught.value.message == (
-        "option.rolling_batch=deep needs deep_thoughts, which this Python lacks: pip install deep-thoughts"
+        "option.rolling_batch=deep needs deep_thoughts, not installed here: pip install deep-thoughts"
     )

@@ -23,7 +23,7 @@ def test_the_example_of_a_row() -> None:
         "Meta": Meta,
         "msgspec": msgspec,
     }
-    exec(example, names)
+    exec(compile(example, "<example>", "exec", dont_inherit=True), names)
     row: Engine[Any] = names["ENGINE"]
     options = row.options_of(ModelConfig(name="m", engine_options={"depth": 5}))
     settings = row.settings(EngineSettings(model_path="there"), options, {})

@@ -129,9 +129,7 @@ class Engine(Generic[OptionsT]):
         missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
         if missing:
             names = " and ".join(missing)
-            raise ModelLoadError(
-                f"option.rolling_batch={self.name} needs {names}, which this Python lacks: {self.install}"
-            )
+            raise ModelLoadError(f"option.rolling_batch={self.name} needs {names}, not installed here: {self.install}")
         self.check(config, self.options_of(config))
 
 

@@ -166,7 +166,6 @@ async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_load
         ("option.model_id=djl://x/y", "scheme 'djl' is not known"),
         ("option.draft_model_id=./gone", "there is no directory"),
         ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
-        ("option.rolling_batch=vllm", "option.rolling_batch=vllm: there is no such engine here; expected auto"),
         ("option.pipeline_parallel_degree=2", "option.pipeline_parallel_degree=2: devices can share each layer"),
         ("load_on_devices=0;1\noption.tensor_parallel_degree=2", "which overlap; expected load_on_devices=gpu0;gpu2"),
         ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),

@@ -12,14 +12,16 @@ from .environment import engine_environment, set_rank_environment, worker_enviro
 from .loading import load_model_config
 from .model import Checkpoint, ModelConfig, read_json_object
 from .server import Address, ServerConfig, load_server_config
-from .settings import NO_EFFECT, Options, ServingSettings
+from .settings import Options, ServingSettings
 from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
 from .table import environment_table, settings_table
 from .tasks import TASKS, TEXT_GENERATION, Task, check_is_for, task_of
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 __all__ = [
     "ENGINES",
-    "NO_EFFECT",
+    "OPTIONS_WITHOUT_EFFECT",
+    "SERVING_WITHOUT_EFFECT",
     "TASKS",
     "TEXT_GENERATION",
     "Address",

@@ -10,7 +10,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ..core.errors import ConfigError
 from ..core.registry import load_object, path_of
 
 #: `option.rolling_batch` -> the row, an `engine.interface.Engine`. The name may also be module:Class, an engine of the
@@ -19,8 +18,16 @@ ENGINES: Final[Mapping[str, str]] = {
     "auto": "djl_python.engine.builtin.row:ENGINE",
     "echo": "djl_python.engine.echo:ENGINE",
 }
-#: LMI's names of engines that this server does not have.
-_OTHERS: Final = frozenset({"lmi-dist", "neuronx", "tnx", "trtllm", "vllm"})
+#: The engine that serves a model where the one that was asked for is not there.
+BUILT_IN: Final = "auto"
+#: Names of `option.rolling_batch` in LMI and DJL, of engines that this server does not have.
+ABSENT: Final = frozenset("deepspeed lmi-dist neuronx tnx trtllm vllm".split())
+#: `engine` in serving.properties: names that stand for Python, as LMI's models of several ranks had MPI.
+PYTHON_ENGINES: Final = frozenset({"python", "mpi"})
+#: DJL's other engines: of Python's, and of Java's.
+ABSENT_ENGINES: Final = frozenset(
+    "deepspeed rolling fastertransformer onnxruntime pytorch rust tensorflow tensorrt mxnet xgboost lightgbm".split()
+)
 
 
 class NoOptions(msgspec.Struct, frozen=True):
@@ -47,16 +54,12 @@ def engine_path(name: str) -> str:
     Raises:
         ConfigError: the name is neither in the table nor such a path itself.
     """
-    if name in _OTHERS:
-        raise ConfigError(
-            f"option.rolling_batch={name}: there is no such engine here; expected auto, this server's own"
-        )
     return path_of(ENGINES, name, "option.rolling_batch")
 
 
 def engine_name(rolling_batch: str) -> str:
     """The engine's name that `option.rolling_batch` stands for; `disable` is the built-in one with another schema."""
-    return "auto" if rolling_batch == "disable" else rolling_batch
+    return BUILT_IN if rolling_batch == "disable" else rolling_batch
 
 
 def own_options(rolling_batch: str) -> type[msgspec.Struct]:

@@ -14,21 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from ..core.errors import ConfigError
 from .binding import bind, did_you_mean, is_utf8, settings_of
-from .engines import all_options, own_options
+from .engines import ABSENT, ABSENT_ENGINES, BUILT_IN, PYTHON_ENGINES, all_options, own_options
 from .environment import cache_directory, environment_entries
 from .model import ModelConfig
 from .properties_file import Entry, read_properties
 from .server import ServerConfig
-from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
+from .settings import Options, ServingSettings
 from .sources import fetch_model, shown_url
 from .specs import ModelSpec, model_directory, reading_models
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 HUB_SCHEME: Final = "hf://"
-#: Engine names that stand for this server's; LMI's Python models with several ranks had MPI.
-_ENGINES: Final = {"python": "Python", "mpi": "Python"}
-
+#: LMI's handlers that hand each request to an engine that batches by itself.
+ASYNC_HANDLERS: Final = frozenset(
+    {"djl_python.lmi_vllm.vllm_async_service", "djl_python.lmi_trtllm.trtllm_async_service"}
+)
 #: Not passed to handlers: in an Input's properties, batch_size is the size of the batch that the Input holds.
 _NOT_FOR_HANDLERS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 
@@ -80,9 +84,9 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
     entries: dict[str, Entry] = {}
     for weaker in sources:
         _lay_under(entries, weaker, declared, findings)
-    serving = bind(ServingSettings, entries, "", findings.problems)
-    option = bind(Options, entries, "option.", findings.problems)
-    engine_options = bind(declared.engine_options, entries, "option.", findings.problems)
+    serving = bind(ServingSettings, entries, "", findings.problems, findings.warnings)
+    option = bind(Options, entries, "option.", findings.problems, findings.warnings)
+    engine_options = bind(declared.engine_options, entries, "option.", findings.problems, findings.warnings)
     provenance = {key: entry.source for key, entry in entries.items()}
     _default_to_server(serving, server, provenance)
     for (struct, prefix), values in zip(declared.structs, (serving, option, engine_options), strict=True):
@@ -91,7 +95,8 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
                 provenance[setting.key] = "default"
     _remark_on_keys(entries, declared, findings)
     settings, options = ServingSettings(**serving), Options(**option)
-    engine = _engine(settings, entries, findings)
+    engine = _engine(settings, options, entries, findings)
+    options = _batching_itself(_with_engine_that_is_there(options, entries, findings))
     _check_directory(options, spec, directory, findings)
     if findings.problems:
         raise ConfigError("\n".join(findings.problems))
@@ -144,9 +149,9 @@ def _rolling_batch(sources: Sequence[Mapping[str, Entry]]) -> str:
     """`option.rolling_batch`, which says whose options the others are."""
     key = "option.rolling_batch"
     entry = next((source[key] for source in sources if key in source), None)
-    found = bind(Options, {} if entry is None else {key: entry}, "option.", [])
+    found = bind(Options, {} if entry is None else {key: entry}, "option.", [], [])
     name: str = found.get("rolling_batch", Options().rolling_batch)
-    return name
+    return BUILT_IN if name in ABSENT else name
 
 
 def _lay_under(
@@ -187,8 +192,8 @@ def _remark_on_keys(entries: Mapping[str, Entry], declared: _Declared, findings:
         elif key in declared.of_others:
             engines = " and ".join(declared.of_others[key])
             findings.warnings.append(f"{source}: {key} has no effect: only option.rolling_batch={engines} takes it")
-        elif key in NO_EFFECT_SERVING or (option != key and option in NO_EFFECT):
-            findings.warnings.append(f"{source}: {key} is known to DJL and has no effect here yet")
+        elif reason := _reason_of_no_effect(key):
+            findings.warnings.append(f"{source}: {key} has no effect: {reason}")
         elif option != key and option not in _NOT_FOR_HANDLERS:
             hint = did_you_mean(key, declared.keys)
             findings.warnings.append(f"{source}: {key} is not known: passed to the handler{hint}")
@@ -196,12 +201,45 @@ def _remark_on_keys(entries: Mapping[str, Entry], declared: _Declared, findings:
             findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, declared.keys)}")
 
 
-def _engine(settings: ServingSettings, entries: Mapping[str, Entry], findings: _Findings) -> str:
+def _reason_of_no_effect(key: str) -> str:
+    """Why a key that DJL or LMI knows has no effect here; "" for others."""
+    option = key.removeprefix("option.")
+    return (SERVING_WITHOUT_EFFECT if option == key else OPTIONS_WITHOUT_EFFECT).get(option, "")
+
+
+def _engine(settings: ServingSettings, options: Options, entries: Mapping[str, Entry], findings: _Findings) -> str:
+    """DJL's engine of the model, which is Python whatever it says: its other engines are not there."""
     name = settings.engine or "Python"
-    engine = _ENGINES.get(name.lower(), "")
-    if not engine:
-        findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python")
-    return engine
+    if name.lower() in ABSENT_ENGINES:
+        where = f"{entries['engine'].source}: engine={name}"
+        if options.engine_fallback == "error":
+            findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
+        else:
+            findings.warnings.append(f"{where}: there is no such engine here: the model is served with engine=Python")
+    elif name.lower() not in PYTHON_ENGINES:
+        hint = did_you_mean(name, ("Python", *ABSENT_ENGINES))
+        findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python{hint}")
+    return "Python"
+
+
+def _with_engine_that_is_there(options: Options, entries: Mapping[str, Entry], findings: _Findings) -> Options:
+    """The options, with the built-in engine where `option.rolling_batch` names one that is not there."""
+    name = options.rolling_batch
+    if name not in ABSENT:
+        return options
+    where = f"{entries['option.rolling_batch'].source}: option.rolling_batch={name}"
+    if options.engine_fallback == "error":
+        findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
+    else:
+        findings.warnings.append(f"{where}: there is no such engine here: the built-in one serves the model")
+    return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
+
+
+def _batching_itself(options: Options) -> Options:
+    """The options, with continuous batching for LMI's async handlers, which have it whatever `rolling_batch` says."""
+    if options.rolling_batch == "disable" and (options.async_mode or options.entry_point in ASYNC_HANDLERS):
+        return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
+    return options
 
 
 def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:

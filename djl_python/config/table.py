@@ -75,7 +75,8 @@ def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[s
 
 
 def _row(setting: Setting, struct: type[msgspec.Struct]) -> str:
-    names = "".join(f" (also `{alias}`)" for alias in setting.aliases)
+    aliases = ", ".join(f"`{alias}`" for alias in setting.aliases)
+    names = f" (also {aliases})" if aliases else ""
     environment = ", ".join(f"`{name}`" for name in environment_names(setting, struct))
     cells = (f"`{setting.key}`{names}", setting.type_words, shown_default(setting.default), environment, setting.help)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

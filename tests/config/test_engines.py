@@ -79,3 +79,43 @@ def test_what_an_engine_needs_and_is_not_installed_is_said() -> None:
     assert caught.value.message == (
         "option.rolling_batch=deep needs deep_thoughts, not installed here: pip install deep-thoughts"
     )
+
+
+@pytest.mark.parametrize("name", ["vllm", "lmi-dist", "trtllm", "deepspeed", "neuronx"])
+def test_a_model_of_an_engine_that_is_not_there_is_served_and_that_is_said(name: str, tmp_path: Path) -> None:
+    config = load(tmp_path, f"option.rolling_batch={name}\noption.threads=2\n")
+    assert (config.option.rolling_batch, config.engine_options) == ("auto", {"threads": 2})
+    assert config.warnings == (
+        f"serving.properties:1: option.rolling_batch={name}: there is no such engine here: the built-in one serves the "
+        "model",
+    )
+    with pytest.raises(ConfigError, match=f"rolling_batch={name}: there is no such engine here"):
+        load(tmp_path, f"option.rolling_batch={name}\noption.engine_fallback=error\n")
+
+
+@pytest.mark.parametrize("name", ["DeepSpeed", "Rust", "OnnxRuntime", "PyTorch", "Rolling"])
+def test_djls_other_engines_are_pythons_here(name: str, tmp_path: Path) -> None:
+    config = load(tmp_path, f"engine={name}\n")
+    assert config.engine == "Python"
+    assert config.warnings == (
+        f"serving.properties:1: engine={name}: there is no such engine here: the model is served with engine=Python",
+    )
+    with pytest.raises(ConfigError, match=f"engine={name}: there is no such engine here"):
+        load(tmp_path, f"engine={name}\noption.engine_fallback=error\n")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    ["option.async_mode=True", "option.entryPoint=djl_python.lmi_vllm.vllm_async_service"],
+)
+def test_lmis_async_handlers_batch_continuously(properties: str, tmp_path: Path) -> None:
+    assert load(tmp_path, f"{properties}\noption.rolling_batch=disable\n").option.rolling_batch == "auto"
+
+
+def test_a_value_that_only_other_engines_have(tmp_path: Path) -> None:
+    config = load(tmp_path, "option.quantize=fp8\noption.tool_call_parser=qwen3_coder\n")
+    assert (config.engine_options, config.option.tool_call_parser) == ({}, "")
+    assert [warning.partition(" has no effect: ")[0] for warning in config.warnings] == [
+        "serving.properties:2: option.tool_call_parser=qwen3_coder",
+        "serving.properties:1: option.quantize=fp8",
+    ]

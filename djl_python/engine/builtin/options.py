@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ...config.settings import Positive
+
+#: LMI's and vLLM's names of formats that weights aren't made into here.
+_OTHER_FORMATS: Final = dict.fromkeys(
+    "deepspeedfp fp8 marlin smoothquant squeezellm".split(),
+    "weights keep the checkpoint's format (int8 or int4 rounds them on CPUs)",
+)
 
 
 class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +33,7 @@ class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
             "projections and the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, "
             "which needs no option.",
             extra={
+                "aliases": ["quantization"],
                 "spellings": {
                     "bitsandbytes": "int8",
                     "bitsandbytes8": "int8",
@@ -34,7 +41,10 @@ class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
                     "bitsandbytes4": "int4",
                     "bitsandbytes-nf4": "int4",
                     "bitsandbytes-fp4": "int4",
-                }
+                    "awq_marlin": "awq",
+                    "gptq_marlin": "gptq",
+                },
+                "without_effect": _OTHER_FORMATS,
             },
         ),
     ] = "none"

@@ -52,7 +52,7 @@ wheel: $(VENV)/.wheel
 	@ls dist/*.whl
 
 docs: $(VENV)/.serve
-	$(BIN)/python -m tests.packaging.readme
+	$(BIN)/python -m tests.packaging.markdown
 
 clean:
 	rm -rf $(VENV) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

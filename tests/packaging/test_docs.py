@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.readme import README, ROOT, Block, blocks, commands, with_tables
+from tests.packaging.markdown import README, ROOT, Block, blocks, commands, with_tables
 
 TEXT = README.read_text(encoding="utf-8")
 MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "djl_python").glob("*.md"))]

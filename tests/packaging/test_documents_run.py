@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.packaging.readme import README, ROOT, Curl, curls, with_output
+from tests.packaging.markdown import README, ROOT, Curl, curls, with_output
 
 TEXT = README.read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"

@@ -1,4 +1,4 @@
-"""A result as Markdown and plots: README.md beside this file, and the short version in the project's README."""
+"""A result as Markdown and plots: README.md beside this file, and the short version in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.bench import plots
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 RESULTS: Final = HERE / "results"
+#: What shows results: the first everything, the others throughput only.
+DOCUMENTS: Final = (HERE / "README.md", ROOT / "djl_python" / "docs" / "performance.md")
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 FLOOR: Final = "floor"
 #: What captions say of results that are of shapes only; older results are.
@@ -290,21 +292,21 @@ def summary(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def write(result: Result, *, results: Path = RESULTS, readmes: Sequence[Path] = (HERE / "README.md",)) -> Path:
-    """Keep the result and its plots, and refresh the READMEs."""
+def write(result: Result, *, results: Path = RESULTS, documents: Sequence[Path] = DOCUMENTS) -> Path:
+    """Keep the result and its plots, and refresh the documents."""
     results.mkdir(exist_ok=True)
     path = results / f"{_stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, (_, text) in charts(result).items():
         (results / name).write_text(text, encoding="utf-8")
-    refresh(results=results, readmes=readmes)
+    refresh(results=results, documents=documents)
     return path
 
 
-def refresh(*, results: Path = RESULTS, readmes: Sequence[Path]) -> None:
-    """Rebuild what stands between the markers of the READMEs: the first gets everything, others the short version."""
+def refresh(*, results: Path = RESULTS, documents: Sequence[Path] = DOCUMENTS) -> None:
+    """Rebuild what stands between the documents' markers: the first gets everything, others the short version."""
     everything = kept(results)
-    for index, readme in enumerate(readmes):
+    for index, document in enumerate(documents):
         text = summary(everything) if index else "\n\n".join(map(report, everything))
-        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(before + "\n\n".join([BEGIN, text, END]) + rest.partition(END)[2], encoding="utf-8")
+        before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
+        document.write_text(before + "\n\n".join([BEGIN, text, END]) + rest.partition(END)[2], encoding="utf-8")

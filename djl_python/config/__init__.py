@@ -1,6 +1,10 @@
 """Configuration: serving.properties, config.properties and the environment become ModelConfig and ServerConfig.
 
-Runs in the front end; the worker only decodes a ModelConfig. The only package that reads the environment.
+Runs in the front end; the worker only decodes a ModelConfig. The only package that reads the environment. `settings`
+and `server` declare every setting once; `binding` parses and validates them; `loading` merges their sources, of which
+`properties_file` and `environment` are two; `describe` and `table` print them, `masking` hides secrets. `specs` says
+which models there are, `sources` fetches them, `model` is the result; `devices` names devices, and `tasks` tells from
+config.json whether a checkpoint generates text.
 """
 
 from __future__ import annotations

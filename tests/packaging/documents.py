@@ -48,10 +48,16 @@ def metrics_table() -> str:
     return "\n".join(["| metric | type | labels | what |", "|---|---|---|---|", *rows])
 
 
+#: Of OpenAI's fields, those without effect, which the text names.
+_LABELS: Final = (
+    *("user", "metadata", "store", "safety_identifier"),
+    *("service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction"),
+)
+
 #: Generated parts, by the name in their markers. Each is in one document.
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "routes": routes_table,
-    "fields of chats and completions": lambda: fields_table(GenerationFields),
+    "fields of chats and completions": lambda: fields_table(GenerationFields, without=_LABELS),
     "fields of chats": lambda: fields_table(ChatRequest, without=GenerationFields.__struct_fields__),
     "fields of completions": lambda: fields_table(CompletionRequest, without=GenerationFields.__struct_fields__),
     "parameters of TGI": lambda: fields_table(GenerateParameters),

@@ -11,11 +11,14 @@ Schema = Mapping[str, Any]
 
 
 def fields_table(struct: type[msgspec.Struct], without: Collection[str] = ()) -> str:
-    """Field, type and meaning of each field but `without`, in the order of the declaration."""
+    """Field, type and meaning of each field but `without`, in the order of the declaration.
+
+    The meaning is the field's description, else the docstring of its type.
+    """
     schema = msgspec.json.schema(struct)
     definitions = schema["$defs"]
     rows = [
-        f"| `{name}` | {_type(field, definitions)} | {_meaning(field)} |"
+        f"| `{name}` | {_type(field, definitions)} | {_meaning(field, definitions)} |"
         for name, field in definitions[struct.__name__]["properties"].items()
         if name not in without
     ]
@@ -27,10 +30,12 @@ def _alternatives(field: Schema) -> list[Schema]:
     return [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
 
 
-def _meaning(field: Schema) -> str:
+def _meaning(field: Schema, definitions: Schema) -> str:
     """The description of the field, or of one of its types."""
-    described = (one["description"] for one in (field, *_alternatives(field)) if "description" in one)
-    return str(next(described, "")).replace("|", "\\|")
+    types = _alternatives(field)
+    named = [definitions[one["$ref"].rpartition("/")[2]] for one in types if "$ref" in one]
+    described = (one.get("description") for one in (field, *types, *(named if len(types) == 1 else ())))
+    return " ".join(next(filter(None, described), "").split()).replace("|", "\\|")
 
 
 def _type(field: Schema, definitions: Schema) -> str:

@@ -300,8 +300,9 @@ def headline(results: Sequence[Result]) -> str:
         for system in result["systems"]
     ]
     machine = result["machine"]
-    caption = f"`{result['model']}`, {machine['cores']} cores of {machine['cpu']} ({machine['kind']}), {result['date']}"
-    return f"{caption}, by clients:\n\n{table(rows, _columns(result, 'concurrency'))}"
+    where = f"{machine['cores']} cores of {machine['cpu']} ({machine['kind']})"
+    caption = f"`{result['model']}`, {where}, {result['date']}; {_weights(result)}; by clients:"
+    return f"{caption}\n\n{table(rows, _columns(result, 'concurrency'))}"
 
 
 #: What shows results between its markers, and how much of them.

@@ -198,7 +198,7 @@ def test_the_documents_show_the_kept_results(path: Path) -> None:
 def test_the_headline_is_of_trained_weights() -> None:
     trained = {**RESULT, "model": "smol", "weights": "trained weights"}
     text = re.sub(" +", " ", document.headline([RESULT, trained]))
-    assert text.startswith("`smol`, 2 cores of a CPU (avx9), 2026-01-31, by clients:\n\n| system | perplexity | 8 |")
+    assert text.startswith("`smol`, 2 cores of a CPU (avx9), 2026-01-31; trained weights; by clients:\n\n| system |")
     assert "| djl-serving bf16 | - | 100.0 |" in text
     assert "floor" not in text and "best peer" not in text
     assert document.headline([RESULT]) == "No model with trained weights has been measured."

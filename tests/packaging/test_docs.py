@@ -6,14 +6,18 @@ import ast
 import configparser
 import re
 from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import pytest
+from msgspec import Meta
 
 from djl_python.config import Options, ServerConfig, ServingSettings
 from djl_python.config.binding import settings_of
 from djl_python.dialects.lmi.parameters import ALIASES, LmiParameters
 from djl_python.server.metrics import SPECS
 from tests.packaging.documents import DOCS, DOCUMENTS, README, ROOT, TABLES, markers, with_tables
+from tests.packaging.fields import fields_table
 from tests.packaging.markdown import Block, anchors, blocks, commands, headings, links
 
 ARCHITECTURE = ROOT / "djl_python" / "ARCHITECTURE.md"
@@ -175,6 +179,25 @@ def test_reading_blocks() -> None:
     ]
     assert commands(blocks("```sh\nls \\\n  -l  # all\n\n# no\nls\n```\n")[0]) == [["ls", "-l"], ["ls"]]
     assert commands(Block("sh", "echo 'a\n b'\nls\n")) == [["echo", "a\n b"], ["ls"]]
+
+
+class Inner(msgspec.Struct):
+    """Of two\n    lines."""
+
+
+class Request(msgspec.Struct):
+    count: Annotated[int, Meta(ge=1, description="How many.")] | None = None
+    words: str | list[str] | None = None
+    inner: Inner | None = None
+    label: Any = None
+
+
+def test_fields_of_a_request() -> None:
+    assert fields_table(Request, without=("label",)).splitlines()[2:] == [
+        "| `count` | integer ≥ 1 | How many. |",
+        "| `words` | text or array of text |  |",
+        "| `inner` | object | Of two lines. |",
+    ]
 
 
 def test_reading_links_and_headings() -> None:

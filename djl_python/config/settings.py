@@ -1,8 +1,8 @@
 """Every setting of a model, declared once: name, type, bounds, default and help.
 
 Runs in the front end, which reads them, and in the worker, which receives them. From these declarations come parsing
-and validation (`binding.py`), the README's tables (`table.py`) and the nearest-name suggestions. A field's encoded
-name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
+and validation (`binding.py`), the tables of docs/settings.md (`table.py`) and the nearest-name suggestions. A field's
+encoded name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
 
     environment  a variable that sets this, beside OPTION_<KEY>
     aliases      other keys for the same setting

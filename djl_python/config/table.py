@@ -1,4 +1,4 @@
-"""The README's tables of settings and variables. Runs where documentation is made; `shown` in the front end too."""
+"""The tables of settings and variables in docs/settings.md. Runs in `make docs`; `shown` in the front end too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .engines import all_options
 from .environment import CONTAINER_MAPS
 from .server import ServerConfig
 from .settings import Options, ServingSettings
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
@@ -26,12 +27,13 @@ def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
 
 _VARIABLES: Final = {
     "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
-    "OPTION_MODEL_ID": "The same, where no model is named otherwise; else `option.model_id` of models that set none.",
+    "OPTION_MODEL_ID": "A model to serve, where no model is named otherwise; else `option.model_id` of models that set "
+    "none.",
     "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
     "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, where `SERVING_JOB_QUEUE_SIZE` does not set it.",
     "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
     "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
-    "DJL_CACHE_DIR": "The same, if `SERVING_DOWNLOAD_DIR` is unset.",
+    "DJL_CACHE_DIR": "Where what is downloaded and unpacked is kept, if `SERVING_DOWNLOAD_DIR` is unset.",
     "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`).",
 }
 _NOTES: Final = {
@@ -45,7 +47,7 @@ def settings_table() -> str:
     parts = []
     for title, struct, prefix in _tables():
         rows = [_row(setting, struct) for setting in settings_of(struct, prefix)]
-        parts.append("\n".join([f"### {title}", "", *_HEADER, *rows]))
+        parts.append("\n".join([f"## {title}", "", *_HEADER, *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -55,6 +57,16 @@ def environment_table() -> str:
     for name, (key, _) in CONTAINER_MAPS.items():
         rows.append(f"| `{name}` | `{key}`, where nothing else sets it{_NOTES.get(name, '')}. |")
     return "\n".join(["| variable | meaning |", "| --- | --- |", *rows]) + "\n"
+
+
+def without_effect_table() -> str:
+    """Markdown: a table of the settings that DJL and the engines of LMI have and that have no effect here."""
+    reasons: dict[str, list[str]] = {}
+    for keys, prefix in ((OPTIONS_WITHOUT_EFFECT, "option."), (SERVING_WITHOUT_EFFECT, "")):
+        for key, reason in keys.items():
+            reasons.setdefault(reason, []).append(f"`{prefix}{key}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
+    return "\n".join(["| settings | why they have no effect |", "| --- | --- |", *rows]) + "\n"
 
 
 _HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- | --- | --- | --- |")

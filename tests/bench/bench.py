@@ -8,7 +8,7 @@
 Beside every speed of trained weights stands the perplexity of a text, by the server that was measured. Where SmolLM2
 can't be fetched (see tests/real/fetch.py), `make bench` measures the demo model instead, without peers.
 
-Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the READMEs. Peers are
+Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the documents. Peers are
 installed with `python -m tests.bench.peers install`. Only numbers of one run compare; see README.md beside this file.
 """
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = measure(options, config, peers, LitServe(home), texts)
     result["command"] = shlex.join(["python", "-m", "tests.bench.bench", *(sys.argv[1:] if argv is None else argv)])
     if not options.no_write:
-        path = document.write(result, readmes=(document.HERE / "README.md", ROOT / "README.md"))
+        path = document.write(result)
         print(f"  written: {path.relative_to(ROOT)}", file=sys.stderr)
     print(document.report(result))
     for failure in result["failures"]:
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)} (default: all)")
     parser.add_argument("--start-timeout-s", type=float, default=600.0)
-    parser.add_argument("--no-write", action="store_true", help="print only: leave results and READMEs alone")
+    parser.add_argument("--no-write", action="store_true", help="print only: leave results and documents alone")
     return parser
 
 

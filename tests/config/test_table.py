@@ -1,4 +1,4 @@
-"""The README's tables come from the declarations."""
+"""The tables of settings come from their declarations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_settings_table() -> None:
     table = settings_table()
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {6}
-    assert table.count("\n### ") == 3
+    assert table.count("\n## ") == 3
     for beginning in (
         "| `batch_size` (also `max_dynamic_batch_size`) | integer | `1` | `SERVING_BATCH_SIZE` |",
         "| `minWorkers` | integer | `1` | `SERVING_MIN_WORKERS` |",

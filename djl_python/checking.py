@@ -69,13 +69,22 @@ def _of_file(config: ModelConfig, location: Location) -> str:
     raise no_function(path.name, wanted, source.functions)
 
 
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package on its way
+        return False
+
+
 def _of_module(config: ModelConfig, location: Location) -> str:
     if config.path:
         put_on_path(Path(config.path))
     # Another interpreter, or another environment, may have other modules.
     here = not config.option.python_executable and not config.option.env
     name = location.module.partition(".")[0]
-    if here and (not name or importlib.util.find_spec(name) is None):
+    if name == __package__:  # of our own packages more can be told without running a user's code
+        name = location.module
+    if here and (not name or not _exists(name)):
         entry_point = config.option.entry_point
         raise registry.no_module(entry_point, name) if location.attribute else no_module(entry_point)
     what = (

@@ -168,6 +168,7 @@ async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_load
         ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
         ("option.pipeline_parallel_degree=2", "option.pipeline_parallel_degree=2: devices can share each layer"),
         ("load_on_devices=0;1\noption.tensor_parallel_degree=2", "which overlap; expected load_on_devices=gpu0;gpu2"),
+        ("load_on_devices=gpu1", "load_on_devices: there is no GPU here for cuda:1; expected cpu or *"),
         ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),
         ("option.draft_model_id=a/b\noption.speculative=ngram", "expected one of them"),
     ],

@@ -17,6 +17,7 @@ import pytest
 from djl_python import checking
 from djl_python.config import find_models, load_model_config, load_server_config
 from djl_python.core.errors import ConfigError, ModelLoadError
+from djl_python.engine.builtin import row
 
 CONFIGS: list[dict[str, Any]] = [
     json.loads(line) for line in Path(__file__).with_name("configs.jsonl").read_text().splitlines()
@@ -35,6 +36,12 @@ REFUSED: Mapping[int, str] = {
     105: "option.model_id is not set",
     166: "option.pipeline_parallel_degree=2: devices can share each layer",
 }
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machines that these settings are for have some."""
+    monkeypatch.setattr(row, "has_gpu", lambda: True)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ...config import ModelConfig, devices_each, has_gpu
+from ...config import ModelConfig, devices_each, devices_of, has_gpu
 from ...core.errors import ModelLoadError
 from ..interface import Engine, EngineSettings
 from ..settings import BuiltInSettings
@@ -40,6 +40,9 @@ def _checkpoints(options: BuiltInOptions) -> Mapping[str, str]:
 def _check(config: ModelConfig, options: BuiltInOptions) -> None:
     """Refuse what would leave devices idle, workers that would have devices of others, two sources of drafts."""
     devices_each(config)
+    named = [device for device in devices_of(config) if device.startswith("cuda")]
+    if named and not has_gpu():
+        raise ModelLoadError(f"load_on_devices: there is no GPU here for {', '.join(named)}; expected cpu or *")
     if options.draft_model_id and options.speculative != "none":
         raise ModelLoadError(f"{_DRAFT} and option.speculative={options.speculative}: expected one of them")
     if config.option.pipeline_parallel_degree > 1:
@@ -50,8 +53,9 @@ def _check(config: ModelConfig, options: BuiltInOptions) -> None:
 
 
 def _without_effect(config: ModelConfig, options: BuiltInOptions) -> list[str]:
-    if config.option.tensor_parallel_degree == "max" and not has_gpu():
-        return ["option.tensor_parallel_degree=max has no effect: there is no GPU"]
+    degree = config.option.tensor_parallel_degree or 1
+    if degree != 1 and devices_each(config) == 1 and not has_gpu():
+        return [f"option.tensor_parallel_degree={degree} has no effect: there is no GPU"]
     return []
 
 

@@ -14,6 +14,7 @@ from .config.sources import shown_url
 from .core import registry
 from .usercode.module import put_on_path, user_file
 from .usercode.source import UserSource
+from .usercode.transformers4 import gone_calls
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
 
 
@@ -25,7 +26,8 @@ def handler_of(config: ModelConfig) -> str:
     """
     location = locate(config)
     if location.file:
-        return _of_file(config, location)
+        remarks = gone_calls(Path(config.path, location.file))
+        return _of_file(config, location) + "".join(f"\n  warning: {remark}" for remark in remarks)
     if location.module:
         return _of_module(config, location)
     return _built_in(config)

@@ -187,3 +187,10 @@ def test_nothing_is_downloaded(tmp_path: Path, properties: str) -> None:
         assert "built in" in handler_of(config_of(tmp_path, None, properties))
     except ServingError as error:
         pytest.fail(error.message)
+
+
+def test_a_handler_for_transformers_4_is_warned_of(tmp_path: Path) -> None:
+    source = "from transformers import AutoTokenizer\ndef handle(inputs):\n    return AutoTokenizer.encode_plus(1)\n"
+    assert handler_of(config_of(tmp_path, source, "")).endswith(
+        "model.py, function handle\n  warning: model.py:3: transformers 5 has no method encode_plus: use tokenizer(text)"
+    )

@@ -32,6 +32,31 @@ class Task:
     without_effect: str
 
 
+#: What does a task, by the names of transformers' classes.
+_CLASSES: Final[Mapping[str, str]] = {
+    "audio-classification": "AutoModelForAudioClassification",
+    "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "image-classification": "AutoModelForImageClassification",
+    "image-segmentation": "AutoModelForSemanticSegmentation",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "next-sentence-prediction": "AutoModelForNextSentencePrediction",
+    "object-detection": "AutoModelForObjectDetection",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "text-classification": "AutoModelForSequenceClassification",
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "token-classification": "AutoModelForTokenClassification",
+}
+#: DJL's and others' names of tasks.
+_ALIASES: Final[Mapping[str, str]] = {
+    "conversational": "text-generation",
+    "sentiment-analysis": "text-classification",
+    "summarization": "text2text-generation",
+    "text-embedding": "feature-extraction",
+    "text_embedding": "feature-extraction",
+    "translation": "text2text-generation",
+}
 TEXT_GENERATION: Final = "text-generation"
 TASKS: Final[Mapping[str, Task]] = {
     task.name: task
@@ -75,12 +100,12 @@ def task_of(config: ModelConfig) -> Task:
         ModelLoadError: no built-in handler does this; says which tasks there are.
     """
     name = config.option.task or TEXT_GENERATION
-    if name not in TASKS:
+    known = _ALIASES.get(name, name)
+    if known not in TASKS:
         raise ModelLoadError(
-            f"option.task={name}: no built-in handler does that; expected {', '.join(TASKS)}. "
-            f"A model.py with handle(inputs) can serve the model, with transformers' pipeline {name!r} for example"
+            f"option.task={name}: no built-in handler does that; expected {', '.join(TASKS)}. {_could_serve(known)}"
         )
-    return TASKS[name]
+    return TASKS[known]
 
 
 def check_is_for(task: str, path: Path) -> None:
@@ -95,9 +120,13 @@ def check_is_for(task: str, path: Path) -> None:
         architecture = ", ".join(_architectures(config)) or f"model_type {config.get('model_type')}"
         raise ModelLoadError(
             f"{path}: {architecture} (config.json) is a model for {other}, and the built-in handler only generates "
-            f"text, with decoders such as LlamaForCausalLM. A model.py with handle(inputs) can serve it, with "
-            f"transformers' pipeline {other!r} for example"
+            f"text, with decoders such as LlamaForCausalLM. {_could_serve(other)}"
         )
+
+
+def _could_serve(task: str) -> str:
+    example = f", with transformers' {_CLASSES[task]} for example" if task in _CLASSES else ""
+    return f"A model.py with handle(inputs) can serve it{example}"
 
 
 def _other_task(config: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,12 @@ from ..core.registry import load_object
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
+from ..usercode.transformers4 import gone_calls
 
 if TYPE_CHECKING:
     from .thread import HandlerThread
+
+log = logging.getLogger(__name__)
 
 DEFAULT_FUNCTION: Final = "handle"
 
@@ -59,6 +63,8 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     if config.path:
         put_on_path(Path(config.path))
     if location.file:
+        for remark in gone_calls(Path(config.path, location.file)):
+            log.warning("%s", remark)
         module = load_user_module(config.path, location.file)
         target = _attribute(module, location.attribute) if location.attribute else _from_module(module, config)
     else:

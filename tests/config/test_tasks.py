@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from djl_python.config import TASKS, TEXT_GENERATION, ModelConfig, Options, Task, check_is_for, task_of
+from djl_python.config import TASKS, TEXT_GENERATION, ModelConfig, Options, Task, check_is_for, task_of, tasks
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.registry import load_object
 from djl_python.handler import Handler
@@ -79,8 +80,17 @@ def test_the_handler_of_a_task() -> None:
         task_of(ModelConfig(name="m", option=Options(task="fill-mask")))
     assert caught.value.message == (
         "option.task=fill-mask: no built-in handler does that; expected text-generation. A model.py with "
-        "handle(inputs) can serve the model, with transformers' pipeline 'fill-mask' for example"
+        "handle(inputs) can serve it, with transformers' AutoModelForMaskedLM for example"
     )
+    with pytest.raises(ModelLoadError, match=r"can serve it, with transformers' AutoModel for example"):
+        task_of(ModelConfig(name="m", option=Options(task="text-embedding")))
+    with pytest.raises(ModelLoadError, match=r"can serve it$"):
+        task_of(ModelConfig(name="m", option=Options(task="fortune-telling")))
+
+
+def test_what_could_serve_a_task_is_there() -> None:
+    assert [name for name in tasks._CLASSES.values() if not hasattr(transformers, name)] == []
+    assert {*tasks._HEADS.values(), "text2text-generation", "feature-extraction"} <= tasks._CLASSES.keys()
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: str(task.name))

@@ -2,7 +2,7 @@
 # into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
-#   make serve TORCH=torch                             another torch (see README, "Another torch"); first run only
+#   make serve TORCH=torch                             another torch (djl_python/docs/operations.md, "Another torch"); first run only
 #   make test ARGS="tests/engine -x"                   a part of the suite
 
 PYTHON ?= python3
@@ -52,7 +52,7 @@ wheel: $(VENV)/.wheel
 	@ls dist/*.whl
 
 docs: $(VENV)/.serve
-	$(BIN)/python -m tests.packaging.readme
+	$(BIN)/python -m tests.packaging.documents
 
 clean:
 	rm -rf $(VENV) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Final
 
-from djl_python.handlers.checks import check, without_effect
-
-from .config import ModelConfig
+from .config import ModelConfig, task_of
 from .config.sources import shown_url
 from .core import registry
 from .usercode.module import put_on_path, user_file
 from .usercode.source import UserSource
+from .usercode.transformers4 import gone_calls
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
-
-BUILT_IN_HANDLER: Final = "text-generation"
 
 
 def handler_of(config: ModelConfig) -> str:
@@ -30,21 +26,23 @@ def handler_of(config: ModelConfig) -> str:
     """
     location = locate(config)
     if location.file:
-        return _of_file(config, location)
+        remarks = gone_calls(Path(config.path, location.file))
+        return _of_file(config, location) + "".join(f"\n  warning: {remark}" for remark in remarks)
     if location.module:
         return _of_module(config, location)
     return _built_in(config)
 
 
 def _built_in(config: ModelConfig, file: str = "") -> str:
-    check(config)
+    task = task_of(config)
+    registry.load_object(task.check)(config)
     file = file or user_file(config) or ""
     if file and not config.option.python_executable:
         UserSource(Path(config.path, file))  # must be valid Python: the worker imports it for its formatters
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
     checkpoint = shown_url(config.option.model_id) or config.path
-    remarks = "".join(f"\n  warning: {remark}" for remark in without_effect(config))
-    return f"{BUILT_IN_HANDLER}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
+    remarks = "".join(f"\n  warning: {remark}" for remark in registry.load_object(task.without_effect)(config))
+    return f"{task.name}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
 
 
 def _of_file(config: ModelConfig, location: Location) -> str:
@@ -73,13 +71,22 @@ def _of_file(config: ModelConfig, location: Location) -> str:
     raise no_function(path.name, wanted, source.functions)
 
 
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package on its way
+        return False
+
+
 def _of_module(config: ModelConfig, location: Location) -> str:
     if config.path:
         put_on_path(Path(config.path))
     # Another interpreter, or another environment, may have other modules.
     here = not config.option.python_executable and not config.option.env
     name = location.module.partition(".")[0]
-    if here and (not name or importlib.util.find_spec(name) is None):
+    if name == __package__:  # of our own packages more can be told without running a user's code
+        name = location.module
+    if here and (not name or not _exists(name)):
         entry_point = config.option.entry_point
         raise registry.no_module(entry_point, name) if location.attribute else no_module(entry_point)
     what = (

@@ -1,11 +1,13 @@
 """A kit for testing handlers, engines and clients without a model: a byte tokenizer, a scripted engine, a server.
 
 Runs in tests, and `running_server` in `bench` too. Only the model is fake: `running_server` runs the command line in a
-process of its own, and `FakeRollingBatch` runs in a spawned engine process (`option.rolling_batch` is FAKE_ENGINE).
+process of its own, `FakeRollingBatch` and `FakeAsyncEngine` in spawned engine processes (`option.rolling_batch` is
+FAKE_ENGINE or FAKE_ASYNC_ENGINE).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,18 +19,20 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .core.types import TokenEvent
+from .core.errors import ParameterError
+from .core.types import EngineStats, Images, SamplingParams, TokenEvent
 from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
-from .engine.interface import EngineSettings, Progress
+from .engine.interface import AsyncEngine, EngineSettings, Progress
 
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"
+FAKE_ASYNC_ENGINE: Final = "djl_python.testing:FakeAsyncEngine"
 #: Variables that override the command line, or add models to it.
 _STRONGER: Final = frozenset({"SERVING_INFERENCE_ADDRESS", "SERVING_LOAD_MODELS", "SERVING_MODEL_STORE", "HF_MODEL_ID"})
 
@@ -60,6 +64,62 @@ class FakeRollingBatch(EchoRollingBatch):
 
     def _culprits(self) -> list[Sequence]:
         return [s for s in (*self._running.values(), *self._waiting) if self._failing_token in s.tokens]
+
+
+class FakeAsyncEngine(AsyncEngine):
+    """Echoes prompts as `FakeRollingBatch` does, with its settings, but schedules its sequences itself.
+
+    Each sequence has a token every `fake_step_ms` milliseconds, and one with `fake_failing_token` fails at its first.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.max_model_len = settings.max_model_len or 1 << 20
+        self.max_batch_size = settings.max_batch_size
+        self.description = "echo, on its own schedule"
+        self._step_s = float(settings.properties.get("fake_step_ms", 0)) / 1000
+        self._failing_token = int(settings.properties.get("fake_failing_token", -1))
+        self._slots = asyncio.Semaphore(self.max_batch_size)
+        self._running = self._waiting = 0
+
+    @classmethod
+    async def open(cls, settings: EngineSettings, progress: Progress) -> FakeAsyncEngine:
+        progress("loading nothing", 1, 1)
+        return cls(settings)
+
+    async def generate(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> AsyncGenerator[TokenEvent, None]:
+        if not 0 < len(prompt_ids) < self.max_model_len:
+            raise ParameterError(f"the prompt has {len(prompt_ids)} tokens", "inputs")
+        sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
+        async with self._slot():
+            finished = False
+            while not finished:
+                await asyncio.sleep(self._step_s)
+                if self._failing_token in sequence.tokens:
+                    raise RuntimeError(f"token {self._failing_token} makes a sequence fail")
+                token = sequence.tokens[len(sequence.tokens) - sequence.prompt_length]
+                event = sequence.append(token, 0.0, (), frozenset(), self.max_model_len)
+                finished = event.finish is not None
+                yield event
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._slots.release()
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(running=self._running, waiting=self._waiting)
 
 
 def write_byte_tokenizer(path: Path) -> Path:

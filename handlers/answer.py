@@ -1,4 +1,4 @@
-"""The answer to one call: its sequences write to it, through one formatter and one reply, until it ends.
+"""The answer to one call: its parts are written to it, through one formatter and one reply, until it ends.
 
 Runs in the worker's event loop. Everything from the engine's event to the bytes is one synchronous call, so that a step
 of the whole batch is one turn of the loop.
@@ -9,29 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Generic
 
 from djl_python.core.types import Delta
-from djl_python.dialects.shared.base import KEEP_ALIVE_S, Formatter
+from djl_python.dialects.shared.base import KEEP_ALIVE_S, AnswerFormatter, Formatter, PartT
 from djl_python.handler import Reply
 from djl_python.usercode.errors import contained
 
 log = logging.getLogger(__name__)
 
 
-class AnswerWriter:
+class AnswerWriter(Generic[PartT]):
     """The answer to one call.
 
     Args:
-        choices: how many sequences it has.
+        choices: how many answers it consists of: sequences of text, or of another task one for each input.
         keep_alive_s: how long a stream may be quiet, in seconds.
 
     Attributes:
         done: returns whether the answer has ended, successfully or not, so that it takes no more events.
     """
 
-    def __init__(self, formatter: Formatter, reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self, formatter: AnswerFormatter[PartT], reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S
+    ) -> None:
         self.streams = formatter.stream
-        self.shows_logprobs = formatter.shows_logprobs
         self._formatter = formatter
         self._reply = reply
         self._open = choices
@@ -41,10 +43,10 @@ class AnswerWriter:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self.done: Callable[[], bool] = self._done.done
 
-    def push(self, delta: Delta) -> None:
-        """Write a delta of a sequence; the finish of the last sequence ends the answer."""
-        data = self._formatter.push(delta)
-        if delta.finish is not None:
+    def push(self, part: PartT, *, last: bool) -> None:
+        """Write a part of an answer, `last` of its choice or not; the last part of the last choice ends the answer."""
+        data = self._formatter.push(part)
+        if last:
             self._open -= 1
         if not self._open:
             data += self._formatter.end()  # before the start: it may add to the headers
@@ -93,3 +95,19 @@ class AnswerWriter:
             self._timer = self._loop.call_at(self._wrote_s + self._keep_alive_s, self._keep_alive)
         except BaseException as error:
             self.fail(error)
+
+
+class TextAnswer(AnswerWriter[Delta]):
+    """The answer to one call for text.
+
+    Attributes:
+        shows_logprobs: whether it reports its tokens' log-probabilities.
+    """
+
+    def __init__(self, formatter: Formatter, reply: Reply, choices: int, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        super().__init__(formatter, reply, choices, keep_alive_s=keep_alive_s)
+        self.shows_logprobs = formatter.shows_logprobs
+
+    def write(self, delta: Delta) -> None:
+        """Write a delta of a sequence; the finish of the last sequence ends the answer."""
+        self.push(delta, last=delta.finish is not None)

@@ -20,8 +20,8 @@ from djl_python.core.types import Branching, FinishReason, GenerateRequest, Samp
 from djl_python.text.detokenizer import Detokenizer, detokenizer
 from djl_python.text.stop import StopMatcher
 
-from .call import Generation
 from .choice import Choice
+from .generation import Generation
 from .preparation import Prepared
 
 Alternatives = Sequence[tuple[int, float]]
@@ -238,7 +238,7 @@ class BeamSearch:
                     finish = msgspec.structs.replace(delta.finish, timings=timings)
                     self._generation.count_sequence(finish, request.sampling.max_new_tokens)
                     delta = msgspec.structs.replace(delta, finish=finish)
-                self._generation.answer.push(delta)
+                self._generation.answer.write(delta)
                 if delta.finish is not None:
                     break
 

@@ -1,18 +1,15 @@
-"""Checks of the built-in handler before anything is loaded. `djl-serving check` makes them too; imports no torch."""
+"""Checks of text generation before anything is loaded. `djl-serving check` makes them too; imports no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
-from djl_python.config import ModelConfig, check_generates_text, has_gpu
+from djl_python.config import TEXT_GENERATION, ModelConfig, check_is_for
 from djl_python.config.sources import path_here
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.client import check_options
+from djl_python.engine.interface import engine_of
 from djl_python.formats.json_framing import FORMATTERS
 from djl_python.text.tools import tool_parser_path
-
-TASK: Final = "text-generation"
 
 
 def check(config: ModelConfig) -> None:
@@ -26,23 +23,21 @@ def check(config: ModelConfig) -> None:
         raise ModelLoadError(
             f"option.output_formatter={option.output_formatter}: expected {', '.join(sorted(FORMATTERS))}"
         )
-    check_options(config)
+    engine = engine_of(option.rolling_batch)
+    engine.check_model(config)
     if option.tool_call_parser:
         tool_parser_path(option.tool_call_parser)
     if checkpoint := path_here(option.model_id, directory):
-        check_generates_text(checkpoint)
-    if option.draft_model_id:
-        path_here(option.draft_model_id, directory)
+        check_is_for(TEXT_GENERATION, checkpoint)
+    for model_id in engine.checkpoints(engine.options_of(config)).values():
+        path_here(model_id, directory)
 
 
 def without_effect(config: ModelConfig) -> list[str]:
     """Sentences about settings that have an effect in DJL or other handlers, and none in this one as configured."""
     option, batch_size = config.option, config.serving.batch_size
-    remarks = []
-    if option.tensor_parallel_degree == "max" and not has_gpu():
-        remarks.append("option.tensor_parallel_degree=max has no effect: there is no GPU")
-    if option.task not in ("", TASK):
-        remarks.append(f"option.task={option.task} has no effect: the built-in handler generates text")
+    engine = engine_of(option.rolling_batch)
+    remarks = engine.without_effect(config, engine.options_of(config))
     if option.rolling_batch != "disable":
         if batch_size > 1:
             remarks.append(

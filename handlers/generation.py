@@ -1,201 +1,121 @@
-"""From prompts to an answer: sequences are drawn, ranked and numbered. Runs in the worker's event loop."""
+"""What all sequences of one call share: engine, answer, and metrics. Runs in the worker's event loop."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
 
-import msgspec
+from djl_python.core.errors import ParameterError, ServingError, from_kind
+from djl_python.core.types import Finish, Images, SamplingParams, Timings, TokenEvent
+from djl_python.engine.client import EngineClient
+from djl_python.handler import Metrics
 
-from djl_python.core.errors import ParameterError
-from djl_python.core.types import DRAWN_SEED_BITS, MAX_SEED, Delta, Finish, GenerateRequest, Grammar, Token, TokenEvent
-
-from .beam_search import BeamSearch
-from .call import Generation
-from .choice import Choice
-from .preparation import Prepared
-
-_SEED_SHIFT: Final = 64 - DRAWN_SEED_BITS
+from .answer import TextAnswer
+from .step_metrics import StepMetrics
 
 
-async def generate(generation: Generation, prompts: Sequence[Prepared]) -> None:
-    """Generate until the end, a failure, or the cancellation of this task. Leaves nothing in the engine.
+class Generation:
+    """The generation for one call, between engine and client.
 
-    Raises:
-        ParameterError: parameters contradict each other.
-        ServingError: the engine failed.
-    """
-    try:
-        number = 0
-        for prepared in prompts:
-            branching = prepared.request.branching
-            job = BeamSearch if branching.num_beams > 1 else Drawing
-            job(generation, prepared, number).start()
-            number += branching.n
-        await generation.answer.wait()
-    finally:
-        generation.release()
-
-
-class Drawing:
-    """The sequences of one prompt, drawn independently of each other: `n`, or the best `n` of `best_of`.
-
-    They are numbered best first, by the mean of their log-probabilities; in a stream, in the order of drawing.
+    Make it when the call has been prepared: that ends the time of validation.
 
     Args:
-        number: the first sequence's number in the answer.
-
-    Raises:
-        ParameterError: the best of several sequences are to be streamed.
-    """
-
-    def __init__(self, generation: Generation, prepared: Prepared, number: int) -> None:
-        branching = prepared.request.branching
-        self._generation = generation
-        self._number = number
-        self._wanted, self._drawn = branching.n, max(branching.n, branching.best_of)
-        if self._drawn > self._wanted and generation.answer.streams:
-            raise ParameterError("best_of: sequences can't be streamed before the best is known", "best_of")
-        self._kept: list[list[Delta]] | None = None
-        if self._drawn > 1 and not generation.answer.streams:
-            self._kept = [[] for _ in range(self._drawn)]
-        self._open = self._drawn
-        if self._kept is None and not generation.answer.shows_logprobs:
-            sampling = msgspec.structs.replace(prepared.request.sampling, logprobs=False, top_logprobs=0)
-            request = msgspec.structs.replace(prepared.request, sampling=sampling)
-            prepared = dataclasses.replace(prepared, request=request)
-        self._prepared = prepared
-
-    def start(self) -> None:
-        """Submit the first sequence; its siblings follow when they can share the prompt in the engine's cache."""
-        request = self._prepared.request
-        if self._drawn == 1:
-            _Drawn(self._generation, self._prepared, request, self._number, self._generation.answer.push)
-        else:
-            _Drawn(self._generation, self._prepared, request, self._number, self._deliver(0), self._start_siblings)
-
-    def _start_siblings(self, prefill: tuple[Token, ...]) -> None:
-        request = self._prepared.request
-        for index in range(1, self._drawn):
-            sampling = msgspec.structs.replace(
-                request.sampling, seed=sibling_seed(request.sampling.seed, index), prompt_logprobs=None
-            )
-            sibling = msgspec.structs.replace(request, sampling=sampling)
-            _Drawn(
-                self._generation, self._prepared, sibling, self._number + index, self._deliver(index), prefill=prefill
-            )
-
-    def _deliver(self, index: int) -> Callable[[Delta], None]:
-        return self._generation.answer.push if self._kept is None else functools.partial(self._keep, self._kept[index])
-
-    def _keep(self, deltas: list[Delta], delta: Delta) -> None:
-        deltas.append(delta)
-        if delta.finish is not None:
-            self._open -= 1
-            if not self._open:
-                self._rank()
-
-    def _rank(self) -> None:
-        assert self._kept is not None
-        best = sorted(self._kept, key=lambda deltas: _mean_logprob(deltas[-1].finish), reverse=True)
-        for number, deltas in enumerate(best[: self._wanted], self._number):
-            for delta in deltas:
-                self._generation.answer.push(msgspec.structs.replace(delta, choice=number))
-
-
-class _Drawn:
-    """One sequence of a `Drawing`. Submits itself.
-
-    If tools may be called and an answer has a form (`Prepared.answer_form`), generation begins without the form. As
-    soon as the model calls a tool, its output counts; as soon as it writes other text, generation restarts in the form.
-
-    Args:
-        began: called with the prompt's tokens at the first event.
-        prefill: the prompt's tokens, if a sibling has them already.
+        waited_s: how long the call waited for this worker, in seconds.
+        arrived_s: when the call arrived here, by time.perf_counter.
     """
 
     def __init__(
         self,
-        generation: Generation,
-        prepared: Prepared,
-        request: GenerateRequest,
-        number: int,
-        deliver: Callable[[Delta], None],
-        began: Callable[[tuple[Token, ...]], None] | None = None,
-        prefill: tuple[Token, ...] = (),
+        engine: EngineClient,
+        answer: TextAnswer,
+        metrics: Metrics,
+        steps: StepMetrics,
+        *,
+        waited_s: float,
+        arrived_s: float,
     ) -> None:
-        self._generation = generation
-        self._prepared = prepared
-        self._request = request
-        self._choice = Choice(prepared, number, request, prefill)
-        self._number = number
-        self._form = prepared.answer_form  # None: there is none, or it is decided whether a tool is called
-        self._undecided: list[Delta] = []
-        self._deliver = deliver
-        self._began = began
-        self._max_new_tokens = request.sampling.max_new_tokens
-        self._last_s: float | None = None
-        self._began_s = 0.0
-        self._submitted_s = time.perf_counter()
-        self._id = generation.submit(prepared.ids, prepared.images, request.sampling, self._receive)
+        self.answer = answer
+        self._engine = engine
+        self._metrics = metrics
+        self._steps = steps
+        self._waited_s = waited_s
+        self._arrived_s = arrived_s
+        self._prepared_s = time.perf_counter()
+        self._ids: list[int] = []
+        self._has_token = False
 
-    def _receive(self, event: TokenEvent) -> None:
-        now_s = self._generation.count_token(self._last_s)
-        if self._last_s is None:
-            self._began_s = self._generation.began_s(self._submitted_s, now_s, event)
-        self._last_s = now_s
-        delta = self._choice.push(event)
-        if self._began is not None:
-            began, self._began = self._began, None
-            began(self._choice.prefill)
-        if delta is None or (self._form is not None and not self._decides(delta, self._form)):
-            return
-        if delta.finish is not None:
-            if event.finish is None:  # a stop sequence matched, and the engine does not know them
-                self._generation.cancel(self._id)
-            timings = self._generation.timings(self._submitted_s, self._began_s, now_s)
-            finish = msgspec.structs.replace(delta.finish, timings=timings)
-            self._generation.count_sequence(finish, self._max_new_tokens)
-            delta = msgspec.structs.replace(delta, finish=finish)
-        for earlier in self._undecided:
-            self._deliver(earlier)
-        self._undecided.clear()
-        self._deliver(delta)
+    def submit(
+        self, ids: list[int], images: Images | None, sampling: SamplingParams, receive: Callable[[TokenEvent], None]
+    ) -> int:
+        """Have a sequence generated; its id. `receive` gets its events; an exception in it fails this call only."""
+        answer = self.answer
 
-    def _decides(self, delta: Delta, form: Grammar) -> bool:
-        """Whether this delta and the undecided ones before it are now part of the answer."""
-        if delta.tool_calls:
-            self._form = None
-            return True
-        if delta.text.strip() or delta.finish is not None:
-            self._begin_again(form)
-        else:
-            self._undecided.append(delta)
-        return False
+        def on_event(event: TokenEvent) -> None:
+            if answer.done():
+                return
+            try:
+                if event.error is not None:
+                    raise _failure(event.error_kind, event.error, sampling)
+                receive(event)
+            except BaseException as error:
+                answer.fail(error)
 
-    def _begin_again(self, form: Grammar) -> None:
-        self._generation.cancel(self._id)
-        self._form = None
-        self._undecided.clear()
-        sampling = msgspec.structs.replace(self._request.sampling, grammar=form)
-        prepared = dataclasses.replace(self._prepared, new_parser=None)
-        self._choice = Choice(prepared, self._number, self._request)
-        self._id = self._generation.submit(self._prepared.ids, self._prepared.images, sampling, self._receive)
+        request_id = self._engine.submit(ids, sampling, on_event, images)
+        self._ids.append(request_id)
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a sequence in the engine before its end."""
+        self._engine.cancel(request_id)
+
+    def release(self) -> None:
+        """Leave no sequence in the engine, however the call ended; finished sequences are ignored."""
+        for request_id in self._ids:
+            self._engine.cancel(request_id)
+
+    def count_token(self, previous_s: float | None) -> float:
+        """Count a token of a sequence, and measure its latency.
+
+        Args:
+            previous_s: when the sequence's previous token came; None for its first.
+
+        Returns:
+            The time, by time.perf_counter.
+        """
+        now_s = time.perf_counter()
+        self._steps.token(None if previous_s is None else now_s - previous_s)
+        if not self._has_token:
+            self._has_token = True
+            self._metrics.observe("time_to_first_token_seconds", now_s - self._arrived_s)
+        return now_s
+
+    def began_s(self, submitted_s: float, first_token_s: float, first: TokenEvent) -> float:
+        """When the engine began to work on a sequence, whose `first` token has come: before, it was queueing."""
+        return max(submitted_s, first_token_s - (first.running_s or 0.0))
+
+    def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
+        """How long each part of a sequence took."""
+        queue_s = self._waited_s + (began_s - submitted_s)
+        return Timings(self._prepared_s - self._arrived_s, queue_s, ended_s - began_s)
+
+    def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
+        """Report the metrics of a sequence that has ended."""
+        self._steps.sequence_ended()
+        observe, timings = self._metrics.observe, finish.timings
+        observe("request_validation_seconds", timings.validation_s)
+        observe("queue_seconds", max(timings.queue_s - self._waited_s, 0.0))
+        observe("request_queue_seconds", timings.queue_s)
+        observe("request_inference_seconds", timings.inference_s)
+        observe("request_time_per_token_seconds", timings.inference_s / max(finish.generated_tokens, 1))
+        observe("request_prompt_tokens", finish.prompt_tokens)
+        observe("request_generated_tokens", finish.generated_tokens)
+        observe("request_max_new_tokens", max_new_tokens)
 
 
-def sibling_seed(seed: int, index: int) -> int:
-    """The seed of the `index`-th sequence of a request: reproducible, and unlike its neighbours' (SplitMix64)."""
-    if index == 0:
-        return seed
-    z = (seed + index * 0x9E3779B97F4A7C15) & MAX_SEED
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MAX_SEED
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MAX_SEED
-    return (z ^ (z >> 31)) >> _SEED_SHIFT
-
-
-def _mean_logprob(finish: Finish | None) -> float:
-    assert finish is not None
-    return finish.cumulative_logprob / finish.generated_tokens
+def _failure(kind: str, message: str, sampling: SamplingParams) -> ServingError:
+    """The engine's error. A parameter that it refuses is the grammar: all others were checked on their way in."""
+    error = from_kind(kind, message)
+    field = sampling.grammar.field if sampling.grammar is not None else ""
+    if field and isinstance(error, ParameterError):
+        return ParameterError(f"{field}: {error.message}", field)
+    return error

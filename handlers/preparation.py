@@ -18,6 +18,7 @@ import msgspec
 from djl_python.config import Options
 from djl_python.core.errors import ContextLengthError, ParameterError, PayloadError
 from djl_python.core.types import Chat, GenerateRequest, Grammar, Images, SamplingParams, ToolUse
+from djl_python.engine.interface import ALL_PARAMETERS
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.stop import StopSequences
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 #: Longer prompts are tokenized in a thread: at about a million characters a second this is 20 ms of the loop's time.
 LONG_PROMPT_CHARS: Final = 20_000
+#: Sampling parameters that a request always has, whether its client sent them or not.
+_NOT_THE_CLIENTS: Final = frozenset({"max_new_tokens", "seed"})
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Preparation:
         max_model_len: the model's context, in tokens.
         images: prepares images, for a model that takes them.
         vocabulary: how many token ids the model takes; None: as many as the tokenizer has.
+        parameters: fields of `SamplingParams` that the engine honours (`Engine.parameters`).
 
     Raises:
         ConfigError: option.tool_call_parser names no parser.
@@ -78,6 +82,7 @@ class Preparation:
         max_model_len: int,
         images: ImageProcessor | None = None,
         vocabulary: int | None = None,
+        parameters: frozenset[str] = ALL_PARAMETERS,
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
@@ -89,6 +94,7 @@ class Preparation:
         self._refuses_unknown = option.unknown_parameters == "error"
         self._vocabulary = min(tokenizer.vocab_size, vocabulary or tokenizer.vocab_size)
         self._context = max_model_len
+        self._without_effect = tuple(sorted(ALL_PARAMETERS - parameters - _NOT_THE_CLIENTS))
         self._max_input = option.max_input_tokens
         self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # most tokens of a prompt
 
@@ -115,8 +121,28 @@ class Preparation:
         for request in requests:
             if prompts:
                 await asyncio.sleep(0)
-            prompts.append(await self._prepare(request, lists, long))
+            prepared = await self._prepare(request, lists, long)
+            prompts.append(self._told(prepared) if self._without_effect else prepared)
         return prompts
+
+    def _told(self, prepared: Prepared) -> Prepared:
+        """The prompt, with the parameters that the engine doesn't honour among the ignored ones.
+
+        Raises:
+            ParameterError: without one of them the answer would not be what was asked for, or ignoring is not allowed.
+        """
+        sampling = prepared.request.sampling
+        if (grammar := sampling.grammar or prepared.answer_form) is not None and "grammar" in self._without_effect:
+            raise ParameterError(f"{grammar.field or 'response_format'}: the engine has no grammars", grammar.field)
+        neutral = SamplingParams(max_new_tokens=sampling.max_new_tokens)
+        ignored = [name for name in self._without_effect if getattr(sampling, name) != getattr(neutral, name)]
+        for name in ignored:
+            if self._refuses_unknown or name == "prompt_logprobs":
+                raise ParameterError(f"{name}: the engine does not have it", name)
+        request = msgspec.structs.replace(
+            prepared.request, ignored=tuple(sorted({*prepared.request.ignored, *ignored}))
+        )
+        return dataclasses.replace(prepared, request=request)
 
     async def _prepare(self, request: GenerateRequest, lists: WordLists, long: bool) -> Prepared:
         prompt, field = request.prompt, "inputs"

@@ -1,6 +1,6 @@
 """The built-in handler for language models: any dialect in, continuous batching in the engine, any dialect out.
 
-Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`generation`) and
+Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`sequences`) and
 written (`answer`); this module loads the model's parts, connects them, and counts requests and prompts.
 """
 
@@ -15,26 +15,27 @@ from pathlib import Path
 
 import msgspec
 
-from djl_python.config import Checkpoint, check_generates_text
+from djl_python.config import TEXT_GENERATION, Checkpoint, check_is_for
 from djl_python.config.sources import local_path
 from djl_python.core.errors import GenerationError, ServingError
 from djl_python.dialects import dialect
 from djl_python.dialects.shared.base import Dialect, Kind
 from djl_python.dialects.shared.request_body import ignored_header
 from djl_python.engine.client import EngineClient
+from djl_python.engine.interface import engine_of
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.trial_text import TRIAL_TEXT
 from djl_python.text.vocabulary import vocabulary_of
 
-from .answer import AnswerWriter
-from .call import Generation
+from .answer import TextAnswer
 from .checks import check, without_effect
-from .generation import generate
+from .generation import Generation
 from .image_processor import ImageProcessor
 from .model_view import ModelView
 from .preparation import LONG_PROMPT_CHARS, Preparation
+from .sequences import generate
 from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
@@ -90,10 +91,12 @@ class TextGenerationHandler(Handler):
             log.warning("%s", remark)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
-        check_generates_text(path)  # if it has just been fetched, nobody has looked yet
-        draft = None
-        if option.draft_model_id:
-            draft = await asyncio.to_thread(local_path, option.draft_model_id, "", context.model_dir, cache_dir)
+        check_is_for(TEXT_GENERATION, path)  # if it has just been fetched, nobody has looked yet
+        engine = engine_of(option.rolling_batch)
+        checkpoints = {
+            name: await asyncio.to_thread(local_path, model_id, "", context.model_dir, cache_dir)
+            for name, model_id in engine.checkpoints(engine.options_of(config)).items()
+        }
         self._images = await asyncio.to_thread(ImageProcessor.load, path, option)
         checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
@@ -103,7 +106,7 @@ class TextGenerationHandler(Handler):
             self._open_engine(
                 config,
                 path,
-                draft_path=draft,
+                checkpoints=checkpoints,
                 image_example=None if self._images is None else self._images.example,
                 trial_text=trial_text,
                 progress=context.progress,
@@ -118,7 +121,9 @@ class TextGenerationHandler(Handler):
             limits = self._engine.limits
             # The engine may have found that it can't give this model images.
             images = self._images if limits.takes_images else None
-            self._preparation = Preparation(self._tokenizer, option, limits.max_model_len, images, limits.vocabulary)
+            self._preparation = Preparation(
+                self._tokenizer, option, limits.max_model_len, images, limits.vocabulary, engine.parameters
+            )
         except BaseException:
             await _abandon(opening)
             raise
@@ -149,7 +154,7 @@ class TextGenerationHandler(Handler):
             await self._tell_vocabulary()
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
-        answer = AnswerWriter(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
+        answer = TextAnswer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
         try:
             generation = Generation(
                 self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s

@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core.types import EngineStats, TokenEvent
+from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
-from djl_python.engine.interface import EngineSettings, RollingBatch
+from djl_python.engine.interface import RollingBatch
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.text.tokenizer import Tokenizer
 from djl_python.text.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY
@@ -80,20 +82,30 @@ class Listener:
         self.stats: list[EngineStats] = []
         self.deaths: list[str] = []
         self.died = asyncio.Event()
+        self.told = asyncio.Event()  # after each step
+
+    def _on_stats(self, stats: EngineStats) -> None:
+        self.stats.append(stats)
+        self.told.set()
+        self.told = asyncio.Event()
 
     def on_death(self, message: str) -> None:
         self.deaths.append(message)
         self.died.set()
 
-    async def open(self, path: Path, **options: Any) -> EngineClient:
+    async def open(self, path: Path, properties: dict[str, str] | None = None, **options: Any) -> EngineClient:
+        options = {"max_model_len": 128, "threads": 1, **options}
+        own = {name: options.pop(name) for name in BuiltInOptions.__struct_fields__ if name in options}
+        if options.get("rolling_batch", "auto") != "auto":
+            own = {}
         config = ModelConfig(
-            name="m", path=str(path), option=Options(**{"threads": 1, "max_model_len": 128, **options})
+            name="m", path=str(path), option=Options(**options), engine_options=own, properties=properties or {}
         )
         return await EngineClient.open(
             config,
             path,
             progress=lambda *report: self.progress.append(report),
-            on_stats=self.stats.append,
+            on_stats=self._on_stats,
             on_death=self.on_death,
         )
 

@@ -166,9 +166,9 @@ async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_load
         ("option.model_id=djl://x/y", "scheme 'djl' is not known"),
         ("option.draft_model_id=./gone", "there is no directory"),
         ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
-        ("option.rolling_batch=vllm", "option.rolling_batch=vllm: there is no such engine here; expected auto"),
         ("option.pipeline_parallel_degree=2", "option.pipeline_parallel_degree=2: devices can share each layer"),
         ("load_on_devices=0;1\noption.tensor_parallel_degree=2", "which overlap; expected load_on_devices=gpu0;gpu2"),
+        ("load_on_devices=gpu1", "load_on_devices: there is no GPU here for cuda:1; expected cpu or *"),
         ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),
         ("option.draft_model_id=a/b\noption.speculative=ngram", "expected one of them"),
     ],
@@ -187,3 +187,10 @@ def test_nothing_is_downloaded(tmp_path: Path, properties: str) -> None:
         assert "built in" in handler_of(config_of(tmp_path, None, properties))
     except ServingError as error:
         pytest.fail(error.message)
+
+
+def test_a_handler_for_transformers_4_is_warned_of(tmp_path: Path) -> None:
+    source = "from transformers import AutoTokenizer\ndef handle(inputs):\n    return AutoTokenizer.encode_plus(1)\n"
+    assert handler_of(config_of(tmp_path, source, "")).endswith(
+        "model.py, function handle\n  warning: model.py:3: transformers 5 has no method encode_plus: use tokenizer(text)"
+    )

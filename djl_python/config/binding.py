@@ -39,6 +39,7 @@ class Setting:
         environment: a variable that sets it, beside the prefixed one; "" for none.
         aliases: other names for the key, prefix included.
         spellings: other spellings of values, lower-cased, and the values they stand for.
+        without_effect: values that other engines have, lower-cased, and why they have no effect here.
         any_case: whether values may be written in any case.
     """
 
@@ -52,6 +53,7 @@ class Setting:
     environment: str
     aliases: tuple[str, ...]
     spellings: Mapping[str, str]
+    without_effect: Mapping[str, str]
     any_case: bool
 
     def parse(self, text: str) -> object:
@@ -102,22 +104,32 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
                 environment=extra.get("environment", ""),
                 aliases=tuple(prefix + alias for alias in extra.get("aliases", ())),
                 spellings=extra.get("spellings", {}),
+                without_effect=extra.get("without_effect", {}),
                 any_case=not any(isinstance(kind, inspect.StrType | inspect.StructType) for kind in kinds),
             )
         )
     return tuple(settings)
 
 
-def bind(struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: list[str]) -> dict[str, Any]:
-    """Values of the fields that `entries` set, by field name. Each invalid one adds a line to `problems`.
+def bind(
+    struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: list[str], warnings: list[str]
+) -> dict[str, Any]:
+    """Values of the fields that `entries` set, by field name.
 
-    An entry without a value counts as missing.
+    An entry without a value counts as missing, and so does one whose value has no effect here.
+
+    Args:
+        problems: gets a line for each invalid value.
+        warnings: gets a line for each value without effect.
     """
     values = {}
     settings = {setting.key: setting for setting in settings_of(struct, prefix)}
     for key, entry in entries.items():
         setting = settings.get(key)
         if setting is None or not entry.value.strip():
+            continue
+        if (reason := setting.without_effect.get(entry.value.strip().lower())) is not None:
+            warnings.append(f"{entry.source}: {key}={entry.value.strip()} has no effect: {reason}")
             continue
         try:
             values[setting.field] = setting.parse(entry.value)

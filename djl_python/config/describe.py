@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from .binding import settings_of
+from .engines import own_options
 from .masking import masked
 from .model import ModelConfig
-from .settings import Options, ServingSettings
 from .sources import shown_url
 from .table import shown
 
@@ -44,9 +46,9 @@ def describe(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Iterator[_Row]:
-    for values, prefix in ((config.serving, ""), (config.option, "option.")):
-        struct = Options if prefix else ServingSettings
-        for setting in settings_of(struct, prefix):
+    own = msgspec.convert(config.engine_options, own_options(config.option.rolling_batch))
+    for values, prefix in ((config.serving, ""), (config.option, "option."), (own, "option.")):
+        for setting in settings_of(type(values), prefix):
             value = masked(setting.key, shown(getattr(values, setting.field)))
             yield setting.key, value or "-", config.provenance.get(setting.key, "default")
 

@@ -42,11 +42,15 @@ def workers_sharing(config: ModelConfig) -> int:
 def devices_each(config: ModelConfig) -> int:
     """How many devices each worker has, from its own on: `option.tensor_parallel_degree`; 0 for as many as can be used.
 
+    The degree is about GPUs: where there is none, and `option.device` does not ask for the CPU either, it is 1.
+
     Raises:
         ConfigError: workers would have devices of others.
     """
     asked = config.option.tensor_parallel_degree or 1
     named = devices_of(config)
+    if asked != 1 and named == ["auto"] and not has_gpu():
+        return 1
     gpus = sorted({int(name.removeprefix("cuda:")) for name in named if name.startswith("cuda:")})
     if asked == "max":
         return 0 if len(set(named)) == 1 else 1  # they are shared out already

@@ -42,10 +42,6 @@ CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
 }
 
 
-#: What torch reads its CUDA allocator's settings from.
-_ALLOCATOR_SETTINGS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-
-
 def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
     """A model's settings in the environment, by key; empty variables count as unset.
 
@@ -89,20 +85,15 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.abspath(found) if found else ""
 
 
-def engine_environment(kernels: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a worker's engine: the worker's own, and what torch reads when it is imported.
+def engine_environment(
+    defaults: Callable[[Mapping[str, str]], Mapping[str, str]], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The environment of a worker's engine: the worker's own over the engine's defaults.
 
-    The threads of native kernels need the cores between torch's operations. So torch's idle threads spin only for
-    microseconds, the usual gap between its operations, and not for most of a millisecond (GOMP_SPINCOUNT).
-
-    On a GPU, contexts grow with every step, and so do the copies that attention makes: in segments of fixed sizes they
-    would soon not fit where earlier ones were. Of the names that torch has for this, only the oldest works from 2.6 to
-    2.13 (2.8 to 2.11 ignore PYTORCH_ALLOC_CONF for this setting).
+    Args:
+        defaults: makes them of the worker's environment.
     """
-    defaults = {"GOMP_SPINCOUNT": "2000"} if kernels else {}
-    if not any(name in environ for name in _ALLOCATOR_SETTINGS):
-        defaults[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
-    return {**defaults, **environ}
+    return {**defaults(environ), **environ}
 
 
 def set_rank_environment(device_index: int) -> None:

@@ -9,30 +9,32 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from ..core.errors import ConfigError
 from .binding import bind, did_you_mean, is_utf8, settings_of
+from .engines import ABSENT, ABSENT_ENGINES, BUILT_IN, PYTHON_ENGINES, all_options, own_options
 from .environment import cache_directory, environment_entries
 from .model import ModelConfig
 from .properties_file import Entry, read_properties
 from .server import ServerConfig
-from .settings import NO_EFFECT, NO_EFFECT_SERVING, Options, ServingSettings
+from .settings import Options, ServingSettings
 from .sources import fetch_model, shown_url
 from .specs import ModelSpec, model_directory, reading_models
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 HUB_SCHEME: Final = "hf://"
-#: Engine names that stand for this server's; LMI's Python models with several ranks had MPI.
-_ENGINES: Final = {"python": "Python", "mpi": "Python"}
-
-_SETTINGS: Final = (*settings_of(ServingSettings), *settings_of(Options, "option."))
-_ALIASES: Final = {alias: setting.key for setting in _SETTINGS for alias in setting.aliases}
+#: LMI's handlers that hand each request to an engine that batches by itself.
+ASYNC_HANDLERS: Final = frozenset(
+    {"djl_python.lmi_vllm.vllm_async_service", "djl_python.lmi_trtllm.trtllm_async_service"}
+)
 #: Not passed to handlers: in an Input's properties, batch_size is the size of the batch that the Input holds.
 _NOT_FOR_HANDLERS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
-_KNOWN: Final = frozenset(setting.key for setting in _SETTINGS) | _ALIASES.keys()
 
 
 @dataclass
@@ -41,6 +43,28 @@ class _Findings:
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+
+class _Declared:
+    """The settings that are declared for a model, its engine's own options included.
+
+    Attributes:
+        aliases: other names of keys -> the keys.
+        keys: every key and every alias.
+        of_others: keys that only other engines take -> the names of these engines.
+    """
+
+    def __init__(self, rolling_batch: str) -> None:
+        self.engine_options = own_options(rolling_batch)
+        self.structs = ((ServingSettings, ""), (Options, "option."), (self.engine_options, "option."))
+        settings = [setting for struct, prefix in self.structs for setting in settings_of(struct, prefix)]
+        self.aliases = {alias: setting.key for setting in settings for alias in setting.aliases}
+        self.keys = frozenset(setting.key for setting in settings) | self.aliases.keys()
+        self.of_others: dict[str, list[str]] = {}
+        for engine, struct in all_options().items():
+            for setting in settings_of(struct, "option."):
+                for key in {setting.key, *setting.aliases} - self.keys:
+                    self.of_others.setdefault(key, []).append(engine)
 
 
 @reading_models()
@@ -55,18 +79,24 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
     if not is_utf8(f"{spec.name} {spec.version} {spec.url} {directory}"):
         raise ConfigError(f"model {shown_url(spec.url)}: expected a name and a path in UTF-8")
     findings = _Findings()
-    entries = _gather(spec, directory, environ, findings)
-    serving = bind(ServingSettings, entries, "", findings.problems)
-    option = bind(Options, entries, "option.", findings.problems)
+    sources = _sources(spec, directory, environ, findings)
+    declared = _Declared(_rolling_batch(sources))
+    entries: dict[str, Entry] = {}
+    for weaker in sources:
+        _lay_under(entries, weaker, declared, findings)
+    serving = bind(ServingSettings, entries, "", findings.problems, findings.warnings)
+    option = bind(Options, entries, "option.", findings.problems, findings.warnings)
+    engine_options = bind(declared.engine_options, entries, "option.", findings.problems, findings.warnings)
     provenance = {key: entry.source for key, entry in entries.items()}
     _default_to_server(serving, server, provenance)
-    for struct, prefix, values in ((ServingSettings, "", serving), (Options, "option.", option)):
+    for (struct, prefix), values in zip(declared.structs, (serving, option, engine_options), strict=True):
         for setting in settings_of(struct, prefix):
             if setting.field not in values:
                 provenance[setting.key] = "default"
-    _remark_on_keys(entries, findings)
+    _remark_on_keys(entries, declared, findings)
     settings, options = ServingSettings(**serving), Options(**option)
-    engine = _engine(settings, entries, findings)
+    engine = _engine(settings, options, entries, findings)
+    options = _batching_itself(_with_engine_that_is_there(options, entries, findings))
     _check_directory(options, spec, directory, findings)
     if findings.problems:
         raise ConfigError("\n".join(findings.problems))
@@ -79,6 +109,7 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
         devices=spec.devices or settings.load_on_devices,
         serving=settings,
         option=options,
+        engine_options=engine_options,
         properties=_handler_properties(entries),
         provenance=provenance,
         cache_dir=cache_dir,
@@ -93,32 +124,42 @@ def _directory(url: str, cache_dir: str) -> Path | None:
     return model_directory(fetch_model(url, Path(cache_dir) if cache_dir else None))
 
 
-def _gather(
+def _sources(
     spec: ModelSpec,
     directory: Path | None,
     environ: Mapping[str, str],
     findings: _Findings,
-) -> dict[str, Entry]:
-    """The entries of all sources but config.properties, under the keys' main names; the strongest source wins."""
-    entries: dict[str, Entry] = {}
+) -> list[Mapping[str, Entry]]:
+    """The entries of all sources but config.properties, under the keys that were used; the strongest source first."""
+    sources: list[Mapping[str, Entry]] = []
     if spec.engine:
-        _lay_under(entries, {"engine": Entry(spec.engine, f"model {spec.name}")}, findings)
+        sources.append({"engine": Entry(spec.engine, f"model {spec.name}")})
     if directory is not None and (directory / "serving.properties").exists():
         from_file, warnings = read_properties(directory / "serving.properties")
         findings.warnings += warnings
-        _lay_under(entries, from_file, findings)
+        sources.append(from_file)
     if spec.url.startswith(HUB_SCHEME):
         model_id = spec.url.removeprefix(HUB_SCHEME)
         source = "environment HF_MODEL_ID" if environ.get("HF_MODEL_ID") == model_id else f"model {spec.url}"
-        _lay_under(entries, {"option.model_id": Entry(model_id, source)}, findings)
-    _lay_under(entries, environment_entries(environ), findings)
-    return entries
+        sources.append({"option.model_id": Entry(model_id, source)})
+    return [*sources, environment_entries(environ)]
 
 
-def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], findings: _Findings) -> None:
+def _rolling_batch(sources: Sequence[Mapping[str, Entry]]) -> str:
+    """`option.rolling_batch`, which says whose options the others are."""
+    key = "option.rolling_batch"
+    entry = next((source[key] for source in sources if key in source), None)
+    found = bind(Options, {} if entry is None else {key: entry}, "option.", [], [])
+    name: str = found.get("rolling_batch", Options().rolling_batch)
+    return BUILT_IN if name in ABSENT else name
+
+
+def _lay_under(
+    entries: dict[str, Entry], weaker: Mapping[str, Entry], declared: _Declared, findings: _Findings
+) -> None:
     """Add the entries of `weaker` that `entries` lacks, under the keys' main names."""
     for key, entry in weaker.items():
-        main = _ALIASES.get(key, key)
+        main = declared.aliases.get(key, key)
         if main != key and main in weaker:
             findings.warnings.append(f"{entry.source}: {key} is another name of {main}, which is set too: ignored")
         else:
@@ -139,30 +180,66 @@ def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance
             provenance[setting.key] = source if source != "default" else "server configuration"
 
 
-def _remark_on_keys(entries: Mapping[str, Entry], findings: _Findings) -> None:
-    """Warn about keys that are unknown, empty, or known to DJL only; refuse unknown ones that are not UTF-8."""
+def _remark_on_keys(entries: Mapping[str, Entry], declared: _Declared, findings: _Findings) -> None:
+    """Warn about keys that are unknown, empty, another engine's, or known to DJL only; refuse those not in UTF-8."""
     for key, (value, source) in entries.items():
         option = key.removeprefix("option.")
-        if key in _KNOWN:
+        if key in declared.keys:
             if not value.strip():
                 findings.warnings.append(f"{source}: {key} is empty: the default counts")
         elif not is_utf8(f"{key} {value}"):
             findings.problems.append(f"{source}: {key}: expected UTF-8 text")
-        elif key in NO_EFFECT_SERVING or (option != key and option in NO_EFFECT):
-            findings.warnings.append(f"{source}: {key} is known to DJL and has no effect here yet")
+        elif key in declared.of_others:
+            engines = " and ".join(declared.of_others[key])
+            findings.warnings.append(f"{source}: {key} has no effect: only option.rolling_batch={engines} takes it")
+        elif reason := _reason_of_no_effect(key):
+            findings.warnings.append(f"{source}: {key} has no effect: {reason}")
         elif option != key and option not in _NOT_FOR_HANDLERS:
-            hint = did_you_mean(key, _KNOWN)
+            hint = did_you_mean(key, declared.keys)
             findings.warnings.append(f"{source}: {key} is not known: passed to the handler{hint}")
         else:
-            findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, _KNOWN)}")
+            findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, declared.keys)}")
 
 
-def _engine(settings: ServingSettings, entries: Mapping[str, Entry], findings: _Findings) -> str:
+def _reason_of_no_effect(key: str) -> str:
+    """Why a key that DJL or LMI knows has no effect here; "" for others."""
+    option = key.removeprefix("option.")
+    return (SERVING_WITHOUT_EFFECT if option == key else OPTIONS_WITHOUT_EFFECT).get(option, "")
+
+
+def _engine(settings: ServingSettings, options: Options, entries: Mapping[str, Entry], findings: _Findings) -> str:
+    """DJL's engine of the model, which is Python whatever it says: its other engines are not there."""
     name = settings.engine or "Python"
-    engine = _ENGINES.get(name.lower(), "")
-    if not engine:
-        findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python")
-    return engine
+    if name.lower() in ABSENT_ENGINES:
+        where = f"{entries['engine'].source}: engine={name}"
+        if options.engine_fallback == "error":
+            findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
+        else:
+            findings.warnings.append(f"{where}: there is no such engine here: the model is served with engine=Python")
+    elif name.lower() not in PYTHON_ENGINES:
+        hint = did_you_mean(name, ("Python", *ABSENT_ENGINES))
+        findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python{hint}")
+    return "Python"
+
+
+def _with_engine_that_is_there(options: Options, entries: Mapping[str, Entry], findings: _Findings) -> Options:
+    """The options, with the built-in engine where `option.rolling_batch` names one that is not there."""
+    name = options.rolling_batch
+    if name not in ABSENT:
+        return options
+    where = f"{entries['option.rolling_batch'].source}: option.rolling_batch={name}"
+    if options.engine_fallback == "error":
+        findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
+    else:
+        findings.warnings.append(f"{where}: there is no such engine here: the built-in one serves the model")
+    return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
+
+
+def _batching_itself(options: Options) -> Options:
+    """The options, with continuous batching for LMI's async handlers, which have it whatever `rolling_batch` says."""
+    if options.rolling_batch == "disable" and (options.async_mode or options.entry_point in ASYNC_HANDLERS):
+        return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
+    return options
 
 
 def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:

@@ -59,6 +59,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         path: absolute local model directory, or "" where there is only a checkpoint (a hub id).
         url: where the model came from, as the user wrote it.
         devices: those of the `name:version:engine:devices=url` form, else load_on_devices.
+        engine_options: what is set of the options that only the model's engine takes, by the fields of
+            `engines.own_options`.
         properties: what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_* without
             the `option.` prefix, as strings.
         provenance: key as the user writes it (`option.dtype`) -> "serving.properties:3", "environment OPTION_DTYPE",
@@ -76,6 +78,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     devices: str = "*"
     serving: ServingSettings = ServingSettings()
     option: Options = Options()
+    engine_options: dict[str, Any] = {}
     properties: dict[str, str] = {}
     provenance: dict[str, str] = {}
     cache_dir: str = ""

@@ -193,7 +193,7 @@ def load_server_config(
                     f"environment {name}: {key}={value} counts, not {entries[key].value} of the command line"
                 )
             entries[key] = Entry(value, f"environment {name}")
-    values = bind(ServerConfig, entries, "", problems)
+    values = bind(ServerConfig, entries, "", problems, warnings)
     if problems:
         raise ConfigError("\n".join(problems))
     for key, entry in entries.items():

@@ -1,12 +1,13 @@
 """Every setting of a model, declared once: name, type, bounds, default and help.
 
 Runs in the front end, which reads them, and in the worker, which receives them. From these declarations come parsing
-and validation (`binding.py`), the README's tables (`table.py`) and the nearest-name suggestions. A field's encoded
-name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
+and validation (`binding.py`), the tables of docs/settings.md (`table.py`) and the nearest-name suggestions. A field's
+encoded name is the key as the user writes it; `Meta(extra=...)` holds what msgspec has no field for:
 
     environment  a variable that sets this, beside OPTION_<KEY>
     aliases      other keys for the same setting
     spellings    other spellings of values
+    without_effect  values of other engines, and why they have no effect here
     expected     the words for "expected ..." where type and bounds don't say it
 """
 
@@ -23,12 +24,18 @@ HeaderValue = Annotated[str, Meta(pattern=r"^[\x20-\x7e]*$", extra={"expected": 
 DEVICES_PATTERN: Final = r"^(\*|(-1|cpu|(gpu|cuda:?)?\d+)(;(-1|cpu|(gpu|cuda:?)?\d+))*)$"
 DEVICES_EXPECTED: Final = "* or a list such as gpu0;gpu1"
 Degree = Positive | Literal["max"]
+#: vLLM's names of syntaxes that are not parsed here.
+_OTHER_PARSERS: Final = dict.fromkeys(
+    "deepseek_v3 deepseek_v31 functiongemma gigachat3 glm45 glm47 granite-20b-fc hunyuan_a13b internlm jamba kimi_k2 "
+    "llama4_pythonic longcat minimax minimax_m2 openai qwen3_coder qwen3_xml seed_oss step3 xlam".split(),
+    "this syntax is not parsed here, and the chat template says which the model's is",
+)
 
 
 class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The top-level keys of serving.properties: queue, batching and workers of one model."""
 
-    engine: Annotated[str, Meta(description="Engine that runs the model; Python is the only one.")] = ""
+    engine: Annotated[str, Meta(description="DJL's engine: Python. Models of its others run on Python's.")] = ""
     job_queue_size: Annotated[
         int, Meta(ge=1, description="Requests that may wait for a worker; one more is refused at once.")
     ] = 1000
@@ -62,10 +69,17 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The `option.*` keys: what the handler and the engine are told."""
+    """The `option.*` keys of every model: what its handler, and any engine, is told.
+
+    An engine's row declares the keys that only that engine takes (`engines`).
+    """
 
     model_id: Annotated[
-        str, Meta(description="Checkpoint: a local path, a Hugging Face Hub id, or s3://bucket/prefix.")
+        str,
+        Meta(
+            description="Checkpoint: a local path, a Hugging Face Hub id, or s3://bucket/prefix.",
+            extra={"aliases": ["s3url", "model"]},
+        ),
     ] = ""
     revision: Annotated[str, Meta(description="Branch, tag or commit of a hub checkpoint.")] = ""
     trust_remote_code: Annotated[bool, Meta(description="Allow the checkpoint's own Python code to run.")] = False
@@ -95,7 +109,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Devices that share each layer, from the worker's own on; max: as many as there are and divide "
             "the model's heads, or 1 where load_on_devices names several.",
-            extra={"environment": "TENSOR_PARALLEL_DEGREE", "expected": "an integer >= 1, or max"},
+            extra={
+                "aliases": ["tensor_parallel_size"],
+                "environment": "TENSOR_PARALLEL_DEGREE",
+                "expected": "an integer >= 1, or max",
+            },
         ),
     ] = None
     pipeline_parallel_degree: Annotated[
@@ -103,7 +121,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             description="Groups of layers on devices of their own: 1, as devices share each layer.",
-            extra={"environment": "PIPELINE_PARALLEL_DEGREE"},
+            extra={"aliases": ["pipeline_parallel_size"], "environment": "PIPELINE_PARALLEL_DEGREE"},
         ),
     ] = 1
     rolling_batch: Annotated[
@@ -115,6 +133,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"spellings": {"scheduler": "auto"}},  # LMI's old name for its own engine
         ),
     ] = "auto"
+    engine_fallback: Annotated[
+        Literal["builtin", "error"],
+        Meta(
+            description="Where option.rolling_batch or engine names an engine that is not there (vllm, trtllm, "
+            "DeepSpeed): builtin has the built-in one serve the model, error refuses it."
+        ),
+    ] = "builtin"
+    async_mode: Annotated[
+        bool,
+        Meta(
+            description="LMI's async handlers: continuous batching and the schemas that go with it, even with "
+            "option.rolling_batch=disable, as these handlers batch by themselves."
+        ),
+    ] = False
     enable_streaming: Annotated[
         bool,
         Meta(
@@ -122,15 +154,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"spellings": {"huggingface": "true"}, "expected": "true or false"},
         ),
     ] = False
-    max_rolling_batch_size: Annotated[int, Meta(ge=1, description="Sequences generated at once.")] = 32
+    max_rolling_batch_size: Annotated[
+        int, Meta(ge=1, description="Sequences generated at once.", extra={"aliases": ["max_num_seqs"]})
+    ] = 32
     max_rolling_batch_prefill_tokens: Annotated[
-        int, Meta(ge=1, description="Prompt tokens per engine step; a longer prompt is taken in pieces.")
+        int,
+        Meta(
+            ge=1,
+            description="Prompt tokens per engine step; a longer prompt is taken in pieces.",
+            extra={"aliases": ["max_num_batched_tokens", "max_num_tokens"]},
+        ),
     ] = 512
     max_model_len: Annotated[
         Positive | None,
         Meta(
             description="Tokens of prompt and answer together; unset: what the model allows.",
-            extra={"aliases": ["max_total_tokens"], "environment": "MAX_TOTAL_TOKENS"},
+            extra={"aliases": ["max_total_tokens", "n_positions"], "environment": "MAX_TOTAL_TOKENS"},
         ),
     ] = None
     gpu_memory_utilization: Annotated[
@@ -141,11 +180,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             description="Share of a GPU's memory for the model: weights, KV cache and steps, of all its workers there.",
         ),
     ] = 0.9
-    kv_cache_memory_mb: Annotated[
-        Positive | None,
-        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
-    ] = None
-    block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
     dtype: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
         Meta(
@@ -157,7 +191,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     task: Annotated[
-        str, Meta(description="What the model does, for handlers and for /info; the built-in handler generates text.")
+        str,
+        Meta(description="What the model does, by transformers' names; built in: text-generation. Also for /info."),
     ] = ""
     device: Annotated[
         str,
@@ -167,49 +202,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "auto, cpu, cuda or cuda:N"},
         ),
     ] = "auto"
-    kernels: Annotated[
-        Literal["auto", "native", "torch"],
-        Meta(
-            description="What computes on a CPU: native kernels (of the wheel, or built at first use), "
-            "torch, or auto for native where it can be.",
-        ),
-    ] = "auto"
-    quantize: Annotated[
-        Literal["none", "int8", "int4", "gptq", "awq"],
-        Meta(
-            description="Weights of 8 bits (a scale per output) or 4 (a scale and a zero per 64 inputs; but down "
-            "projections and the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, "
-            "which needs no option.",
-            extra={
-                "spellings": {
-                    "bitsandbytes": "int8",
-                    "bitsandbytes8": "int8",
-                    "dynamic_int8": "int8",
-                    "bitsandbytes4": "int4",
-                    "bitsandbytes-nf4": "int4",
-                    "bitsandbytes-fp4": "int4",
-                }
-            },
-        ),
-    ] = "none"
-    speculative: Annotated[
-        Literal["none", "ngram"],
-        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
-    ] = "none"
-    draft_model_id: Annotated[
-        str,
-        Meta(
-            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
-            extra={"aliases": ["speculative_draft_model"]},
-        ),
-    ] = ""
-    spec_length: Annotated[
-        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
-    ] = None
-    threads: Annotated[
-        Positive | None,
-        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
-    ] = None
     output_formatter: Annotated[
         str | None,
         Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),
@@ -237,7 +229,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         Meta(
             description="Tokens of a prompt at most; unset: what the model's context leaves.",
-            extra={"aliases": ["max_input_length"], "environment": "MAX_INPUT_TOKENS"},
+            extra={"aliases": ["max_input_length", "max_input_len"], "environment": "MAX_INPUT_TOKENS"},
         ),
     ] = None
     max_best_of: Annotated[
@@ -264,7 +256,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Syntax of the model's tool calls: hermes, qwen, llama3_json, mistral, granite, "
-            "phi4_mini_json, pythonic, lfm2, olmo3, or module:Class; unset: what the chat template tells."
+            "phi4_mini_json, pythonic, lfm2, olmo3, or module:Class; unset: what the chat template tells.",
+            extra={"without_effect": _OTHER_PARSERS},
         ),
     ] = ""
     infer_do_sample: Annotated[
@@ -291,25 +284,3 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"expected": "K=V pairs separated by commas"},
         ),
     ] = ""
-
-
-#: option.* keys that DJL knows and that have no effect here yet.
-NO_EFFECT: Final = frozenset(
-    """
-    bedrock_compat decoding_strategy device_map disable_flash_attn enable_chunked_prefill enable_lora
-    enable_prefix_caching enable_venv enforce_eager fully_sharded_loras input_formatter
-    is_peft_model kv_cache_dtype load_format load_in_4bit load_in_8bit long_lora_scaling_factors
-    lora_extra_vocab_size low_cpu_mem_usage max_cpu_loras max_lora_rank max_loras max_output_size max_sparsity
-    max_splits mpi_mode multi_gpu parallel_loading sessions_expiration sessions_path sessions_s3url
-    stop_sequence swap_space waiting_steps
-    """.split()
-)
-
-#: Top-level keys of serving.properties that DJL knows and that have no effect here yet.
-NO_EFFECT_SERVING: Final = frozenset(
-    """
-    application gpu.required_memory_mb log_request_metric max_idle_time maxWorkers metrics_aggregation
-    required_memory_mb reserved_memory_mb translatorFactory
-    cpu.minWorkers cpu.maxWorkers gpu.minWorkers gpu.maxWorkers cpu.min_workers gpu.min_workers
-    """.split()
-)

@@ -1,30 +1,39 @@
-"""The README's tables of settings and variables. Runs where documentation is made; `shown` in the front end too."""
+"""The tables of settings and variables in docs/settings.md. Runs in `make docs`; `shown` in the front end too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from .binding import Setting, settings_of
+from .engines import all_options
 from .environment import CONTAINER_MAPS
 from .server import ServerConfig
 from .settings import Options, ServingSettings
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
-_TABLES: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
-    ("serving.properties: queue, batching and workers", ServingSettings, ""),
-    ("serving.properties: handler and engine", Options, "option."),
-    ("config.properties", ServerConfig, ""),
-)
+
+def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
+    """(title, declaring class, prefix of the keys) of each table."""
+    yield "serving.properties: queue, batching and workers", ServingSettings, ""
+    yield "serving.properties: handler and engine", Options, "option."
+    for engine, struct in all_options().items():
+        if settings_of(struct):
+            yield f"serving.properties: the engine {engine} alone", struct, "option."
+    yield "config.properties", ServerConfig, ""
+
 
 _VARIABLES: Final = {
     "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
-    "OPTION_MODEL_ID": "The same, where no model is named otherwise; else `option.model_id` of models that set none.",
+    "OPTION_MODEL_ID": "A model to serve, where no model is named otherwise; else `option.model_id` of models that set "
+    "none.",
     "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
     "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, where `SERVING_JOB_QUEUE_SIZE` does not set it.",
     "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
     "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
-    "DJL_CACHE_DIR": "The same, if `SERVING_DOWNLOAD_DIR` is unset.",
+    "DJL_CACHE_DIR": "Where what is downloaded and unpacked is kept, if `SERVING_DOWNLOAD_DIR` is unset.",
     "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`).",
 }
 _NOTES: Final = {
@@ -36,9 +45,9 @@ _NOTES: Final = {
 def settings_table() -> str:
     """Markdown: a heading and a table for each file's settings, made from their declarations."""
     parts = []
-    for title, struct, prefix in _TABLES:
+    for title, struct, prefix in _tables():
         rows = [_row(setting, struct) for setting in settings_of(struct, prefix)]
-        parts.append("\n".join([f"### {title}", "", *_HEADER, *rows]))
+        parts.append("\n".join([f"## {title}", "", *_HEADER, *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -50,12 +59,22 @@ def environment_table() -> str:
     return "\n".join(["| variable | meaning |", "| --- | --- |", *rows]) + "\n"
 
 
+def without_effect_table() -> str:
+    """Markdown: a table of the settings that DJL and the engines of LMI have and that have no effect here."""
+    reasons: dict[str, list[str]] = {}
+    for keys, prefix in ((OPTIONS_WITHOUT_EFFECT, "option."), (SERVING_WITHOUT_EFFECT, "")):
+        for key, reason in keys.items():
+            reasons.setdefault(reason, []).append(f"`{prefix}{key}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
+    return "\n".join(["| settings | why they have no effect |", "| --- | --- |", *rows]) + "\n"
+
+
 _HEADER = ("| setting | type | default | environment | meaning |", "| --- | --- | --- | --- | --- |")
 
 
 def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[str, ...]:
     """The variables that set `setting`, strongest first."""
-    if struct is Options:
+    if setting.key.startswith("option."):
         return tuple(
             name for name in (f"OPTION_{setting.key.removeprefix('option.').upper()}", setting.environment) if name
         )
@@ -68,7 +87,8 @@ def environment_names(setting: Setting, struct: type[msgspec.Struct]) -> tuple[s
 
 
 def _row(setting: Setting, struct: type[msgspec.Struct]) -> str:
-    names = "".join(f" (also `{alias}`)" for alias in setting.aliases)
+    aliases = ", ".join(f"`{alias}`" for alias in setting.aliases)
+    names = f" (also {aliases})" if aliases else ""
     environment = ", ".join(f"`{name}`" for name in environment_names(setting, struct))
     cells = (f"`{setting.key}`{names}", setting.type_words, shown_default(setting.default), environment, setting.help)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,13 +1,74 @@
-"""What a checkpoint is for, as its config.json says. Runs in every process; imports no torch."""
+"""What models do: the table of tasks that built-in handlers serve, and what a checkpoint is for.
+
+Runs in every process; imports no torch, and no handler.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ..core.errors import ModelLoadError
-from .model import read_json_object
+from .model import ModelConfig, read_json_object
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row: what models do, and which built-in handler does it with them.
+
+    Attributes:
+        name: by the name of transformers' pipeline.
+        handler: "module:Class" of a `handler.Handler`, imported in the worker.
+        check: "module:function", called with the ModelConfig in the front end, and by the handler: it refuses what the
+            directory and the settings show can't be served, with a ModelLoadError or a ConfigError.
+        without_effect: "module:function", likewise: sentences about settings that have no effect as configured.
+    """
+
+    name: str
+    handler: str
+    check: str
+    without_effect: str
+
+
+#: What does a task, by the names of transformers' classes.
+_CLASSES: Final[Mapping[str, str]] = {
+    "audio-classification": "AutoModelForAudioClassification",
+    "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "image-classification": "AutoModelForImageClassification",
+    "image-segmentation": "AutoModelForSemanticSegmentation",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "next-sentence-prediction": "AutoModelForNextSentencePrediction",
+    "object-detection": "AutoModelForObjectDetection",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "text-classification": "AutoModelForSequenceClassification",
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "token-classification": "AutoModelForTokenClassification",
+}
+#: DJL's and others' names of tasks.
+_ALIASES: Final[Mapping[str, str]] = {
+    "conversational": "text-generation",
+    "sentiment-analysis": "text-classification",
+    "summarization": "text2text-generation",
+    "text-embedding": "feature-extraction",
+    "text_embedding": "feature-extraction",
+    "translation": "text2text-generation",
+}
+TEXT_GENERATION: Final = "text-generation"
+TASKS: Final[Mapping[str, Task]] = {
+    task.name: task
+    for task in (
+        Task(
+            TEXT_GENERATION,
+            handler="djl_python.handlers.text_generation:TextGenerationHandler",
+            check="djl_python.handlers.checks:check",
+            without_effect="djl_python.handlers.checks:without_effect",
+        ),
+    )
+}
 
 #: The end of an architecture's name in transformers -> what such a model does, by the name of transformers' pipeline.
 _HEADS: Final[Mapping[str, str]] = {
@@ -32,21 +93,40 @@ _ENCODERS: Final = frozenset(
 )
 
 
-def check_generates_text(path: Path) -> None:
-    """Refuse a checkpoint that is not for generating text, as far as config.json tells: it would answer nonsense.
+def task_of(config: ModelConfig) -> Task:
+    """The row of the task that `option.task` names; text generation where it names none.
+
+    Raises:
+        ModelLoadError: no built-in handler does this; says which tasks there are.
+    """
+    name = config.option.task or TEXT_GENERATION
+    known = _ALIASES.get(name, name)
+    if known not in TASKS:
+        raise ModelLoadError(
+            f"option.task={name}: no built-in handler does that; expected {', '.join(TASKS)}. {_could_serve(known)}"
+        )
+    return TASKS[known]
+
+
+def check_is_for(task: str, path: Path) -> None:
+    """Refuse a checkpoint that is not for a task, as far as config.json tells: it would answer nonsense.
 
     Raises:
         ModelLoadError: names the architecture and what could serve it.
     """
     config = read_json_object(path / "config.json")
-    task = _other_task(config)
-    if task:
+    other = _other_task(config)
+    if other and other != task:
         architecture = ", ".join(_architectures(config)) or f"model_type {config.get('model_type')}"
         raise ModelLoadError(
-            f"{path}: {architecture} (config.json) is a model for {task}, and the built-in handler only generates "
-            f"text, with decoders such as LlamaForCausalLM. A model.py with handle(inputs) can serve it, with "
-            f"transformers' pipeline {task!r} for example"
+            f"{path}: {architecture} (config.json) is a model for {other}, and the built-in handler only generates "
+            f"text, with decoders such as LlamaForCausalLM. {_could_serve(other)}"
         )
+
+
+def _could_serve(task: str) -> str:
+    example = f", with transformers' {_CLASSES[task]} for example" if task in _CLASSES else ""
+    return f"A model.py with handle(inputs) can serve it{example}"
 
 
 def _other_task(config: Mapping[str, Any]) -> str:

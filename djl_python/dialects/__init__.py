@@ -1,4 +1,8 @@
-"""The dialects, by name. To add one, write its module and add a row to `DIALECTS`."""
+"""The dialects, by name: one folder for each API. To add one, write its `Dialect` and add a row to `DIALECTS`.
+
+Routes, pages and errors run in the front end, parsing, queries and formatters in the worker. A dialect imports no other
+one; what several need is in `shared`. Its types are what it reads, what it writes, and what /openapi.json shows.
+"""
 
 from __future__ import annotations
 

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from ..config import ModelConfig, Options, devices_each, engine_environment, workers_sharing
+from ..config import ModelConfig, devices_each, engine_environment, workers_sharing
 from ..core import logs
 from ..core.errors import ModelLoadError, WorkerDiedError
 from ..core.types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 from ..ipc.channel import Channel
 from ..ipc.processes import spawn
 from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
-from .interface import EngineSettings, Progress, rolling_batch_path
-from .native.library import lacking
+from .interface import EngineSettings, Progress, engine_of
 
 log = logging.getLogger(__name__)
 
@@ -33,60 +33,24 @@ _SILENCE_S = 60.0
 _DEATH = "the engine process ended unexpectedly"
 
 
-def engine_settings(
-    config: ModelConfig, model_path: Path, draft_path: Path | None = None, image_example: ImagePrompt | None = None
-) -> EngineSettings:
-    """The engine's settings, from the model's configuration."""
+def common_settings(config: ModelConfig, model_path: Path, image_example: ImagePrompt | None = None) -> EngineSettings:
+    """What any engine is told of a model's configuration."""
     option = config.option
+    in_turn = option.rolling_batch == "disable"
     return EngineSettings(
         model_path=str(model_path),
         trust_remote_code=option.trust_remote_code,
         dtype=option.dtype,
         device=option.device,
         tensor_parallel_degree=devices_each(config),
-        kernels=option.kernels,
-        quantize=option.quantize,
-        speculative=option.speculative if draft_path is None else "draft",
-        draft_model_path="" if draft_path is None else str(draft_path),
-        spec_length=option.spec_length,
-        threads=option.threads,
-        max_batch_size=config.serving.batch_size
-        if option.rolling_batch == "disable"
-        else option.max_rolling_batch_size,
+        max_batch_size=config.serving.batch_size if in_turn else option.max_rolling_batch_size,
         max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
         max_model_len=option.max_model_len,
-        block_size=option.block_size,
-        kv_cache_memory_mb=option.kv_cache_memory_mb,
         gpu_memory_utilization=option.gpu_memory_utilization,
         workers=workers_sharing(config),
         image_example=image_example,
         properties=config.properties,
     )
-
-
-def check_options(config: ModelConfig) -> None:
-    """Refuse options that no engine here supports, before anything is loaded.
-
-    Raises:
-        ModelLoadError: groups of layers on devices of their own (an error beats leaving devices idle), or two sources
-            of draft tokens.
-        ConfigError: option.rolling_batch names no engine, or workers would have devices of others.
-    """
-    option = config.option
-    devices_each(config)
-    rolling_batch_path(_engine_name(option))
-    if option.draft_model_id and option.speculative != "none":
-        raise ModelLoadError(f"option.draft_model_id and option.speculative={option.speculative}: expected one of them")
-    if option.pipeline_parallel_degree > 1:
-        raise ModelLoadError(
-            f"option.pipeline_parallel_degree={option.pipeline_parallel_degree}: devices can share each layer "
-            "(option.tensor_parallel_degree), not have layers of their own; expected 1"
-        )
-
-
-def _engine_name(option: Options) -> str:
-    """Name of the engine to open; `disable` is the built-in engine with another API schema."""
-    return "auto" if option.rolling_batch == "disable" else option.rolling_batch
 
 
 class EngineClient:
@@ -127,14 +91,14 @@ class EngineClient:
         progress: Progress,
         on_stats: Callable[[EngineStats], None],
         on_death: Callable[[str], None],
-        draft_path: Path | None = None,
+        checkpoints: Mapping[str, Path] | None = None,
         image_example: ImagePrompt | None = None,
         trial_text: asyncio.Future[list[int]] | None = None,
     ) -> EngineClient:
         """Spawn the engine and wait until its model is loaded.
 
         Args:
-            draft_path: the draft model's checkpoint, if there is one.
+            checkpoints: those that the engine needs beside the model (`Engine.checkpoints`), by option.
             image_example: a prompt with an image, for a checkpoint that takes them.
             trial_text: ids of a text by the model's tokenizer, to try the model on; it may still be loading.
             progress: told what is being loaded: (what, done, total).
@@ -143,18 +107,20 @@ class EngineClient:
 
         Raises:
             ModelLoadError: with the engine's reason.
-            ModelLoadError, ConfigError: a setting that no engine supports.
+            ModelLoadError, ConfigError: a setting that the engine doesn't support, or a name of no engine.
         """
-        check_options(config)
+        engine = engine_of(config.option.rolling_batch)
+        engine.check_model(config)
+        options = engine.options_of(config)
+        settings = engine.settings(common_settings(config, model_path, image_example), options, checkpoints or {})
         self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
-        environment = engine_environment(config.option.kernels != "torch" and not lacking())
+        environment = engine_environment(functools.partial(engine.environment, config, options))
         self._process, sock = await spawn(
             "djl_python.engine", log_name=f"{logs.name()}/engine", cwd=config.path or None, env=environment
         )
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)
-        settings = msgspec.msgpack.encode(engine_settings(config, model_path, draft_path, image_example))
-        self._channel.send(Open(_engine_name(config.option), settings, sends_text=trial_text is not None))
+        self._channel.send(Open(engine.name, msgspec.msgpack.encode(settings), sends_text=trial_text is not None))
         if trial_text is not None:
             trial_text.add_done_callback(self._send_text)
         try:

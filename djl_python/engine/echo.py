@@ -7,11 +7,13 @@ a tokenizer, and imports no torch.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
+from ..config.engines import NoOptions
 from ..core.errors import ParameterError
 from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
 from .batch.sequence import PromptEntry, Sequence
-from .interface import EngineSettings, Progress, RollingBatch
+from .interface import Engine, EngineSettings, Progress, RollingBatch
 
 _DEFAULT_CONTEXT = 1 << 20
 
@@ -71,3 +73,12 @@ class EchoRollingBatch(RollingBatch):
 
 def _top(token: int, alternatives: int) -> tuple[tuple[int, float], ...]:
     return ((token, 0.0),) if alternatives else ()
+
+
+ENGINE: Final = Engine(
+    name="echo",
+    summary="Repeats prompts, without a model: to measure what everything but the model costs.",
+    opens="djl_python.engine.echo:EchoRollingBatch",
+    options=NoOptions,
+    parameters=frozenset("max_new_tokens stop_token_ids logprobs top_logprobs prompt_logprobs".split()),
+)

@@ -1,39 +1,41 @@
-"""The interface of continuous batching, between an engine and the process around it. Runs in the engine process.
+"""What an engine is, to the processes around it: its row in the table, its settings, and its two forms.
 
-Built-in engines are opened in the same way as a third party's `option.rolling_batch=module:Class`.
+The row is read in every process; an engine runs in the engine's. An engine is a `RollingBatch`, which the engine's loop
+steps, or an `AsyncEngine`, which has a loop of its own. Built-in ones are opened in the same way as a third party's
+`option.rolling_batch=module:Class`.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from typing import Any, Final, Literal
+import importlib.util
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from ..core.errors import ConfigError, GenerationError, ServingError
-from ..core.registry import load_object, path_of
+from ..config import ModelConfig
+from ..config.engines import ENGINES, NoOptions, engine_name, engine_path
+from ..core.errors import GenerationError, ModelLoadError, ServingError
+from ..core.registry import load_object
 from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
 Progress = Callable[[str, int, int], None]
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
-ROLLING_BATCHES: Final = {
-    "auto": "djl_python.engine.builtin.opening:open_batch",
-    "echo": "djl_python.engine.echo:EchoRollingBatch",
-}
-#: LMI's names of engines that this server does not have.
-_OTHERS: Final = frozenset({"lmi-dist", "neuronx", "tnx", "trtllm", "vllm"})
+#: Every parameter of a sequence.
+ALL_PARAMETERS: Final = frozenset(SamplingParams.__struct_fields__)
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that an engine is opened with; `option.*` documents each.
+    """Settings that any engine is opened with; `option.*` documents each. An engine with options of its own adds them.
 
-    `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
     `tensor_parallel_degree` is how many devices, from `device` on, share the model; 0 for as many as can.
     `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
-    `trial_ids` are a text to try the model on, where it isn't sent later (`trial_text`).
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
-    `properties` are all of the model's settings as strings, for engines with settings of their own.
+    `properties` are all of the model's settings as strings, for a third party's engine.
     """
 
     model_path: str
@@ -41,29 +43,114 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     device: str = "auto"
     tensor_parallel_degree: int = 1
-    kernels: str = "auto"
-    quantize: Literal["none", "int8", "int4", "gptq", "awq"] = "none"
-    speculative: Literal["none", "ngram", "draft"] = "none"
-    draft_model_path: str = ""
-    spec_length: int | None = None
-    threads: int | None = None
     max_batch_size: int = 32
     max_prefill_tokens: int = 512
     max_model_len: int | None = None
-    block_size: int = 16
-    kv_cache_memory_mb: int | None = None
-    kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
     workers: int = 1
-    trial_ids: list[int] = []
     image_example: ImagePrompt | None = None
     properties: dict[str, str] = {}
 
 
-class RollingBatch(abc.ABC):
-    """A batch that requests join and leave at any step. Called from one thread.
+def _as_they_are(settings: EngineSettings, options: msgspec.Struct, checkpoints: Mapping[str, Path]) -> EngineSettings:
+    return settings
 
-    Attributes, valid once constructed:
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Generic[OptionsT]):
+    """A row of the table of engines (`config.engines.ENGINES`). Making one imports nothing heavy.
+
+    Attributes:
+        name: its key in the table, or the module:Class of a user's engine.
+        summary: what it is for, in a sentence.
+        opens: "module:attribute", imported in the engine's process alone: a class of a `RollingBatch` or an
+            `AsyncEngine`, or a function of the same arguments that returns a `RollingBatch`.
+        options: declares the `option.*` keys that only this engine takes.
+        settings_type: what it is opened with.
+        settings: (what any engine is told, its own options, its further checkpoints) -> what it is opened with.
+        checkpoints: its own options -> the checkpoints that it needs beside the model: by option, what model_id says
+            of the model.
+        parameters: fields of `SamplingParams` that it honours. Of a request that sets another one, the answer says so.
+        requires: modules that its Python must have, beside this package's own requirements.
+        install: the command that installs them.
+        check: refuses a configuration that it can't serve, before anything is loaded, with a ModelLoadError or a
+            ConfigError.
+        without_effect: sentences about settings that have no effect with it, as the model is configured.
+        environment: (configuration, the worker's environment) -> variables of the engine's process that are not set.
+
+    Example, a further row with an option of its own, `option.depth`::
+
+        class DeepOptions(msgspec.Struct, frozen=True, kw_only=True):
+            depth: Annotated[int, Meta(ge=1, description="How deep.")] = 3
+
+        class DeepSettings(EngineSettings, frozen=True, kw_only=True):
+            depth: int = 3
+
+        def settings(common, options, checkpoints):
+            return DeepSettings(**msgspec.structs.asdict(common), depth=options.depth)
+
+        ENGINE = Engine(
+            name="deep",
+            summary="Goes deep.",
+            opens="deep.engine:DeepRollingBatch",
+            options=DeepOptions,
+            settings_type=DeepSettings,
+            settings=settings,
+        )
+    """
+
+    name: str
+    summary: str
+    opens: str
+    options: type[OptionsT]
+    settings_type: type[EngineSettings] = EngineSettings
+    settings: Callable[[EngineSettings, OptionsT, Mapping[str, Path]], EngineSettings] = _as_they_are
+    checkpoints: Callable[[OptionsT], Mapping[str, str]] = lambda options: {}
+    parameters: frozenset[str] = ALL_PARAMETERS
+    requires: tuple[str, ...] = ()
+    install: str = ""
+    check: Callable[[ModelConfig, OptionsT], None] = lambda config, options: None
+    without_effect: Callable[[ModelConfig, OptionsT], list[str]] = lambda config, options: []
+    environment: Callable[[ModelConfig, OptionsT, Mapping[str, str]], Mapping[str, str]] = (
+        lambda config, options, environ: {}
+    )
+
+    def options_of(self, config: ModelConfig) -> OptionsT:
+        """The model's values of the options that only this engine takes."""
+        return msgspec.convert(config.engine_options, self.options)
+
+    def check_model(self, config: ModelConfig) -> None:
+        """Refuse a model that this engine can't serve here, before anything is loaded.
+
+        Raises:
+            ModelLoadError: a module is missing (says how to install it), or `check` refuses the configuration.
+            ConfigError: likewise.
+        """
+        missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
+        if missing:
+            names = " and ".join(missing)
+            raise ModelLoadError(f"option.rolling_batch={self.name} needs {names}, not installed here: {self.install}")
+        self.check(config, self.options_of(config))
+
+
+def engine_of(rolling_batch: str) -> Engine[Any]:
+    """The row that `option.rolling_batch` names; one with nothing but its path for a user's module:Class.
+
+    Raises:
+        ConfigError: the name is neither in the table nor such a path.
+    """
+    name = engine_name(rolling_batch)
+    path = engine_path(name)
+    if name not in ENGINES:
+        return Engine(name=name, summary="The engine of a model's own.", opens=path, options=NoOptions)
+    row: Engine[Any] = load_object(path)
+    return row
+
+
+class Limits:
+    """What an open engine says of the model and of itself.
+
+    Attributes:
         max_model_len: prompt and generated tokens of one sequence, at most.
         max_batch_size: sequences that generate at the same time.
         kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
@@ -81,6 +168,10 @@ class RollingBatch(abc.ABC):
     takes_images: bool = False
     info: EngineInfo = EngineInfo()
     vocabulary: int | None = None
+
+
+class RollingBatch(Limits, abc.ABC):
+    """A batch that requests join and leave at any step. Called from one thread; has its `Limits` once constructed."""
 
     @abc.abstractmethod
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
@@ -131,27 +222,51 @@ class RollingBatch(abc.ABC):
         return
 
 
+class AsyncEngine(Limits, abc.ABC):
+    """An engine that schedules its sequences itself. Called in one asyncio loop; has its `Limits` once opened."""
+
+    @classmethod
+    @abc.abstractmethod
+    async def open(cls, settings: EngineSettings, progress: Progress) -> AsyncEngine:
+        """Load the model. Raise ModelLoadError (or anything) if that can't be done."""
+
+    @abc.abstractmethod
+    def generate(
+        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """The events of one sequence, at most one per token, up to the one that finishes it.
+
+        Closing the iterator, or cancelling the task that waits for it, takes the sequence out of the batch.
+
+        Raises:
+            ParameterError: it can never be generated (empty, or longer than the context).
+            Exception: it failed; `isolate` is asked what that means for the others.
+        """
+
+    @property
+    @abc.abstractmethod
+    def stats(self) -> EngineStats:
+        """The gauges' current values."""
+
+    def isolate(self, cause: Exception) -> None:
+        """A generation raised `cause`: return if other sequences go on.
+
+        Raises:
+            Exception: no sequence can succeed any more. The process ends, and a new one is started.
+        """
+        return
+
+    def know(self, vocabulary: Vocabulary) -> None:
+        """The model's tokens, before the first sequence with a grammar; an engine that knows them itself needs none."""
+        return
+
+    async def close(self) -> None:
+        """Release the model. The engine is not used after that."""
+        return
+
+
 def error_event(request_id: int, error: BaseException) -> TokenEvent:
     """The event that ends a sequence with an error."""
     if not isinstance(error, ServingError):
         error = GenerationError(f"generation failed: {type(error).__name__}: {error}")
     return TokenEvent(request_id=request_id, token_id=-1, error=error.message, error_kind=error.kind)
-
-
-def rolling_batch_class(name: str) -> Callable[[EngineSettings, Progress], RollingBatch]:
-    """The engine class that `option.rolling_batch` names, or a function that opens one."""
-    found: Any = load_object(rolling_batch_path(name))
-    return found  # type: ignore[no-any-return]
-
-
-def rolling_batch_path(name: str) -> str:
-    """The engine's path "module:attribute", which is not imported.
-
-    Raises:
-        ConfigError: the name is neither a known one nor such a path itself.
-    """
-    if name in _OTHERS:
-        raise ConfigError(
-            f"option.rolling_batch={name}: there is no such engine here; expected auto, this server's own"
-        )
-    return path_of(ROLLING_BATCHES, name, "option.rolling_batch")

@@ -1,103 +1,106 @@
-"""The engine process: takes sequences in, steps the batch, sends one frame of events a step.
+"""The engine process: opens the engine that it is told, takes sequences in, steps the batch, sends a frame per step.
 
-Two threads: the main one computes, the other reads the socket, so that messages wait in memory while a step runs and
-the worker's death ends this process at once.
+Two threads: the main one computes, the other reads the socket (`inbox`). An engine that schedules its sequences itself
+is run by `async_loop`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import socket
 import sys
-import threading
 import traceback
-from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from ..config.engines import ENGINES
 from ..core.errors import ServingError, printable
+from ..core.registry import load_object
 from ..core.types import TokenEvent
-from ..ipc.protocol import (
-    Add,
-    AnyMessage,
-    Cancel,
-    FrameReader,
-    Know,
-    Open,
-    Opened,
-    Status,
-    Step,
-    Stop,
-    TrialText,
-    encode_frame,
-)
+from ..ipc import event_loop
+from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, encode_frame
 from ..usercode.module import put_on_path
-from .interface import ROLLING_BATCHES, EngineSettings, RollingBatch, error_event, rolling_batch_class
-from .trial_text import sent_text
+from .async_loop import AsyncLoop
+from .inbox import Inbox
+from .interface import AsyncEngine, EngineSettings, Limits, Progress, RollingBatch, engine_of, error_event
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES = 1 << 16
 EXIT_LOAD_FAILED = 3
-EXIT_BROKEN_FRAME = 4
-
-
-class Inbox:
-    """Messages from the worker, read by a thread of their own."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._messages: deque[AnyMessage] = deque()
-        self._arrived = threading.Condition()
-        threading.Thread(target=self._read, name="inbox", daemon=True).start()
-
-    def first(self) -> AnyMessage:
-        """Wait for a message, and take it alone."""
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._messages)
-            return self._messages.popleft()
-
-    def take(self, *, wait: bool) -> list[AnyMessage]:
-        """Everything that has arrived; with `wait`, at least one message."""
-        with self._arrived:
-            if wait:
-                self._arrived.wait_for(lambda: self._messages)
-            messages = list(self._messages)
-            self._messages.clear()
-        return messages
-
-    def _read(self) -> None:
-        status = EXIT_BROKEN_FRAME
-        try:
-            reader = FrameReader()
-            with contextlib.suppress(ConnectionError):  # from a worker that left without reading all that it was sent
-                while data := self._sock.recv(_READ_BYTES):
-                    messages = reader.feed(data)
-                    for message in messages:
-                        if isinstance(message, Open) and message.sends_text:
-                            sent_text.expect()
-                        elif isinstance(message, TrialText):
-                            sent_text.arrive(message.ids)
-                    with self._arrived:
-                        self._messages += messages
-                        self._arrived.notify()
-            status = 0
-        except ValueError as exc:
-            log.critical("what the worker sent is not a frame: %s", exc)
-        finally:
-            os._exit(status)  # whatever ended this thread: nobody would hear the worker, or its end, any more
 
 
 def serve(sock: socket.socket) -> None:
-    """Open what the first message says, then step until told to stop."""
+    """Open what the first message says, then run it until told to stop."""
     inbox = Inbox(sock)
-    batch = _open(sock, inbox)
+    opening = inbox.first()
+    assert isinstance(opening, Open)
+    with _failure_told(sock):
+        opener, settings = _opener(opening)
+    if isinstance(opener, type) and issubclass(opener, AsyncEngine):
+        event_loop.run(_serve_async(sock, inbox, opening, opener, settings))
+        return
+    with _failure_told(sock):
+        batch: RollingBatch = opener(settings, _progress_to(sock))
+    _tell_opened(sock, batch, opening)
+    _step_until_stopped(sock, inbox, batch)
+
+
+def _opener(opening: Open) -> tuple[Any, EngineSettings]:
+    """The engine's class, or the function that opens it, and what to open it with."""
+    engine = engine_of(opening.rolling_batch)
+    if engine.name not in ENGINES:
+        put_on_path(Path.cwd())  # the model directory, which may contain the user's engine
+    return load_object(engine.opens), msgspec.msgpack.decode(opening.settings, type=engine.settings_type)
+
+
+@contextmanager
+def _failure_told(sock: socket.socket) -> Iterator[None]:
+    """Exit with `EXIT_LOAD_FAILED` after telling the worker why, whatever is raised."""
+    try:
+        yield
+    except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
+        sock.sendall(encode_frame([Status("failed", reason_of(exc))]))
+        sys.exit(EXIT_LOAD_FAILED)
+
+
+def _progress_to(sock: socket.socket) -> Progress:
+    def progress(what: str, done: int, total: int) -> None:
+        sock.sendall(encode_frame([Status("loading", printable(what), done, total)]))
+
+    return progress
+
+
+def _tell_opened(sock: socket.socket, limits: Limits, opening: Open) -> None:
+    opened = Opened(
+        limits.max_model_len,
+        limits.max_batch_size,
+        limits.kv_blocks,
+        limits.block_size,
+        limits.description,
+        limits.takes_images,
+        limits.info if limits.info.runner else msgspec.structs.replace(limits.info, runner=opening.rolling_batch),
+        limits.vocabulary,
+    )
+    sock.sendall(encode_frame([opened]))
     gc.freeze()
     gc.enable()
+
+
+async def _serve_async(
+    sock: socket.socket, inbox: Inbox, opening: Open, engine_class: type[AsyncEngine], settings: EngineSettings
+) -> None:
+    with _failure_told(sock):
+        engine = await engine_class.open(settings, _progress_to(sock))
+    _tell_opened(sock, engine, opening)
+    await AsyncLoop(sock, inbox, engine).run()
+
+
+def _step_until_stopped(sock: socket.socket, inbox: Inbox, batch: RollingBatch) -> None:
     while True:
         events: list[TokenEvent] = []
         for message in inbox.take(wait=batch.idle):
@@ -112,36 +115,6 @@ def serve(sock: socket.socket) -> None:
         if not steps:  # they still tell of the step before, which has been reported
             stats = msgspec.structs.replace(stats, step_s=0.0, step_sequences=0)
         sock.sendall(encode_frame([Step(events, stats)]))
-
-
-def _open(sock: socket.socket, inbox: Inbox) -> RollingBatch:
-    """Load the engine; exit with `EXIT_LOAD_FAILED` after telling why if that can't be done."""
-    opening = inbox.first()
-    assert isinstance(opening, Open)
-
-    def progress(what: str, done: int, total: int) -> None:
-        sock.sendall(encode_frame([Status("loading", printable(what), done, total)]))
-
-    try:
-        settings = msgspec.msgpack.decode(opening.settings, type=EngineSettings)
-        if opening.rolling_batch not in ROLLING_BATCHES:
-            put_on_path(Path.cwd())  # the model directory, which may contain the user's engine
-        batch = rolling_batch_class(opening.rolling_batch)(settings, progress)
-    except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
-        sock.sendall(encode_frame([Status("failed", reason_of(exc))]))
-        sys.exit(EXIT_LOAD_FAILED)
-    opened = Opened(
-        batch.max_model_len,
-        batch.max_batch_size,
-        batch.kv_blocks,
-        batch.block_size,
-        batch.description,
-        batch.takes_images,
-        batch.info if batch.info.runner else msgspec.structs.replace(batch.info, runner=opening.rolling_batch),
-        batch.vocabulary,
-    )
-    sock.sendall(encode_frame([opened]))
-    return batch
 
 
 def reason_of(failure: Exception) -> str:

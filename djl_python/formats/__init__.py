@@ -1,1 +1,6 @@
-"""Forms that data has on the wire: JSON and its schemas, CSV, forms, and HTTP's rules about media types."""
+"""Forms that data has on the wire. Pure functions; used in the front end and in the worker.
+
+`json_framing` encodes JSON, and frames streams as lines or server-sent events; `json_schema` checks and completes the
+schemas that constrain generation, `json_instances` says what their instances are; `forms` and `csv_reading` read
+bodies; `http_rules` has HTTP's rules about headers, statuses and what a client accepts.
+"""

@@ -1,1 +1,6 @@
-"""The user's files: finding them, reading them without running them, loading them; and batches for their handlers."""
+"""The user's files: found, read without being run, loaded; and dynamic batches for them. Runs in the worker.
+
+`module` finds and imports a model.py, `source` analyses one without running it (for `djl-serving check`, in the front
+end), `errors` puts what it raises into words. `batching` gathers calls into one; `batch_parts` joins them to DJL's form
+of a batch and splits its answer, by the keys of `batch_keys`.
+"""

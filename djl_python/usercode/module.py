@@ -29,6 +29,7 @@ BUILT_IN: Final = frozenset(
         "djl_python.lmi_trtllm.trtllm_async_service",
         "djl_python.lmi_vllm.vllm_async_service",
         "djl_python.tensorrt_llm",
+        "djl_python.transformers-neuronx",
         "djl_python.transformers_neuronx",
     }
 )

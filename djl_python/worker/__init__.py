@@ -1,6 +1,10 @@
 """The worker process: one replica of one model.
 
-One asyncio loop, and one thread that runs a synchronous handler's code. The exit status tells why the process ended:
+One asyncio loop, and one thread that runs a synchronous handler's code. `service` speaks with the front end and is the
+error boundary around handlers; `entry_point` finds the handler, `user_handler` makes one of a user's function or class,
+`thread` runs it; `answers` and `reply` send what it returns; `tracebacks` shows the user's frames.
+
+The exit status tells why the process ended:
 
     0  it was told to stop
     3  the model did not load: starting it again would end the same way

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ..config import ModelConfig
+from ..config import ModelConfig, task_of
 from ..config.sources import shown_url
 from ..core.errors import ModelLoadError
 from ..core.registry import load_object
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
+from ..usercode.transformers4 import gone_calls
 
 if TYPE_CHECKING:
     from .thread import HandlerThread
 
+log = logging.getLogger(__name__)
+
 DEFAULT_FUNCTION: Final = "handle"
-TEXT_GENERATION: Final = "djl_python.handlers.text_generation:TextGenerationHandler"
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,22 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     built_in = None
     if not location.file and not location.module:
         # Imported before the model directory is on the path, where a file may be named like one of its imports.
-        built_in = load_object(TEXT_GENERATION)
+        built_in = _built_in(config)
     if config.path:
         put_on_path(Path(config.path))
     if location.file:
+        for remark in gone_calls(Path(config.path, location.file)):
+            log.warning("%s", remark)
         module = load_user_module(config.path, location.file)
         target = _attribute(module, location.attribute) if location.attribute else _from_module(module, config)
     else:
         target = built_in or _from_import(location, config)
     return _as_handler(target, config, thread)
+
+
+def _built_in(config: ModelConfig) -> Any:
+    """The class of the built-in handler for the model's task."""
+    return load_object(task_of(config).handler)
 
 
 def locate(config: ModelConfig) -> Location:
@@ -155,7 +165,7 @@ def _from_module(module: ModuleType, config: ModelConfig) -> Any:
                 f"option.entryPoint={file_name}:{classes[-1].__name__} takes one of them"
             )
         if any(find_decorated(module, decorator) for decorator in ("output_formatter", "input_formatter")):
-            return load_object(TEXT_GENERATION)
+            return _built_in(config)
     raise no_function(Path(module.__file__ or module.__name__).name, wanted, _own_functions(module))
 
 

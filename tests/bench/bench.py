@@ -8,7 +8,7 @@
 Beside every speed of trained weights stands the perplexity of a text, by the server that was measured. Where SmolLM2
 can't be fetched (see tests/real/fetch.py), `make bench` measures the demo model instead, without peers.
 
-Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the READMEs. Peers are
+Prints a report, writes results/<model>-<processor>-<date>.json and its plots, and refreshes the documents. Peers are
 installed with `python -m tests.bench.peers install`. Only numbers of one run compare; see README.md beside this file.
 """
 
@@ -25,9 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from djl_python.bench.command import counts, terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.core.errors import ConfigError
+from djl_python.engine.builtin.options import BuiltInOptions
 from tests.bench import document, floor, framework, machine, perplexity, quality, scenarios
 from tests.bench.compare import Plan, compare, systems
 from tests.bench.peers import DEFAULT_HOME, LitServe, Peer, installed
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = measure(options, config, peers, LitServe(home), texts)
     result["command"] = shlex.join(["python", "-m", "tests.bench.bench", *(sys.argv[1:] if argv is None else argv)])
     if not options.no_write:
-        path = document.write(result, readmes=(document.HERE / "README.md", ROOT / "README.md"))
+        path = document.write(result)
         print(f"  written: {path.relative_to(ROOT)}", file=sys.stderr)
     print(document.report(result))
     for failure in result["failures"]:
@@ -81,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)} (default: all)")
     parser.add_argument("--start-timeout-s", type=float, default=600.0)
-    parser.add_argument("--no-write", action="store_true", help="print only: leave results and READMEs alone")
+    parser.add_argument("--no-write", action="store_true", help="print only: leave results and documents alone")
     return parser
 
 
@@ -217,7 +220,7 @@ def step_breakdown(
 
     With the number format and threads that serving.properties gives the server; `quantize` instead of its own.
     """
-    option = config.option
+    option, own = config.option, msgspec.convert(config.engine_options, BuiltInOptions)
     command = [
         sys.executable,
         "-m",
@@ -227,9 +230,9 @@ def step_breakdown(
         "--dtype",
         option.dtype,
     ]
-    command += ["--quantize", quantize or option.quantize, "--batch", *map(str, batch_sizes)]
-    if option.threads:
-        command += ["--threads", str(option.threads)]
+    command += ["--quantize", quantize or own.quantize, "--batch", *map(str, batch_sizes)]
+    if own.threads:
+        command += ["--threads", str(own.threads)]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True)
     rows: list[dict[str, Any]] = json.loads(ended.stdout)
     return rows

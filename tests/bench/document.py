@@ -1,4 +1,4 @@
-"""A result as Markdown and plots: README.md beside this file, and the short version in the project's README."""
+"""A result as Markdown and plots: all of it in README.md beside this file, less in performance.md and the README."""
 
 from __future__ import annotations
 
@@ -290,21 +290,44 @@ def summary(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def write(result: Result, *, results: Path = RESULTS, readmes: Sequence[Path] = (HERE / "README.md",)) -> Path:
-    """Keep the result and its plots, and refresh the READMEs."""
+def headline(results: Sequence[Result]) -> str:
+    """The shortest version: throughput of one model with trained weights, without what it is compared to by numbers."""
+    result = next((result for result in results if _is_trained(result)), None)
+    if result is None:
+        return "No model with trained weights has been measured."
+    rows = [
+        {**_named(system), **{str(row["concurrency"]): row["tokens_s"] for row in system["rows"]}}
+        for system in result["systems"]
+    ]
+    machine = result["machine"]
+    where = f"{machine['cores']} cores of {machine['cpu']} ({machine['kind']})"
+    caption = f"`{result['model']}`, {where}, {result['date']}; {_weights(result)}; by clients:"
+    return f"{caption}\n\n{table(rows, _columns(result, 'concurrency'))}"
+
+
+#: What shows results between its markers, and how much of them.
+DOCUMENTS: Final[Mapping[Path, Callable[[Sequence[Result]], str]]] = {
+    HERE / "README.md": lambda results: "\n\n".join(map(report, results)),
+    ROOT / "djl_python" / "docs" / "performance.md": summary,
+    ROOT / "README.md": headline,
+}
+
+
+def write(
+    result: Result,
+    *,
+    results: Path = RESULTS,
+    documents: Mapping[Path, Callable[[Sequence[Result]], str]] = DOCUMENTS,
+) -> Path:
+    """Keep the result and its plots, and refresh the documents."""
     results.mkdir(exist_ok=True)
     path = results / f"{_stem(result)}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, (_, text) in charts(result).items():
         (results / name).write_text(text, encoding="utf-8")
-    refresh(results=results, readmes=readmes)
-    return path
-
-
-def refresh(*, results: Path = RESULTS, readmes: Sequence[Path]) -> None:
-    """Rebuild what stands between the markers of the READMEs: the first gets everything, others the short version."""
     everything = kept(results)
-    for index, readme in enumerate(readmes):
-        text = summary(everything) if index else "\n\n".join(map(report, everything))
-        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(before + "\n\n".join([BEGIN, text, END]) + rest.partition(END)[2], encoding="utf-8")
+    for document, shown in documents.items():
+        before, _, rest = document.read_text(encoding="utf-8").partition(BEGIN)
+        text = "\n\n".join([BEGIN, shown(everything), END])
+        document.write_text(before + text + rest.partition(END)[2], encoding="utf-8")
+    return path

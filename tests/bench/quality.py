@@ -47,7 +47,7 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
 
     from djl_python.core.types import SamplingParams
     from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-    from djl_python.engine.interface import EngineSettings
+    from djl_python.engine.settings import BuiltInSettings as EngineSettings
 
     settings: dict[str, Any] = {"model_path": str(checkpoint), "dtype": dtype, "max_batch_size": 1}
     if quantize is not None:

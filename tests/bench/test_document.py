@@ -1,4 +1,4 @@
-"""Results on paper: what is kept, and what the READMEs show of it."""
+"""Results on paper: what is kept, and what the documents show of it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_random_weights_are_said_to_be() -> None:
 
 def test_trained_weights_come_first(tmp_path: Path) -> None:
     for model, date, changed in (("a", "2026-01-02", {}), ("b", "2026-01-01", {"weights": "trained weights"})):
-        document.write({**RESULT, "model": model, "date": date, **changed}, results=tmp_path, readmes=())
+        document.write({**RESULT, "model": model, "date": date, **changed}, results=tmp_path, documents={})
     assert [result["model"] for result in document.kept(tmp_path)] == ["b", "a"]
 
 
@@ -166,7 +166,11 @@ def test_results_are_kept_and_shown(tmp_path: Path) -> None:
         {"date": "2026-01-02", **elsewhere},
         {},
     ):
-        path = document.write({**RESULT, **changed}, results=results, readmes=(long, short))
+        path = document.write(
+            {**RESULT, **changed},
+            results=results,
+            documents={long: document.DOCUMENTS[document.HERE / "README.md"], short: document.summary},
+        )
     assert json.loads(path.read_text(encoding="utf-8")) == RESULT
     for readme in (long, short):
         text = readme.read_text(encoding="utf-8")
@@ -184,10 +188,17 @@ def test_results_are_kept_and_shown(tmp_path: Path) -> None:
     assert "floor bf16" in (results / names[0]).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("readme", [document.HERE / "README.md", document.ROOT / "README.md"])
-def test_the_readmes_show_the_kept_results(readme: Path) -> None:
-    text = readme.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", document.DOCUMENTS, ids=lambda path: str(path.relative_to(document.ROOT)))
+def test_the_documents_show_the_kept_results(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     assert text.count(document.BEGIN) == text.count(document.END) == 1
-    kept = document.kept()
-    for part in map(document.report, kept) if readme.parent == document.HERE else [document.summary(kept)]:
-        assert part in text
+    assert document.DOCUMENTS[path](document.kept()) in text
+
+
+def test_the_headline_is_of_trained_weights() -> None:
+    trained = {**RESULT, "model": "smol", "weights": "trained weights"}
+    text = re.sub(" +", " ", document.headline([RESULT, trained]))
+    assert text.startswith("`smol`, 2 cores of a CPU (avx9), 2026-01-31; trained weights; by clients:\n\n| system |")
+    assert "| djl-serving bf16 | - | 100.0 |" in text
+    assert "floor" not in text and "best peer" not in text
+    assert document.headline([RESULT]) == "No model with trained weights has been measured."

@@ -16,7 +16,7 @@ KNOWN = [s.key for s in settings_of(ServingSettings)] + [s.key for s in settings
 def value_of(key: str, text: str) -> Any:
     problems: list[str] = []
     struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
-    values = bind(struct, {key: Entry(text, "here")}, prefix, problems)
+    values = bind(struct, {key: Entry(text, "here")}, prefix, problems, [])
     assert not problems
     (value,) = values.values()
     return value
@@ -25,7 +25,7 @@ def value_of(key: str, text: str) -> Any:
 def problem_of(key: str, text: str) -> str:
     problems: list[str] = []
     struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
-    assert bind(struct, {key: Entry(text, "here")}, prefix, problems) == {}
+    assert bind(struct, {key: Entry(text, "here")}, prefix, problems, []) == {}
     (problem,) = problems
     return problem
 
@@ -91,7 +91,7 @@ def test_bytes_that_are_no_text() -> None:
 
 def test_empty_is_unset() -> None:
     problems: list[str] = []
-    assert bind(ServingSettings, {"batch_size": Entry(" ", "here")}, "", problems) == {}
+    assert bind(ServingSettings, {"batch_size": Entry(" ", "here")}, "", problems, []) == {}
     assert problems == []
 
 

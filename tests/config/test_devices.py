@@ -19,6 +19,7 @@ from djl_python.config import (
     workers_of,
     workers_sharing,
 )
+from djl_python.config import devices as devices_module
 from djl_python.core.errors import ConfigError
 
 
@@ -64,10 +65,20 @@ def test_a_gpu_that_is_hidden_is_none(tmp_path: Path) -> None:
         *(("gpu0;gpu1;cpu", 1, 1), ("gpu0;gpu4", 4, 4), ("gpu4;gpu0;gpu0", 4, 4), ("cpu;cpu", 2, 2)),
     ],
 )
-def test_a_worker_has_devices_from_its_own_on(devices: str, degree: int | Literal["max"], expected: int) -> None:
-    assert (
-        devices_each(ModelConfig(name="m", devices=devices, option=Options(tensor_parallel_degree=degree))) == expected
-    )
+def test_a_worker_has_devices_from_its_own_on(
+    devices: str, degree: int | Literal["max"], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_module, "has_gpu", lambda: True)
+    config = ModelConfig(name="m", devices=devices, option=Options(tensor_parallel_degree=degree))
+    assert devices_each(config) == expected
+
+
+@pytest.mark.parametrize(("device", "degree", "expected"), [("auto", 4, 1), ("auto", "max", 1), ("cpu", 4, 4)])
+def test_without_a_gpu_only_whoever_names_the_cpu_has_it_shared(
+    device: str, degree: int | Literal["max"], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_module, "has_gpu", lambda: False)
+    assert devices_each(ModelConfig(name="m", option=Options(device=device, tensor_parallel_degree=degree))) == expected
 
 
 def test_workers_do_not_have_devices_of_others() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from djl_python.config import ModelConfig, Options, engine_environment, worker_environment
@@ -78,8 +80,9 @@ def test_worker_environment() -> None:
 
 def test_engine_environment() -> None:
     """What was set by whoever started the server stays."""
-    allocator = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    assert engine_environment(False, {"A": "0"}) == {"A": "0"} | allocator
-    assert engine_environment(True, {"A": "0"}) == {"A": "0", "GOMP_SPINCOUNT": "2000"} | allocator
-    own = {"GOMP_SPINCOUNT": "5", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
-    assert engine_environment(True, own) == own
+
+    def defaults(environ: Mapping[str, str]) -> Mapping[str, str]:
+        return {"SPIN": "2000", "SEEN": environ["A"]}
+
+    assert engine_environment(defaults, {"A": "0"}) == {"A": "0", "SPIN": "2000", "SEEN": "0"}
+    assert engine_environment(defaults, {"A": "0", "SPIN": "5"})["SPIN"] == "5"

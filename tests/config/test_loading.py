@@ -140,7 +140,8 @@ def test_aliases_of_options(model: Path, alias: str, value: str, field: str) -> 
     from_file = load(model, f"option.{alias}={value}")
     (model / "serving.properties").unlink()
     for config in (from_file, load(model, "", BUILT_IN, **{f"OPTION_{alias.upper()}": value})):
-        assert str(getattr(config.option, field)).lower() == value
+        option = config.engine_options[field] if field in config.engine_options else getattr(config.option, field)
+        assert str(option).lower() == value
         assert config.warnings == ()
     assert load(model, f"{alias}={value}").warnings == (
         f"serving.properties:1: {alias} is not known; did you mean option.{alias}?",
@@ -165,14 +166,14 @@ def test_a_path_that_no_other_process_could_be_told(tmp_path: Path) -> None:
 
 
 def test_all_problems_at_once(model: Path) -> None:
-    text = "engine=PyTorch\noption.max_rolling_batch_size=lots\n\noption.dtype=fp8\n"
+    text = "engine=Pyton\noption.max_rolling_batch_size=lots\n\noption.dtype=fp8\n"
     assert problems(model, text, OPTION_TGI_COMPAT="si", SM_NUM_GPUS="some", OPTION_FOO="\udcff") == [
         "serving.properties:2: option.max_rolling_batch_size=lots: expected an integer >= 1",
         "serving.properties:4: option.dtype=fp8: expected one of auto, bf16, fp16, fp32",
         "environment OPTION_TGI_COMPAT: option.tgi_compat=si: expected true or false",
         "environment SM_NUM_GPUS: option.tensor_parallel_degree=some: expected an integer >= 1, or max",
         "environment OPTION_FOO: option.foo: expected UTF-8 text",
-        "serving.properties:1: engine=PyTorch: expected Python",
+        "serving.properties:1: engine=Pyton: expected Python; did you mean Python?",
     ]
 
 
@@ -193,15 +194,16 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:1: option.max_rolling_batchsize is not known: passed to the handler; "
             "did you mean option.max_rolling_batch_size?",
             "serving.properties:2: option.mine is not known: passed to the handler",
-            "serving.properties:3: option.max_loras is known to DJL and has no effect here yet",
+            "serving.properties:3: option.max_loras has no effect: adapters are not served yet",
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
-            "serving.properties:5: translatorFactory is known to DJL and has no effect here yet",
+            "serving.properties:5: translatorFactory has no effect: it is for DJL's engines of Java",
             "serving.properties:6: option.dtype is empty: the default counts",
-            "serving.properties:9: maxWorkers is known to DJL and has no effect here yet",
-            "serving.properties:10: max_idle_time is known to DJL and has no effect here yet",
-            "serving.properties:11: log_request_metric is known to DJL and has no effect here yet",
+            "serving.properties:9: maxWorkers has no effect: a model has as many workers as minWorkers says",
+            "serving.properties:10: max_idle_time has no effect: a model has as many workers as minWorkers says",
+            "serving.properties:11: log_request_metric has no effect: metrics are at /metrics",
             "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
-            "environment ENABLE_CUDA_GRAPHS: option.enforce_eager is known to DJL and has no effect here yet",
+            "environment ENABLE_CUDA_GRAPHS: option.enforce_eager has no effect: it is about CUDA graphs, "
+            "which the built-in engine does not use",
         ]
     )
     assert config.properties["max_rolling_batchsize"] == "4"

@@ -7,9 +7,16 @@ import re
 import msgspec
 import pytest
 
-from djl_python.config import NO_EFFECT, Options, ServerConfig, ServingSettings
+from djl_python.config import (
+    ENGINES,
+    OPTIONS_WITHOUT_EFFECT,
+    SERVING_WITHOUT_EFFECT,
+    Options,
+    ServerConfig,
+    ServingSettings,
+    own_options,
+)
 from djl_python.config.binding import settings_of
-from djl_python.config.settings import NO_EFFECT_SERVING
 
 RESULTS = {"provenance", "warnings"}
 
@@ -21,9 +28,12 @@ def test_every_setting_is_described(struct: type[msgspec.Struct]) -> None:
 
 
 def test_no_setting_is_declared_twice() -> None:
-    options = {setting.key for setting in settings_of(Options)}
-    assert not options & NO_EFFECT
-    assert not {setting.key for setting in settings_of(ServingSettings)} & NO_EFFECT_SERVING
+    structs = (Options, *(own_options(name) for name in ENGINES))
+    settings = [setting for struct in structs for setting in settings_of(struct)]
+    options = [name for setting in settings for name in (setting.key, *setting.aliases)]
+    assert len(options) == len(set(options))
+    assert OPTIONS_WITHOUT_EFFECT.keys().isdisjoint(options)
+    assert SERVING_WITHOUT_EFFECT.keys().isdisjoint(setting.key for setting in settings_of(ServingSettings))
     shared = {setting.field: setting.default for setting in settings_of(ServerConfig)}
     for setting in settings_of(ServingSettings):
         assert shared.get(setting.field, setting.default) == setting.default, setting.key

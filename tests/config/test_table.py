@@ -1,4 +1,4 @@
-"""The README's tables come from the declarations."""
+"""The tables of settings come from their declarations."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 import djl_python
 from djl_python.config import environment_table, server, settings_table
 from djl_python.config.environment import CONTAINER_MAPS
-from djl_python.config.settings import NO_EFFECT
+from djl_python.config.without_effect import OPTIONS_WITHOUT_EFFECT
 
 
 def test_settings_table() -> None:
     table = settings_table()
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {6}
-    assert table.count("\n### ") == 2
+    assert table.count("\n## ") == 3
     for beginning in (
         "| `batch_size` (also `max_dynamic_batch_size`) | integer | `1` | `SERVING_BATCH_SIZE` |",
         "| `minWorkers` | integer | `1` | `SERVING_MIN_WORKERS` |",
         "| `option.predict_timeout` | number | `120` | `OPTION_PREDICT_TIMEOUT`, `PREDICT_TIMEOUT` |",
         "| `option.trust_remote_code` | true, false | `false` | `OPTION_TRUST_REMOTE_CODE` |",
-        "| `option.max_model_len` (also `option.max_total_tokens`) | integer |  "
+        "| `option.max_model_len` (also `option.max_total_tokens`, `option.n_positions`) | integer |  "
         "| `OPTION_MAX_MODEL_LEN`, `MAX_TOTAL_TOKENS` |",
+        "| `option.kernels` | auto, native, torch | `auto` | `OPTION_KERNELS` |",
         "| `inference_address` | address | `http://127.0.0.1:8080` | `SERVING_INFERENCE_ADDRESS` |",
         "| `drain_timeout` | number | `30` | `SERVING_DRAIN_TIMEOUT` |",
     ):
@@ -46,5 +47,5 @@ def test_every_variable_that_is_read_is_in_a_table() -> None:
 def test_what_is_said_of_the_containers_variables() -> None:
     rows = environment_table().splitlines()
     assert "| `HF_REVISION` | `option.revision`, where nothing else sets it. |" in rows
-    idle = {name for name, (key, _) in CONTAINER_MAPS.items() if key.removeprefix("option.") in NO_EFFECT}
+    idle = {name for name, (key, _) in CONTAINER_MAPS.items() if key.removeprefix("option.") in OPTIONS_WITHOUT_EFFECT}
     assert {row.split("`")[1] for row in rows if "has no effect" in row} == idle

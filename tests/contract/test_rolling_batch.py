@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from djl_python.core.errors import ParameterError
+from djl_python.core.registry import load_object
 from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
-from djl_python.engine.interface import EngineSettings, RollingBatch, rolling_batch_class
+from djl_python.engine.interface import RollingBatch, engine_of
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.testing import FAKE_ENGINE
 from tests.checkpoints import build_checkpoint
 from tests.engines import run_to_end
@@ -36,7 +38,8 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             threads=threads,
             kv_cache_memory_mb=8,
         )
-        return rolling_batch_class(name.split()[0])(settings, lambda what, done, total: None)
+        batch: RollingBatch = load_object(engine_of(name.split()[0]).opens)(settings, lambda what, done, total: None)
+        return batch
 
     return open_batch
 

@@ -1,4 +1,4 @@
-"""The engine as a spawned process behind its client: real sockets, real signals."""
+"""The engine as a spawned process behind its client: real sockets, real signals. See also contract/test_engines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest_asyncio
 
 from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.core.errors import ConfigError, ModelLoadError
-from djl_python.core.types import FinishReason, SamplingParams
+from djl_python.core.types import SamplingParams
 from djl_python.engine import client as client_module
-from djl_python.engine.client import EngineClient, engine_settings
+from djl_python.engine.client import EngineClient, common_settings
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink
 
@@ -52,63 +52,7 @@ async def test_how_many_sequences_are_generated_at_once() -> None:
         config = ModelConfig(
             name="m", option=Options(rolling_batch=rolling_batch), serving=ServingSettings(batch_size=4)
         )
-        assert engine_settings(config, Path("m")).max_batch_size == expected
-
-
-async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[EngineClient, Listener]) -> None:
-    client, listener = engine
-    sinks = [Sink() for _ in range(7)]
-    for i, sink in enumerate(sinks):
-        client.submit([5 + i] * 9, SamplingParams(max_new_tokens=3 + i, ignore_eos=True), sink)
-    for i, sink in enumerate(sinks):
-        events = await sink.end()
-        assert len(events) == 3 + i
-        assert [e.finish for e in events] == [None] * (2 + i) + [FinishReason.LENGTH]
-        assert len({e.request_id for e in events}) == 1
-    assert max(stats.running for stats in listener.stats) == 3
-    assert (listener.stats[-1].running, listener.stats[-1].kv_blocks_used) == (0, 0)
-
-
-async def test_a_cancelled_sequence_is_silent_and_gone(engine: tuple[EngineClient, Listener]) -> None:
-    client, listener = engine
-    sink, witness = Sink(), Sink()
-    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
-    await sink.begun.wait()
-    client.cancel(request_id)
-    client.cancel(request_id)
-    seen = len(sink.events)
-    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
-    await witness.end()
-    assert len(sink.events) == seen
-    assert listener.stats[-1].kv_blocks_used == 0
-
-
-async def test_what_can_never_be_generated_is_an_error_of_its_own(engine: tuple[EngineClient, Listener]) -> None:
-    client, _ = engine
-    sink = Sink()
-    client.submit([5] * 128, SamplingParams(max_new_tokens=1), sink)
-    event = (await sink.end())[0]
-    assert "room for 127" in str(event.error)
-    assert event.error_kind == "parameter"
-
-
-async def test_a_killed_engine_ends_what_was_in_flight(checkpoint: Path) -> None:
-    listener = Listener()
-    client = await listener.open(checkpoint)
-    sinks = [Sink(), Sink()]
-    for sink in sinks:
-        client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
-    await sinks[0].begun.wait()
-    os.kill(client.pid, signal.SIGKILL)
-    for sink in sinks:
-        last = (await sink.end())[-1]
-        assert (last.error, last.error_kind) == ("the engine process ended unexpectedly", "worker_died")
-    await listener.died.wait()
-    late = Sink()
-    client.submit([5], SamplingParams(max_new_tokens=1), late)
-    assert (await late.end())[-1].error == "the engine process ended unexpectedly"
-    await client.close()
-    assert len(listener.deaths) == 1
+        assert common_settings(config, Path("m")).max_batch_size == expected
 
 
 async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

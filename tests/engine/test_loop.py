@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from djl_python.core.types import SamplingParams, TokenEvent
+from djl_python.engine.inbox import EXIT_BROKEN_FRAME
 from djl_python.engine.interface import EngineSettings
-from djl_python.engine.loop import EXIT_BROKEN_FRAME, EXIT_LOAD_FAILED
+from djl_python.engine.loop import EXIT_LOAD_FAILED
 from djl_python.ipc.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
 
 
@@ -22,7 +23,7 @@ def test_a_worker_that_left_without_reading_all_is_gone_like_any_other() -> None
     worker, engine = socket.socketpair()
     program = f"""
 import socket, threading
-from djl_python.engine.loop import Inbox
+from djl_python.engine.inbox import Inbox
 sock = socket.socket(fileno={engine.fileno()})
 sock.sendall(b"what nobody reads")
 Inbox(sock).take(wait=True)

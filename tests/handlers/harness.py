@@ -27,6 +27,7 @@ from djl_python.core.types import (
     Vocabulary,
 )
 from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, LoadedModel, Parsed, Route
+from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.inputs import Input
@@ -201,7 +202,8 @@ class Served:
         self.handler = TextGenerationHandler(self.engine.open)
 
     async def load(self, **options: Any) -> Served:
-        config = ModelConfig(name="m", path=str(self.model_dir), option=Options(**options))
+        own = {name: options.pop(name) for name in BuiltInOptions.__struct_fields__ if name in options}
+        config = ModelConfig(name="m", path=str(self.model_dir), option=Options(**options), engine_options=own)
         self.thread = HandlerThread()
         await self.handler.load(
             Context(

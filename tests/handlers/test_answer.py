@@ -8,7 +8,7 @@ import pytest
 
 from djl_python.core.errors import HandlerError
 from djl_python.core.types import Delta, Finish, FinishReason
-from djl_python.handlers.answer import AnswerWriter
+from djl_python.handlers.answer import TextAnswer
 from tests.handlers.harness import FakeReply, PlainFormatter
 
 FINISH = Finish(reason=FinishReason.EOS, text="", prompt="", prompt_tokens=1, generated_tokens=1)
@@ -28,14 +28,14 @@ class Reply(FakeReply):
 
 async def test_a_quiet_stream_is_kept_alive() -> None:
     reply = Reply()
-    answer = AnswerWriter(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
+    answer = TextAnswer(PlainFormatter(stream=True), reply, 1, keep_alive_s=0.01)
     waiting = asyncio.create_task(answer.wait())
     for _ in range(3):
         reply.kept_alive.clear()
         await reply.kept_alive.wait()
     assert reply.status == 200
     assert reply.body == b"still here\n" * 3
-    answer.push(Delta(text="x", finish=FINISH))
+    answer.write(Delta(text="x", finish=FINISH))
     await waiting
     assert reply.finished
     assert answer._timer.cancelled()
@@ -43,35 +43,35 @@ async def test_a_quiet_stream_is_kept_alive() -> None:
 
 async def test_a_busy_stream_is_left_alone() -> None:
     reply = Reply()
-    answer = AnswerWriter(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
+    answer = TextAnswer(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
     waiting = asyncio.create_task(answer.wait())
     await asyncio.sleep(0)
     timer = answer._timer
     for _ in range(3):
-        answer.push(Delta(text="x"))
+        answer.write(Delta(text="x"))
     assert answer._timer is timer
-    answer.push(Delta(finish=FINISH))
+    answer.write(Delta(finish=FINISH))
     await waiting
     assert b"still here" not in reply.body
 
 
 async def test_an_answer_that_is_not_streamed_is_never_begun_early() -> None:
     reply = Reply()
-    answer = AnswerWriter(PlainFormatter(stream=False), reply, 1, keep_alive_s=0.0)
+    answer = TextAnswer(PlainFormatter(stream=False), reply, 1, keep_alive_s=0.0)
     waiting = asyncio.create_task(answer.wait())
     await asyncio.sleep(0)
     assert not reply.started
-    answer.push(Delta(text="x", finish=FINISH))
+    answer.write(Delta(text="x", finish=FINISH))
     await waiting
     assert len(reply.pieces) == 1
 
 
 async def test_the_last_finish_ends_it() -> None:
     reply = Reply()
-    answer = AnswerWriter(PlainFormatter(stream=True), reply, 2)
-    answer.push(Delta(choice=1, finish=FINISH))
+    answer = TextAnswer(PlainFormatter(stream=True), reply, 2)
+    answer.write(Delta(choice=1, finish=FINISH))
     assert not answer.done()
-    answer.push(Delta(choice=0, finish=FINISH))
+    answer.write(Delta(choice=0, finish=FINISH))
     assert answer.done() and reply.finished
     await answer.wait()
 
@@ -81,7 +81,7 @@ async def test_the_last_finish_ends_it() -> None:
     [(StopIteration(), RuntimeError), (SystemExit(1), HandlerError), (KeyboardInterrupt(), HandlerError)],
 )
 async def test_what_a_callback_raises_fails_it(error: BaseException, raised: type[Exception]) -> None:
-    answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
+    answer = TextAnswer(PlainFormatter(stream=True), FakeReply(), 1)
     answer.fail(error)
     assert answer.done()
     with pytest.raises(raised):
@@ -89,7 +89,7 @@ async def test_what_a_callback_raises_fails_it(error: BaseException, raised: typ
 
 
 async def test_what_fails_after_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    answer = AnswerWriter(PlainFormatter(stream=True), FakeReply(), 1)
+    answer = TextAnswer(PlainFormatter(stream=True), FakeReply(), 1)
     answer.fail(ValueError("the first"))
     answer.fail(KeyError("the second"))
     with pytest.raises(ValueError, match="the first"):

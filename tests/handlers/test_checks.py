@@ -14,7 +14,6 @@ from djl_python.handlers.checks import without_effect
     ("option", "batch_size", "named"),
     [
         ({"task": "text-generation"}, 1, []),
-        ({"task": "text-classification"}, 1, ["option.task=text-classification"]),
         ({}, 4, ["batch_size=4"]),
         ({"tensor_parallel_degree": "max"}, 1, ["option.tensor_parallel_degree=max"]),
         ({"tensor_parallel_degree": 1}, 1, []),

@@ -64,8 +64,9 @@ LIBRARIES = {
 #: has the engine's events call; the engine's loop, and opening a model with other ranks; the supervisor. And what puts
 #: an error of the user's into words, and reads clients' images with Pillow.
 BOUNDARIES = {
-    *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/call.py"),
-    *("djl_python/engine/loop.py", "djl_python/engine/parallel/rank.py", "djl_python/engine/parallel/ranks.py"),
+    *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/generation.py"),
+    *("djl_python/engine/loop.py", "djl_python/engine/async_loop.py"),
+    *("djl_python/engine/parallel/rank.py", "djl_python/engine/parallel/ranks.py"),
     *("djl_python/server/supervisor.py", "djl_python/usercode/errors.py", "handlers/image_sources.py"),
 }
 

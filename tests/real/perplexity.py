@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from djl_python.core.cpu_limit import available_cpus
 from djl_python.core.types import SamplingParams
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.interface import EngineSettings, RollingBatch
+from djl_python.engine.interface import RollingBatch
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.engines import run_to_end
 from tests.real.texts import WINDOW, windows
 

@@ -115,7 +115,7 @@ def streams(tokens: int) -> dict[str, tuple[str, dict[str, Any]]]:
 QUICKLY_KEPT_ALIVE = """
 from functools import partial
 from djl_python.handlers import text_generation
-text_generation.AnswerWriter = partial(text_generation.AnswerWriter, keep_alive_s=0.1)
+text_generation.TextAnswer = partial(text_generation.TextAnswer, keep_alive_s=0.1)
 Handler = text_generation.TextGenerationHandler
 """
 

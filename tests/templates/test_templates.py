@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.packaging.readme import ROOT, Curl, blocks, commands, curls
+from tests.packaging.documents import ROOT
+from tests.packaging.markdown import Curl, blocks, commands, curls
 
 TEMPLATES = ROOT / "serving_templates"
 #: Templates that need nothing but this repository; the names are those of their READMEs.

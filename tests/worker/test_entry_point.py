@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from djl_python.config import ModelConfig, Options
+from djl_python.config import TASKS, TEXT_GENERATION, ModelConfig, Options, Task
 from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.handler import Handler
 from djl_python.usercode.module import load_user_module
-from djl_python.worker import entry_point
 from djl_python.worker.entry_point import find_handler
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler
@@ -33,7 +32,8 @@ class FakeBuiltIn(Handler):
 def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    monkeypatch.setattr(entry_point, "TEXT_GENERATION", f"{__name__}:FakeBuiltIn")
+    row = Task(TEXT_GENERATION, handler=f"{__name__}:FakeBuiltIn", check="", without_effect="")
+    monkeypatch.setitem(TASKS, TEXT_GENERATION, row)
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

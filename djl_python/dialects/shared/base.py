@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from ...config import ModelConfig
-from ...core.errors import OverloadedError, ServingError, UnavailableError
+from ...core.errors import OverloadedError, PayloadError, ServingError, UnavailableError
 from ...core.types import Chat, Delta, EngineInfo, GenerateRequest
 from ...encode_decode import decode
 from ...formats.forms import media_type
 from ...formats.json_framing import JSONLINES_TYPES, SSE, encode_json
 from ...inputs import Input
 from .request_body import with_json
+
+RequestT = TypeVar("RequestT")
+PartT = TypeVar("PartT")
 
 #: Content types of streams of JSON objects, in which an error can be one of the objects.
 _OF_OBJECTS: Final = (SSE, *JSONLINES_TYPES)
@@ -194,8 +197,11 @@ def retry_header(error: ServingError) -> dict[str, str]:
     return {}
 
 
-class Formatter(abc.ABC):
-    """Turns a request's generations into response bytes; one instance per request, which events are pushed to.
+class AnswerFormatter(abc.ABC, Generic[PartT]):
+    """Turns the parts of an answer into response bytes; one instance per request, which the parts are pushed to.
+
+    What a part is depends on the task: of generated text, what a step gave a sequence (`Formatter`); of other tasks,
+    the answer to one input: a vector, labels with their scores, a span.
 
     Attributes:
         stream: whether `push` returns the pieces of the body; otherwise it returns b"" and `end` the whole body.
@@ -206,35 +212,52 @@ class Formatter(abc.ABC):
     stream: bool
     headers: dict[str, str]
 
-    #: Whether the answer reports its tokens' log-probabilities; if not, they are not computed.
-    shows_logprobs: bool = True
-
     #: Bytes to send when a stream has been quiet for `KEEP_ALIVE_S`; b"": nothing.
     keep_alive: bytes = b""
 
-    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
-        """Told the token ids of each prompt, before the first delta."""
-        return
-
     @abc.abstractmethod
-    def push(self, delta: Delta) -> bytes:
-        """The bytes for what one engine step gave one sequence. Only each sequence's last delta has `finish`."""
+    def push(self, part: PartT, /) -> bytes:
+        """The bytes for one part."""
 
     @abc.abstractmethod
     def end(self) -> bytes:
-        """The bytes after every sequence has finished; called once. Without `stream`, headers may be added here."""
+        """The bytes after the last part; called once. Without `stream`, headers may be added here."""
 
     @abc.abstractmethod
     def error(self, error: ServingError) -> bytes:
         """The bytes that end a stream which has already begun."""
 
 
+class Formatter(AnswerFormatter[Delta]):
+    """Turns generated text into response bytes. Only each sequence's last delta has `finish`."""
+
+    #: Whether the answer reports its tokens' log-probabilities; if not, they are not computed.
+    shows_logprobs: bool = True
+
+    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+        """Told the token ids of each prompt, before the first delta."""
+        return
+
+
 @dataclass(frozen=True)
 class Parsed:
-    """A parsed request: a `GenerateRequest` for each prompt, and the formatter of the answer."""
+    """A parsed request for text: a `GenerateRequest` for each prompt, and the formatter of the answer."""
 
     requests: tuple[GenerateRequest, ...]
     formatter: Formatter
+
+
+@dataclass(frozen=True)
+class ParsedTask(Generic[RequestT, PartT]):
+    """A parsed request for something else than text: what the task's handler takes for each input, and the formatter
+    of the answer, which gets a part for each."""
+
+    requests: tuple[RequestT, ...]
+    formatter: AnswerFormatter[PartT]
+
+
+#: Reads a request for a task that is not text generation; raises as `Dialect.parse` does.
+TaskParser = Callable[[Input, ModelConfig], ParsedTask[Any, Any]]
 
 
 class Dialect(abc.ABC):
@@ -246,6 +269,9 @@ class Dialect(abc.ABC):
     #: Routes of other dialects that this one answers for some models (their `answering_dialect`); for /openapi.json.
     shared: ClassVar[tuple[Route, ...]] = ()
 
+    #: How requests for other tasks than text generation are read: (task, operation) -> their parser.
+    task_parsers: ClassVar[Mapping[tuple[str, str], TaskParser]] = {}
+
     #: The version under which this API finds a model that has none.
     unversioned: ClassVar[str] = ""
 
@@ -254,11 +280,22 @@ class Dialect(abc.ABC):
 
     @abc.abstractmethod
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
-        """Read a request (`inputs.operation` says which).
+        """Read a request for text (`inputs.operation` says which).
 
         Raises:
             PayloadError, ParameterError: with the field's path and what was expected.
         """
+
+    def parse_task(self, task: str, inputs: Input, model: ModelConfig) -> ParsedTask[Any, Any]:
+        """Read a request for another task than text generation, with the parser of `task_parsers`.
+
+        Raises:
+            PayloadError, ParameterError: the API has no such requests for models of this task, or as in `parse`.
+        """
+        parser = self.task_parsers.get((task, inputs.operation))
+        if parser is None:
+            raise PayloadError(f"model {model.name!r} is for {task}, and this path is not")
+        return parser(inputs, model)
 
     def payload(self, inputs: Input) -> Any:
         """The body as a value, for an @input_formatter that takes one. Encoded as JSON, it is a body for `parse`.

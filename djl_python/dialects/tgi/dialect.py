@@ -95,7 +95,7 @@ class TgiDialect(Dialect):
         ),
         Route("GET", "/info", INFO, Kind.QUERY, summary="What is served.", responses={200: {JSON: Info}}),
         Route("GET", "/health", HEALTH, Kind.PAGE, summary="Whether every model can answer.", responses={200: {}}),
-        Route("GET", "/", HEALTH, Kind.PAGE, summary="The same.", responses={200: {}}),
+        Route("GET", "/", HEALTH, Kind.PAGE, summary="Whether every model can answer.", responses={200: {}}),
     )
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:

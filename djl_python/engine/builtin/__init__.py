@@ -1,1 +1,5 @@
-"""The built-in engine: its batch over a paged cache, how it is opened, and a tool that profiles its steps."""
+"""The built-in engine: any causal language model of transformers under continuous batching. Runs in the engine process.
+
+`opening` opens it: memory is taken and kernels are built while torch is being imported. `paged_batch` is its
+`RollingBatch`: a step is schedule, draft, run, sample. `profile` is a tool: where a decode step's time goes.
+"""

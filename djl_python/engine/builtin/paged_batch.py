@@ -25,7 +25,7 @@ from ..checkpoints.loading import threads_of
 from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
-from ..interface import EngineSettings, Progress, RollingBatch, error_event
+from ..interface import Progress, RollingBatch, error_event
 from ..native.advance import Advance
 from ..opening.draft_size import draft_size
 from ..opening.open_model import open_model
@@ -33,6 +33,7 @@ from ..parallel.ranks import open_shared
 from ..sampling.choosing import Chosen
 from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
 from ..sampling.sampler import Sampled, Sampler, prompt_entries, sampled
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner, chosen_or_logits, rows_of
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ...core.types import SamplingParams
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from .opening import open_batch
 from .paged_batch import PagedRollingBatch
 

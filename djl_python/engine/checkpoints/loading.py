@@ -16,7 +16,8 @@ from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
 from ..devices.device import pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.attention import PAGED, register
 from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
 from .expert_stacks import unpack_experts_

@@ -1,1 +1,5 @@
-"""The devices that a model runs on: which one, its free memory, copies to it, several of them that share a model."""
+"""The devices that a model runs on. Runs in the engine process.
+
+`device` picks one and knows what it computes well; `free_memory` is that of the machine or the container; `transfers`
+copies numbers without waiting; `tensor_parallel` says how many devices share a model, and has them find one another.
+"""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ...config import set_rank_environment
 from ...core.errors import ModelLoadError
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from .device import pick_device, prepare_device
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,5 @@
-"""Draft tokens, which the model checks several at a time."""
+"""Draft tokens, several of which the model checks in one step (speculative decoding). Runs in the engine process.
+
+`ngram` looks them up in the text so far, `draft_model` has a smaller model write them; `speculation` decides how many,
+from the acceptance rate and what a row costs; `speculation_setup` opens what the settings ask for.
+"""

@@ -10,10 +10,11 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import rounding, threads_of
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
 from ..opening.open_model import open_model
 from ..opening.opened_model import NATIVE, OpenedModel
 from ..sampling.sampler import Sampler
+from ..settings import BuiltInSettings as EngineSettings
 from .draft_model import ModelDrafter
 from .ngram import NgramDrafter
 from .speculation import Drafter, Speculation

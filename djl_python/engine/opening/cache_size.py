@@ -12,7 +12,7 @@ from ...core.errors import ModelLoadError
 from ..checkpoints.loading import LoadedModel
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..devices.tensor_parallel import least
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.attention import LayerShape
 from .draft_size import NOTHING, Beside
 

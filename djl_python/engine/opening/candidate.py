@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..checkpoints.loading import LoadedModel
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from .draft_size import Beside
 from .opened_model import OpenedModel
 from .reference import Reference

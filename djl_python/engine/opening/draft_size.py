@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _BYTES: Final = {"fp32": 4, "float32": 4}  # of a number; others have 2

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..checkpoints.loading import LoadedModel
-from ..interface import EngineSettings
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.images import PagedImages
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.trials import trial_prompt

@@ -18,8 +18,9 @@ from ..checkpoints.expert_stacks import holders_in, unpack_experts_
 from ..checkpoints.loading import LoadedModel, load_model, products_rounding
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.rotations import freeze_rope_
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
 from ..native.advance import Advance
+from ..settings import BuiltInSettings as EngineSettings
 from ..trial_text import sent_text
 from .cached_on_torch import CachedOnTorch
 from .candidate import Candidate, OpeningRequest, Refusal

@@ -9,9 +9,9 @@ from typing import Final
 from ...core.types import EngineInfo
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
-from ..interface import EngineSettings
 from ..sampling.choosing import Chooser
 from ..sampling.torch_chooser import TorchChooser
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner, Pick
 
 #: `EngineInfo.runner` of a model that runs without torch.

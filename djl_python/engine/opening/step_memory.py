@@ -12,8 +12,8 @@ from ...core.types import SamplingParams
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
-from ..interface import EngineSettings
 from ..sampling.sampler import Sampler
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner
 from ..torch_backend.trials import trial_step
 

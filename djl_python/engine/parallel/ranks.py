@@ -30,10 +30,11 @@ from ...ipc.processes import start
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
 from ..devices.tensor_parallel import join, settings_of
-from ..interface import EngineSettings, Progress
+from ..interface import Progress
 from ..opening.draft_size import NOTHING, Beside
 from ..opening.open_model import open_model
 from ..opening.opened_model import OpenedModel
+from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
 from ..trial_text import sent_text
 

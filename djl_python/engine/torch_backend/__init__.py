@@ -1,1 +1,6 @@
-"""Models that torch runs: on the paged cache, or on transformers' own."""
+"""Models that torch runs, with their own code. Runs in the engine process.
+
+Over the paged cache: our attention stands where the model looks up its own, the states of hybrid models' layers lie
+beside it, images run through the model up to its language model once. Over transformers' own cache, for models whose
+attention can't be replaced or that have none: one sequence after the other.
+"""

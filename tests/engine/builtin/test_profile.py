@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from djl_python.engine.builtin.profile import _Timed, measure
-from djl_python.engine.interface import EngineSettings
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 
 

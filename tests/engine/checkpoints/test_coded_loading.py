@@ -14,8 +14,8 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.coded_linear import CodedLinear
 from djl_python.engine.checkpoints.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.checkpoints.loading import load_model
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native.library import library
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
 from tests.engines import open_batch, run_to_end

@@ -14,7 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints import loading
 from djl_python.engine.checkpoints.loading import load_model, threads_of
 from djl_python.engine.devices.device import SlowFormat
-from djl_python.engine.interface import EngineSettings
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 
 

@@ -14,9 +14,9 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.checkpoints.loading import load_model
 from djl_python.engine.checkpoints.plain_checkpoint import PlainCheckpoint
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.exact import ExactModel
 from djl_python.engine.opening.trial import Trial, trial_ids
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 

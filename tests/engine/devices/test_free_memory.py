@@ -10,7 +10,7 @@ import pytest
 
 from djl_python.engine.devices import free_memory
 from djl_python.engine.devices.free_memory import available_bytes, cpu_cache_bytes
-from djl_python.engine.interface import EngineSettings
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 
 MIB = 1 << 20
 

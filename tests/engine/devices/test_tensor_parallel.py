@@ -19,8 +19,8 @@ from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint

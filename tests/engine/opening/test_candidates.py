@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native.library import library
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening.cached_on_torch import CachedOnTorch
@@ -21,6 +20,7 @@ from djl_python.engine.opening.paged_on_torch import PagedOnTorch
 from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.torch_model import prepare_for_torch
 from djl_python.engine.opening.trial import Trial, trial_ids
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.kernels import kernels_or_skip

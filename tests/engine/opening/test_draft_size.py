@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.draft_size import NOTHING, draft_size
 from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 
 

@@ -16,7 +16,6 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
@@ -24,6 +23,7 @@ from djl_python.engine.opening import native_program
 from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end

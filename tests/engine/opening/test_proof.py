@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from djl_python.engine.checkpoints.loading import LoadedModel, can_page, load_model
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.proof import Proof, layers_to_see, prove
 from djl_python.engine.opening.trial import Trial, trial_ids
 from djl_python.engine.reading.read import read_recipe
 from djl_python.engine.reading.recipe import Recipe
 from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import NATIVE, build_checkpoint
 from tests.engine.opening.mutants import mutants
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.checkpoints.quantization import Quantize
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.trial import Trial, distances, trial_ids
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 
 BLOCK = 16

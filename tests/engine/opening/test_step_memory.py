@@ -15,8 +15,8 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
-from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.step_memory import step_bytes
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import VOCABULARY, build_checkpoint
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import psutil
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two GPUs share a model, or processors without any"),
 ]
 
-_SHARED: Final = {"tensor_parallel_degree": 2, "dtype": "fp32"}
+_SHARED: Final[dict[str, Any]] = {"tensor_parallel_degree": 2, "dtype": "fp32", "device": "cpu"}
 _REPEATING: Final = [5, 6, 7, 8, 9] * 8
 
 

@@ -22,7 +22,7 @@ from llguidance import LLMatcher, LLParserLimits
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM
 
-from djl_python.config import ModelConfig, Options
+from djl_python.config import ModelConfig
 from djl_python.core.errors import GenerationError, ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
@@ -319,7 +319,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(checkpoint: Path) -> None:
 
 async def test_in_an_engine_process(checkpoint: Path, tokenizer: Tokenizer) -> None:
     """Grammar and bias cross the process, and so does what is wrong with a grammar."""
-    config = ModelConfig(name="m", path=str(checkpoint), option=Options(threads=1))
+    config = ModelConfig(name="m", path=str(checkpoint), engine_options={"threads": 1})
     client = await EngineClient.open(
         config, checkpoint, progress=lambda *report: None, on_stats=lambda stats: None, on_death=pytest.fail
     )

@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.interface import EngineSettings
+from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources
 from tests.engines import run_to_end, step_tokens

@@ -12,7 +12,7 @@ import pytest
 
 from djl_python.core.errors import GenerationError, ParameterError, WorkerDiedError
 from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
-from djl_python.handlers.generation import sibling_seed
+from djl_python.handlers.sequences import sibling_seed
 from tests.handlers.harness import Served, ids
 
 

@@ -1,26 +1,25 @@
-"""README.md as data: its shell blocks, what they print, and the tables that come from the code (`make docs`)."""
+"""Markdown as data: its fenced blocks, the commands of shell blocks with what they print, its headings and links."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from djl_python.config import environment_table, settings_table
-from djl_python.server.metrics import SPECS
-
-ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)(?: +(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of Markdown: its language and its text."""
+    """A fenced block: its language, its text, and the file that its first line names (```python hello/model.py)."""
 
     language: str
     text: str
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Curl:
 
 def blocks(markdown: str) -> list[Block]:
     """The fenced blocks, in order."""
-    return [Block(language, text) for language, text in _BLOCK.findall(markdown)]
+    return [Block(language, text, file) for language, file, text in _BLOCK.findall(markdown)]
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -59,10 +58,9 @@ def commands(block: Block) -> list[list[str]]:
 
 def with_output(markdown: str, language: str) -> list[tuple[Block, str]]:
     """The blocks of a language, each with what it prints: the block after it, if that is json or text, or ""."""
-    everything = blocks(markdown)
     return [
-        (block, following.text if following.language in ("json", "text") else "")
-        for block, following in zip(everything, [*everything[1:], Block("", "")], strict=True)
+        (block, following.text if following.language in ("json", "text") and not following.file else "")
+        for block, following in itertools.pairwise([*blocks(markdown), Block("", "")])
         if block.language == language
     ]
 
@@ -97,24 +95,19 @@ def _curl(words: list[str], prints: str) -> Curl:
     return Curl(method or ("GET" if body is None else "POST"), url, headers, body, prints)
 
 
-def metrics_table() -> str:
-    """Every metric as a Markdown table."""
-    rows = [f"| `{spec.full_name}` | {spec.kind.value} | {spec.help} |" for spec in SPECS]
-    return "\n".join(["| metric | type | what |", "|---|---|---|", *rows])
+def links(markdown: str) -> Iterator[tuple[str, str]]:
+    """(path, anchor) of every link into the repository; the path is "" for a link within the document."""
+    for target in _LINK.findall(_BLOCK.sub("", markdown)):
+        if not target.startswith(("https://", "http://")):
+            path, _, anchor = target.partition("#")
+            yield path, anchor
 
 
-def with_tables(markdown: str) -> str:
-    """The text with each generated part, between its markers, brought up to date."""
-    tables = {"settings": settings_table(), "environment": environment_table(), "metrics": metrics_table()}
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}: written by make docs -->", f"<!-- end of {name} -->"
-        before, found, rest = markdown.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"README.md has no {begin} ... {end}")
-        markdown = f"{before}{begin}\n\n{table.strip()}\n\n{end}{after}"
-    return markdown
+def headings(markdown: str) -> list[str]:
+    """The text of every heading, in order."""
+    return _HEADING.findall(_BLOCK.sub("", markdown))
 
 
-if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
+def anchors(markdown: str) -> set[str]:
+    """The anchors that headings have where Markdown is shown: lower case, hyphens for blanks, no punctuation."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(markdown)}

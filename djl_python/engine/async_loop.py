@@ -1,0 +1,100 @@
+"""Runs an engine that schedules its sequences itself: a task for each sequence, a frame for each turn of the loop.
+
+Runs in the engine process, in an asyncio loop in the main thread; another thread reads the socket (`inbox`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+from ..core.errors import ServingError
+from ..core.types import TokenEvent
+from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Step, Stop, encode_frame
+from .inbox import Inbox
+from .interface import AsyncEngine, error_event
+
+log = logging.getLogger(__name__)
+
+
+class AsyncLoop:
+    """Gives an `AsyncEngine` a rolling batch's face: messages in, steps out.
+
+    Events that arrive in one turn of the loop leave as one step. Every message is answered by a step, though it may be
+    an empty one, so that the worker knows that this loop has not frozen.
+    """
+
+    def __init__(self, sock: socket.socket, inbox: Inbox, engine: AsyncEngine) -> None:
+        self._sock = sock
+        self._inbox = inbox
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._sequences: dict[int, asyncio.Task[None]] = {}
+        self._events: list[TokenEvent] = []
+        self._sending = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    async def run(self) -> None:
+        """Run until told to stop.
+
+        Raises:
+            Exception: the engine's `isolate` raised it: no sequence can succeed any more.
+        """
+        self._inbox.when_arrived(lambda: self._loop.call_soon_threadsafe(self._take))
+        try:
+            await self._ended
+        finally:
+            for sequence in self._sequences.values():
+                sequence.cancel()
+            await self._engine.close()
+
+    def _take(self) -> None:
+        for message in self._inbox.take(wait=False):
+            self._apply(message)
+        self._send_soon()
+
+    def _apply(self, message: AnyMessage) -> None:
+        if isinstance(message, Add):
+            self._sequences[message.id] = self._loop.create_task(self._generate(message))
+        elif isinstance(message, Cancel):
+            if (sequence := self._sequences.pop(message.id, None)) is not None:
+                sequence.cancel()
+        elif isinstance(message, Know):
+            self._engine.know(message.vocabulary)
+        elif isinstance(message, Stop) and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _generate(self, add: Add) -> None:
+        try:
+            generated = self._engine.generate(add.id, add.prompt_ids, add.sampling, add.images)
+            async with contextlib.aclosing(generated) as events:
+                async for event in events:
+                    self._events.append(event)
+                    self._send_soon()
+        except Exception as exc:  # the loop's boundary: a sequence that fails costs no other one anything
+            self._events.append(error_event(add.id, exc))
+            self._send_soon()
+            if not isinstance(exc, ServingError):
+                log.exception("a sequence failed")
+                self._isolate(exc)
+        finally:
+            self._sequences.pop(add.id, None)
+
+    def _isolate(self, cause: Exception) -> None:
+        try:
+            self._engine.isolate(cause)
+        except Exception as exc:  # passed on: `run` raises it, and the process ends
+            if not self._ended.done():
+                self._ended.set_exception(exc)
+
+    def _send_soon(self) -> None:
+        if not self._sending:
+            self._sending = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._sending = False
+        events, self._events = self._events, []
+        self._sock.sendall(encode_frame([Step(events, self._engine.stats)]))

@@ -1,0 +1,28 @@
+"""What the built-in engine is opened with: the settings that its rooms read. Runs in the worker and in the engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .interface import EngineSettings
+
+
+class BuiltInSettings(EngineSettings, frozen=True, kw_only=True):
+    """`EngineSettings`, and those of the built-in engine alone; `option.*` documents each.
+
+    `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
+    `trial_ids` are a text to try the model on, where it isn't sent later (`trial_text`).
+    """
+
+    kernels: str = "auto"
+    quantize: Literal["none", "int8", "int4", "gptq", "awq"] = "none"
+    speculative: Literal["none", "ngram", "draft"] = "none"
+    draft_model_path: str = ""
+    spec_length: int | None = None
+    threads: int | None = None
+    block_size: int = 16
+    kv_cache_memory_mb: int | None = None
+    kv_blocks: int | None = None
+    trial_ids: list[int] = msgspec.field(default_factory=list)

@@ -1,0 +1,174 @@
+"""What every engine must do behind its client, asked of each kind: stepped by the loop, or on a schedule of its own.
+
+Real processes, sockets and signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from djl_python.core.types import FinishReason, SamplingParams
+from djl_python.engine.client import EngineClient
+from djl_python.testing import FAKE_ASYNC_ENGINE, FAKE_ENGINE
+from tests.checkpoints import build_checkpoint
+from tests.engines import Listener, Sink
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ENGINES = ["auto", "echo", FAKE_ENGINE, FAKE_ASYNC_ENGINE]
+#: A token that makes the fakes' generations fail.
+FAILING = 99
+#: So that a sequence is not over before it can be cancelled.
+STEP_MS = 2
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    return build_checkpoint(path, "llama") if name == "auto" else path
+
+
+async def opened(name: str, checkpoint: Path, listener: Listener, **options: Any) -> EngineClient:
+    properties = {"fake_failing_token": str(FAILING), "fake_step_ms": str(STEP_MS)}
+    return await listener.open(checkpoint, properties, rolling_batch=name, **options)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(name: str, checkpoint: Path) -> AsyncIterator[tuple[EngineClient, Listener]]:
+    listener = Listener()
+    client = await opened(name, checkpoint, listener, max_rolling_batch_size=3)
+    yield client, listener
+    await client.close()
+    assert not psutil.pid_exists(client.pid)
+    assert listener.deaths == []
+
+
+async def test_it_tells_its_limits(name: str, engine: tuple[EngineClient, Listener]) -> None:
+    client, _ = engine
+    assert (client.limits.max_model_len, client.limits.max_batch_size) == (128, 3)
+    assert client.limits.info.runner == (name if name != "auto" else "native")
+
+
+async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[EngineClient, Listener]) -> None:
+    client, listener = engine
+    sinks = [Sink() for _ in range(7)]
+    for i, sink in enumerate(sinks):
+        client.submit([5 + i] * 9, SamplingParams(max_new_tokens=3 + i, ignore_eos=True), sink)
+    for i, sink in enumerate(sinks):
+        events = await sink.end()
+        assert len(events) == 3 + i
+        assert [e.finish for e in events] == [None] * (2 + i) + [FinishReason.LENGTH]
+        assert len({e.request_id for e in events}) == 1
+    assert max(stats.running for stats in listener.stats) <= 3
+    await idle(client, listener)
+
+
+async def idle(client: EngineClient, listener: Listener) -> None:
+    """The gauges are back at nothing, at the latest with the answer to a further message."""
+    sink = Sink()
+    client.submit([5], SamplingParams(max_new_tokens=1), sink)
+    await sink.end()
+    client.cancel(client.submit([5], SamplingParams(max_new_tokens=1), Sink()))
+    async with asyncio.timeout(10):
+        while (listener.stats[-1].running, listener.stats[-1].waiting, listener.stats[-1].kv_blocks_used) != (0, 0, 0):
+            await listener.told.wait()
+
+
+async def test_the_context_ends_what_max_new_tokens_does_not(engine: tuple[EngineClient, Listener]) -> None:
+    client, _ = engine
+    sink = Sink()
+    client.submit([5] * 120, SamplingParams(max_new_tokens=1000, ignore_eos=True), sink)
+    events = await sink.end()
+    assert (len(events), events[-1].finish) == (8, FinishReason.LENGTH)
+
+
+async def test_a_stop_token_ends_a_sequence(engine: tuple[EngineClient, Listener]) -> None:
+    client, _ = engine
+    first, sink = Sink(), Sink()
+    client.submit([7, 8, 9], SamplingParams(max_new_tokens=4, ignore_eos=True), first)
+    token = (await first.end())[0].token_id
+    client.submit([7, 8, 9], SamplingParams(max_new_tokens=4, stop_token_ids=(token,)), sink)
+    events = await sink.end()
+    assert [(event.token_id, event.finish) for event in events] == [(token, FinishReason.STOP)]
+
+
+async def test_a_cancelled_sequence_is_silent_and_gone(engine: tuple[EngineClient, Listener]) -> None:
+    client, listener = engine
+    sink, witness = Sink(), Sink()
+    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
+    await sink.begun.wait()
+    client.cancel(request_id)
+    client.cancel(request_id)
+    seen = len(sink.events)
+    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
+    await witness.end()
+    assert len(sink.events) == seen
+    await idle(client, listener)
+
+
+async def test_what_can_never_be_generated_is_an_error_of_its_own(engine: tuple[EngineClient, Listener]) -> None:
+    client, _ = engine
+    sink, witness = Sink(), Sink()
+    client.submit([5] * 128, SamplingParams(max_new_tokens=1), sink)
+    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
+    event = (await sink.end())[0]
+    assert (event.error is not None, event.error_kind) == (True, "parameter")
+    assert len(await witness.end()) == 2
+
+
+async def test_a_failing_sequence_costs_no_other_one_anything(name: str, engine: tuple[EngineClient, Listener]) -> None:
+    if "Fake" not in name:
+        pytest.skip("no token makes it fail")
+    client, listener = engine
+    sink, witness = Sink(), Sink()
+    client.submit([6] * 9, SamplingParams(max_new_tokens=20, ignore_eos=True), witness)
+    client.submit([FAILING] * 3, SamplingParams(max_new_tokens=5), sink)
+    assert f"token {FAILING} makes" in str((await sink.end())[-1].error)
+    events = await witness.end()
+    assert (len(events), events[-1].error) == (20, None)
+    await idle(client, listener)
+
+
+async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Path) -> None:
+    listener = Listener()
+    client = await opened(name, checkpoint, listener)
+    sinks = [Sink(), Sink()]
+    for sink in sinks:
+        client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    await sinks[0].begun.wait()
+    os.kill(client.pid, signal.SIGKILL)
+    for sink in sinks:
+        last = (await sink.end())[-1]
+        assert (last.error, last.error_kind) == ("the engine process ended unexpectedly", "worker_died")
+    await listener.died.wait()
+    late = Sink()
+    client.submit([5], SamplingParams(max_new_tokens=1), late)
+    assert (await late.end())[-1].error == "the engine process ended unexpectedly"
+    await client.close()
+    assert len(listener.deaths) == 1
+
+
+async def test_it_closes_with_sequences_in_flight(name: str, checkpoint: Path) -> None:
+    listener = Listener()
+    client = await opened(name, checkpoint, listener)
+    sink = Sink()
+    client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    await sink.begun.wait()
+    await client.close()
+    assert listener.deaths == []
+    assert not psutil.pid_exists(client.pid)

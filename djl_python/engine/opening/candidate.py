@@ -39,11 +39,11 @@ class Refusal:
     """Why a model is not run in one way.
 
     Attributes:
-        expected: nobody would think that it could be, whatever the model: there is nothing to warn of.
+        told: whether the model's owner is told, who might expect that it is.
     """
 
     reason: str
-    expected: bool = False
+    told: bool = False
 
 
 class Candidate(Protocol):

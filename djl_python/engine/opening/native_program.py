@@ -50,6 +50,12 @@ class NativeProgram:
     advance: Advance | None
 
     def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
+        found = self._open(request)
+        if isinstance(found, Refusal) and request.settings.kernels == "native":
+            raise ModelLoadError(f"option.kernels=native: {found.reason}")
+        return found
+
+    def _open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         with ExitStack() as undo:
             if self.advance is not None:
                 self.advance.stop()
@@ -62,7 +68,7 @@ class NativeProgram:
             undo.callback(program.close)
             runner = NativeModelRunner(program, request.settings.block_size, states)
             if not request.reference.accepts(runner, size.blocks, request.settings.block_size, proved=True):
-                return Refusal("their logits are not the model's own")
+                return Refusal("their logits are not the model's own", told=True)
             undo.pop_all()
         return _opened(request, program, recipe, size, states, runner)
 
@@ -111,11 +117,11 @@ def _refusal(reason: UnavailableError | NotUnderstoodError) -> Refusal:
     if isinstance(reason, NotUnderstoodError):
         try:
             library()
-            return Refusal(str(reason))
+            return Refusal(str(reason), told=True)
         except UnavailableError as lacking:
             reason = lacking
     log.info("no native kernels: %s; the model runs on torch", reason)
-    return Refusal(str(reason), expected=True)
+    return Refusal(str(reason))
 
 
 def _open_program(

@@ -57,14 +57,13 @@ def open_model(
     ids = trial_ids(loaded, settings.trial_ids or sent_text.ids())[:length]
     trial = Trial.of(ids, loaded.vocabulary)
     request = OpeningRequest(settings, loaded, length, _reference(settings, loaded, trial), beside)
-    refusal = ""
+    refusals: list[Refusal] = []
     for candidate, asked in _candidates(request, advance):
         found = candidate.open(asked)
         if isinstance(found, OpenedModel):
-            return _told(found, refusal)
+            return _told(found, refusals)
         log.info("%s is no %s: %s", request.name, type(candidate).__name__, found.reason)
-        if isinstance(candidate, NativeProgram):
-            refusal = _of_kernels(settings, found)
+        refusals.append(found)
     raise ModelLoadError(f"{request.name}: nothing here can run it")
 
 
@@ -78,20 +77,10 @@ def _candidates(request: OpeningRequest, advance: Advance | None) -> Iterator[tu
     yield CachedOnTorch(prepared), request
 
 
-def _of_kernels(settings: EngineSettings, refusal: Refusal) -> str:
-    """What is told of the kernels' refusal.
-
-    Raises:
-        ModelLoadError: they were asked for.
-    """
-    if settings.kernels == "native":
-        raise ModelLoadError(f"option.kernels=native: {refusal.reason}")
-    return "" if refusal.expected else refusal.reason
-
-
-def _told(opened: OpenedModel, refusal: str) -> OpenedModel:
+def _told(opened: OpenedModel, refusals: list[Refusal]) -> OpenedModel:
     """The model with what one would not expect of it, of which the log warns."""
-    info = msgspec.structs.replace(opened.info, refusal=refusal)
+    told = "; ".join(refusal.reason for refusal in refusals if refusal.told)
+    info = msgspec.structs.replace(opened.info, refusal=told)
     for warning in info.warnings:
         log.warning("%s: %s", type(opened.loaded.model).__name__, warning)
     return replace(opened, info=info)

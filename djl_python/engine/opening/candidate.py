@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..checkpoints.loading import LoadedModel
+from ..checkpoints.loading import LoadedModel, can_page, set_attention
 from ..settings import BuiltInSettings as EngineSettings
 from .draft_size import Beside
 from .opened_model import OpenedModel
@@ -32,6 +33,16 @@ class OpeningRequest:
     def name(self) -> str:
         """The model's class."""
         return type(self.loaded.model).__name__
+
+    def page_attention_(self, undo: ExitStack) -> bool:
+        """Give the model paged attention, if it can have any; returns whether it has.
+
+        Args:
+            undo: gives back the model's own, if it is closed before all of it is popped.
+        """
+        own = self.loaded.model.config.get_text_config(decoder=True)._attn_implementation
+        undo.callback(set_attention, self.loaded.model, own)
+        return can_page(self.loaded)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
-"""Checks that a runner reads images as the model does. Runs in the engine process, once, at load."""
+"""Checks that a runner reads images as the model does, and makes what paged runners read them with.
+
+Runs in the engine process, once, at load.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -12,10 +17,14 @@ from torch import Tensor
 from ...core.types import ImagePrompt, SamplingParams
 from ..batch.scheduler import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
-from ..torch_backend.images import model_inputs
+from ..settings import BuiltInSettings as EngineSettings
+from ..torch_backend.images import PagedImages, model_inputs
 from ..torch_backend.model_runner import ModelRunner
-from ..torch_backend.trials import are_close, trial_step
+from ..torch_backend.paging import TRIAL_BLOCK, Paging
+from ..torch_backend.trials import are_close, trial_prompt, trial_step
+from .trial import tolerance
 
 log = logging.getLogger(__name__)
 
@@ -85,3 +94,31 @@ class ImageCheck:
         for sequence in (seeing, neighbour):
             runner.forget(sequence)
         return torch.stack([rows[0], following[0], rows[1], following[1]]).float()
+
+
+@dataclass(frozen=True)
+class ImageSupport:
+    """For a model that takes images: the check of its runners, and what encodes images if it can be paged."""
+
+    check: ImageCheck
+    paged: PagedImages | None
+
+
+def open_image_support(settings: EngineSettings, loaded: LoadedModel) -> ImageSupport | None:
+    """What a model that has an attention of transformers' own needs; None if it takes no images."""
+    if settings.image_example is None:
+        return None
+    example = settings.image_example
+    check = ImageCheck(loaded.model, example, trial_prompt(loaded.vocabulary)[0], tolerance(loaded, None))
+    return ImageSupport(check, PagedImages.open(loaded.model, example))
+
+
+def images_agree_paged(paging: Paging, image_support: ImageSupport) -> bool:
+    """Whether the model reads images right when it runs on a paged cache."""
+    if image_support.paged is None:
+        return False
+    with ExitStack() as trials:
+        blocks = image_support.check.blocks(TRIAL_BLOCK)
+        return image_support.check.agrees(
+            lambda: trials.enter_context(paging.trial(blocks, image_support.paged)), TRIAL_BLOCK, whole=False
+        )

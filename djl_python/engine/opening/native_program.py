@@ -28,7 +28,6 @@ from ..reading.recipe_parts import NotUnderstoodError
 from .cache_size import CacheSize, size_cache
 from .candidate import OpeningRequest, Refusal
 from .opened_model import NATIVE, OpenedModel, Scheduling, SequenceMemory, TokenChoice, info_of, name_of
-from .paged_attention import page_attention_
 from .proof import prove
 from .trial import LONGEST
 
@@ -60,7 +59,7 @@ class NativeProgram:
             if self.advance is not None:
                 self.advance.stop()
                 undo.callback(self.advance.give_back)
-            page_attention_(request.loaded, undo)  # which is read by what it is called with
+            request.page_attention_(undo)  # which is read by what it is called with
             try:
                 program, recipe, size, states = _open_program(request, self.advance)
             except (UnavailableError, NotUnderstoodError) as reason:

@@ -11,9 +11,8 @@ from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from .cache_size import size_cache
 from .candidate import OpeningRequest, Refusal
-from .image_support import images_agree_paged
+from .image_check import images_agree_paged
 from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
-from .paged_attention import page_attention_
 from .step_memory import step_bytes
 from .torch_model import TorchModel
 
@@ -26,7 +25,7 @@ class PagedOnTorch:
 
     def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         with ExitStack() as undo:
-            if not page_attention_(request.loaded, undo):
+            if not request.page_attention_(undo):
                 return Refusal("its attention can't be replaced")
             paging = self._paging(request)
             if isinstance(paging, Refusal):

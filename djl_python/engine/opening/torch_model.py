@@ -30,7 +30,7 @@ from ..torch_backend.linears import matrices, on_torch, replace_linears_, unroun
 from ..torch_backend.recurrent import ModelContext
 from ..torch_backend.torch_cache import TorchCache
 from .candidate import OpeningRequest
-from .image_support import ImageSupport, open_image_support
+from .image_check import ImageSupport, open_image_support
 from .opened_model import OpenedModel, TokenChoice
 from .reference import Reference
 

@@ -183,7 +183,7 @@ def _check(options: argparse.Namespace) -> int:
     print(describe(config), end="")
     print(f"\nhandler\n  {handler_of(config)}", flush=True)
     if options.load:
-        from .server.trial import load_once
+        from .server.models.trial import load_once
 
         logs.configure("warning")
         print(f"\nloaded\n{load_once(config)}", flush=True)

@@ -17,14 +17,14 @@ from ..config import ServerConfig
 from ..dialects.shared.base import Answer, Dialect, Kind, Route, ServerView
 from ..dialects.shared.openapi import TEXT, openapi
 from ..formats.json_framing import JSON
-from .answers import pretty_json
-from .bodies import Bodies
-from .connections import HttpServer
-from .exchange import Exchange
+from .http.answers import pretty_json
+from .http.bodies import Bodies
+from .http.connections import HttpServer
+from .http.exchange import Exchange
 from .metrics import CONTENT_TYPE, Metrics
-from .models import Models
+from .models.registry import Models
+from .models.served_model import Health
 from .routes import RouteTable
-from .served_model import Health
 from .view import View
 
 _STATES: Final = {JSON: dict[str, Any]}

@@ -25,10 +25,10 @@ from ..ipc import event_loop
 from ..ipc.protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
-from .listening import Listener, allow_descriptors
+from .http.listening import Listener, allow_descriptors
 from .metrics import Metrics
-from .models import Models
-from .served_model import Health, ServedModel
+from .models.registry import Models
+from .models.served_model import Health, ServedModel
 
 log = logging.getLogger(__name__)
 

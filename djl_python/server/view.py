@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..dialects.shared.base import ModelStatus
-from .models import Models
+from .models.registry import Models
 
 
 class View:

@@ -16,10 +16,10 @@ from djl_python.config import ModelConfig, Options, ServerConfig, ServingSetting
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Dialect
 from djl_python.server.app import FrontEnd
-from djl_python.server.listening import Listener
+from djl_python.server.http.listening import Listener
 from djl_python.server.metrics import Metrics
-from djl_python.server.models import Models
-from djl_python.server.served_model import Health, ServedModel
+from djl_python.server.models.registry import Models
+from djl_python.server.models.served_model import Health, ServedModel
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 FAKE_MODULE = "tests.server.fake_worker"  # which workers find in

@@ -8,7 +8,7 @@ import pytest
 
 from djl_python.config import Address
 from djl_python.core.errors import ConfigError
-from djl_python.server.listening import Listener, allow_descriptors
+from djl_python.server.http.listening import Listener, allow_descriptors
 
 
 def unix(path: Path) -> Address:
@@ -107,7 +107,7 @@ def test_a_unix_socket_that_somebody_replaced_is_left_alone(tmp_path: Path) -> N
 def test_the_unix_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
     address = unix(tmp_path / "s")
     killed = (
-        "import os, sys; from djl_python.config import Address; from djl_python.server.listening import Listener; "
+        "import os, sys; from djl_python.config import Address; from djl_python.server.http.listening import Listener; "
         "Listener(Address(unix_path=sys.argv[1])); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", killed, address.unix_path])

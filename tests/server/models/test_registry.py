@@ -5,8 +5,8 @@ import pytest
 
 from djl_python.core.errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
 from djl_python.server.metrics import Metrics
-from djl_python.server.models import Models
-from djl_python.server.served_model import ServedModel
+from djl_python.server.models.registry import Models
+from djl_python.server.models.served_model import ServedModel
 from tests.server.harness import FAKE_MODULE, model_config, running, until, wait_ready
 
 

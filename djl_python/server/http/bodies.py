@@ -5,7 +5,7 @@ Runs in the front end's event loop.
 
 from __future__ import annotations
 
-from ..core.errors import OverloadedError
+from ...core.errors import OverloadedError
 
 
 class Bodies:

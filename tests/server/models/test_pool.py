@@ -7,9 +7,9 @@ import pytest
 from djl_python.core.errors import OverloadedError, ServingError, UnavailableError
 from djl_python.core.types import EngineInfo
 from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken
-from djl_python.server.flights import next_id
 from djl_python.server.metrics import Metrics, ModelMetrics
-from djl_python.server.pool import Pool
+from djl_python.server.models.flights import next_id
+from djl_python.server.models.pool import Pool
 
 
 class Recorder:

@@ -3,7 +3,7 @@ import json
 from djl_python.config import ModelConfig
 from djl_python.core.errors import OverloadedError, RouteError, UnavailableError
 from djl_python.dialects import dialect
-from djl_python.server.answers import error_answer, pretty_json, reason
+from djl_python.server.http.answers import error_answer, pretty_json, reason
 
 
 def test_without_a_route_an_error_has_djls_shape() -> None:

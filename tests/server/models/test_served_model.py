@@ -4,7 +4,7 @@ import signal
 from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.base import RequestCounts
 from djl_python.server.metrics import Metrics
-from djl_python.server.served_model import Health, ServedModel, counted
+from djl_python.server.models.served_model import Health, ServedModel, counted
 from tests.server.harness import model_config, running, until
 
 

@@ -10,11 +10,11 @@ from http import HTTPStatus
 
 import msgspec
 
-from ..config import ModelConfig
-from ..core.errors import ServingError
-from ..dialects.shared.base import Answer, Dialect, retry_header
-from ..dialects.shared.djl_errors import djl_error
-from ..formats.json_framing import encode_json
+from ...config import ModelConfig
+from ...core.errors import ServingError
+from ...dialects.shared.base import Answer, Dialect, retry_header
+from ...dialects.shared.djl_errors import djl_error
+from ...formats.json_framing import encode_json
 
 
 def front_end_error(error: ServingError) -> Answer:

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from ..config import ModelConfig, devices_of
-from ..core.errors import UnavailableError
-from ..core.types import EngineInfo
-from ..dialects.shared.base import ModelStatus, RequestCounts
-from ..ipc.protocol import Status
-from .metrics import ModelMetrics
+from ...config import ModelConfig, devices_of
+from ...core.errors import UnavailableError
+from ...core.types import EngineInfo
+from ...dialects.shared.base import ModelStatus, RequestCounts
+from ...ipc.protocol import Status
+from ..metrics import ModelMetrics
 from .pool import Pool
-from .supervisor import Replica, WorkerState
+from .replica import Replica, WorkerState
 
 WORKER_MODULE: Final = "djl_python.worker"
 

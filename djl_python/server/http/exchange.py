@@ -18,22 +18,22 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
-from ..core.errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
-from ..dialects.shared.base import Answer, Dialect
-from ..ipc.protocol import Call
+from ...core.errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
+from ...dialects.shared.base import Answer, Dialect
+from ...ipc.protocol import Call
+from ..models.flights import Flight, next_id
+from ..models.served_model import ServedModel
+from ..routes import Match
 from .answers import error_answer
 from .bodies import Body
 from .connections import MAX_DISCARDED_BYTES, stream_of
 from .content_coding import Decoder, decoder_of
-from .flights import Flight, next_id
 from .http1 import Delegate
-from .http_answer import HttpAnswer
 from .request_head import RequestHead
-from .routes import Match
-from .served_model import ServedModel
+from .response_writer import HttpAnswer
 
 if TYPE_CHECKING:
-    from .app import FrontEnd
+    from ..app import FrontEnd
 
 access_log = logging.getLogger("djl_python.access")
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from ..config import Address
-from ..core.errors import ConfigError
+from ...config import Address
+from ...core.errors import ConfigError
 
 try:
     import fcntl

@@ -10,9 +10,9 @@ import itertools
 import time
 from typing import Protocol
 
-from ..core.errors import ServingError
-from ..core.types import EngineInfo
-from ..ipc.protocol import AnyMessage, Call
+from ...core.errors import ServingError
+from ...core.types import EngineInfo
+from ...ipc.protocol import AnyMessage, Call
 
 
 class Client(Protocol):

@@ -18,12 +18,12 @@ from tornado.iostream import StreamBufferFullError
 from djl_python.config import Address, ServerConfig
 from djl_python.dialects import all_dialects
 from djl_python.server.app import FrontEnd
-from djl_python.server.http1 import Delegate
-from djl_python.server.http_answer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, HttpAnswer
-from djl_python.server.listening import Listener
+from djl_python.server.http.http1 import Delegate
+from djl_python.server.http.listening import Listener
+from djl_python.server.http.request_head import RequestHead
+from djl_python.server.http.response_writer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, HttpAnswer
 from djl_python.server.metrics import Metrics
-from djl_python.server.models import Models
-from djl_python.server.request_head import RequestHead
+from djl_python.server.models.registry import Models
 from tests.server.harness import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -15,8 +15,8 @@ import pytest
 from tornado.httputil import HTTPServerConnectionDelegate
 from tornado.iostream import IOStream, StreamClosedError
 
-from djl_python.server import connections
-from djl_python.server.connections import ClientStream, HttpServer
+from djl_python.server.http import connections
+from djl_python.server.http.connections import ClientStream, HttpServer
 from tests.server.harness import until
 
 

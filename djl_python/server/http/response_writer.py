@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 
-from ..formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
+from ...formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from .answers import reason
 from .connections import stream_of
 from .request_head import RequestHead
 
 if TYPE_CHECKING:
-    from .app import FrontEnd
+    from ..app import FrontEnd
 
 log = logging.getLogger(__name__)
 

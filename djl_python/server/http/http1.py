@@ -16,8 +16,8 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection, HTTP1ServerConnection
 from tornado.iostream import StreamClosedError
 
-from ..core.errors import HeadTooLongError, PayloadError, ServingError, TooLargeError
-from ..formats.http_rules import HEADER_VALUE, TOKEN
+from ...core.errors import HeadTooLongError, PayloadError, ServingError, TooLargeError
+from ...formats.http_rules import HEADER_VALUE, TOKEN
 
 #: A chunk's size line (RFC 9112, 7.1): no bare CR or LF, which others on the way might take for the line's end.
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")

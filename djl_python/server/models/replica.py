@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import ModelConfig, worker_environment
-from ..core.types import EngineInfo
-from ..ipc.channel import Channel
-from ..ipc.processes import spawn
-from ..ipc.protocol import AnyMessage, Load, Status, Stop
+from ...config import ModelConfig, worker_environment
+from ...core.types import EngineInfo
+from ...ipc.channel import Channel
+from ...ipc.processes import spawn
+from ...ipc.protocol import AnyMessage, Load, Status, Stop
 
 if TYPE_CHECKING:
     from .served_model import ServedModel

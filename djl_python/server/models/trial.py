@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ..config import ModelConfig
-from ..core.errors import ModelLoadError
-from ..core.types import EngineInfo
-from ..ipc import event_loop
-from .announcer import Announcer
-from .metrics import Metrics
+from ...config import ModelConfig
+from ...core.errors import ModelLoadError
+from ...core.types import EngineInfo
+from ...ipc import event_loop
+from ..announcer import Announcer
+from ..metrics import Metrics
 from .served_model import ServedModel
 
 

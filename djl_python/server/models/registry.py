@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from ..core.errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
+from ...core.errors import ModelLoadError, ModelNotFoundError, ModelNotNamedError
 from .served_model import Health, ServedModel
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ..core.errors import (
+from ...core.errors import (
     OverloadedError,
     PredictTimeoutError,
     ServingError,
@@ -23,9 +23,9 @@ from ..core.errors import (
     UnavailableError,
     WorkerDiedError,
 )
-from ..ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from ...ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from ..metrics import ModelMetrics
 from .flights import Client, Flight, Place, Worker
-from .metrics import ModelMetrics
 
 #: How long a worker gets no calls after one has timed out: within this time it ends if its handler does not return.
 SUSPICION_S: Final = 2.0

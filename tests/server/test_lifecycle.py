@@ -27,7 +27,7 @@ ModelDir = Callable[..., Path]
 def model_dir(tmp_path: Path) -> ModelDir:
     """Makes model directories whose worker is the fake one."""
     python = tmp_path / "fake-python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_WORKER} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {FAKE_WORKER} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
 
     def make(name: str = "fake", **properties: object) -> Path:

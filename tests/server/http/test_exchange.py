@@ -129,7 +129,7 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
 
 
 async def test_a_stream_that_waits_for_its_client_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.http_answer.MAX_UNSENT_BYTES", 2 << 20)
+    monkeypatch.setattr("djl_python.server.http.response_writer.MAX_UNSENT_BYTES", 2 << 20)
     async with (
         running() as site,
         site.client.stream(

@@ -150,7 +150,7 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None
 
 async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("djl_python.server.pool.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("djl_python.server.models.pool.time.monotonic", lambda: now_s)
     worker = Worker()
     served = pool(worker)
     first = served.submit(call(), Recorder())
@@ -347,7 +347,7 @@ async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
 async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.1)
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.1)
     worker, client = Worker(), Recorder()
     shared = pool(worker, predict_timeout_s=0.05)
     flight, waiting = shared.submit(call(), client), shared.submit(call(), Recorder())
@@ -363,7 +363,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_pe
 
 
 async def test_a_worker_that_has_gone_meanwhile_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.02)
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.02)
     worker = Worker()
     shared = pool(worker, predict_timeout_s=0.02)
     flight = shared.submit(call(), Recorder())
@@ -400,7 +400,7 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -
 
 
 async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.pool.SUSPICION_S", 0.0)
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.0)
     worker = Worker()
     shared = pool(worker, predict_timeout_s=0.05)
     first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]

@@ -11,7 +11,7 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.server.metrics import Metrics
-from djl_python.server.models.registry import replica as supervisor
+from djl_python.server.models import replica as supervisor
 from djl_python.server.models.replica import WorkerState, _backoff
 from djl_python.server.models.served_model import Health, ServedModel, placements
 from tests.server.harness import FAKE_MODULE, Site, model_config, running, until, wait_ready

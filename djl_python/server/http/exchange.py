@@ -9,31 +9,33 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
+from ...config import ServerConfig
 from ...core.errors import MethodError, RouteError, ServingError, TooLargeError, UnavailableError
-from ...dialects.shared.base import Answer, Dialect
+from ...dialects.shared.base import Answer, Dialect, ServerView
 from ...ipc.protocol import Call
+from ..metrics import Metrics
 from ..models.flights import Flight, next_id
 from ..models.served_model import ServedModel
-from ..routes import Match
+from ..models.table import ModelTable
+from ..routes import Match, RouteTable
 from .answers import error_answer
-from .bodies import Body
+from .base_headers import BaseHeaders
+from .bodies import Bodies, Body
 from .connections import MAX_DISCARDED_BYTES, stream_of
 from .content_coding import Decoder, decoder_of
+from .draining import Draining
 from .http1 import Delegate
 from .request_head import RequestHead
-from .response_writer import HttpAnswer
-
-if TYPE_CHECKING:
-    from ..app import FrontEnd
+from .response_writer import ResponseWriter
 
 access_log = logging.getLogger("djl_python.access")
 log = logging.getLogger(__name__)
@@ -45,6 +47,28 @@ CLIENT_CLOSED: Final = 499
 _LENGTH_DIGITS: Final = 18  # a number of this many digits is too many bytes already
 
 
+@dataclass(frozen=True)
+class Services:
+    """What the exchanges of a server share.
+
+    Attributes:
+        view: the server as dialects' pages see it.
+        bodies: counts the bytes of request bodies in memory.
+        own_page: makes the page of this operation, where it is none of a dialect's.
+    """
+
+    config: ServerConfig
+    routes: RouteTable
+    dialects: Mapping[str, Dialect]
+    models: ModelTable
+    view: ServerView
+    metrics: Metrics
+    bodies: Bodies
+    base_headers: BaseHeaders
+    draining: Draining
+    own_page: Callable[[str], Answer]
+
+
 class Exchange(Delegate):
     """Receives a body, sends a `Call` to the pool (or asks a page), and writes the answer. Is the pool's `Client`.
 
@@ -53,23 +77,23 @@ class Exchange(Delegate):
 
     _head: RequestHead  # this and what follows: from `_begin` on
     _request_id: str
-    _answer: HttpAnswer
+    _answer: ResponseWriter
 
-    def __init__(self, front_end: FrontEnd, connection: httputil.HTTPConnection) -> None:
+    def __init__(self, services: Services, connection: httputil.HTTPConnection) -> None:
         assert isinstance(connection, HTTP1Connection)
-        self._front_end = front_end
+        self._services = services
         self._connection = connection
         self._stream = stream_of(connection)
         self._match: Match | None = None  # None: see _refusal, or OPTIONS
         self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
-        self._body = Body(front_end.bodies)
+        self._body = Body(services.bodies)
         self._decoder: Decoder | None = None
         self._refusal: ServingError | None = None  # found before the whole body was read
         self._received_at = 0.0
         self._begun = False
-        self._stream.await_client(front_end.config.idle_timeout_s)
+        self._stream.await_client(services.config.idle_timeout_s)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
 
@@ -195,18 +219,18 @@ class Exchange(Delegate):
         if last:
             self._end()
             answer.finish()
-            self._stream.await_client(self._front_end.config.idle_timeout_s)  # to take the answer
+            self._stream.await_client(self._services.config.idle_timeout_s)  # to take the answer
 
     def break_off(self) -> None:
         """End an answer that can't be completed, so that its client notices."""
         if not self._answer.ended:
             self._end()
             self._answer.break_off()
-            self._stream.await_client(self._front_end.config.idle_timeout_s)  # to take what there is of it
+            self._stream.await_client(self._services.config.idle_timeout_s)  # to take what there is of it
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
-        dialect, model = self._dialect, self._model or self._front_end.models.only
+        dialect, model = self._dialect, self._model or self._services.models.only
         config = model.config if model is not None else None
         if self._answer.begun:
             headers = {name.lower(): value for name, value in self._answer.headers.items()}
@@ -226,15 +250,17 @@ class Exchange(Delegate):
 
     def _begin(self, head: RequestHead) -> RequestHead:
         """The request's path and headers have come."""
-        front_end = self._front_end
+        services = self._services
         self._received_at = time.monotonic()
         self._begun = True
         self._head = head
-        given = head.headers.get(front_end.request_id_header, "")
+        given = head.headers.get(services.base_headers.request_id.lower(), "")
         # It goes into logs: terminals obey some bytes beyond ASCII.
         self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
-        self._answer = HttpAnswer(front_end, self._connection, head, self._request_id, self._on_taken)
-        self._stream.await_client(front_end.config.body_timeout_s)
+        self._answer = ResponseWriter(
+            services.base_headers, services.draining, self._connection, head, self._request_id, self._on_taken
+        )
+        self._stream.await_client(services.config.body_timeout_s)
         return head
 
     def _on_taken(self, size: int) -> None:
@@ -243,7 +269,7 @@ class Exchange(Delegate):
             self._model.pool.taken(self._flight, size)
 
     def _route(self) -> None:
-        routes, path, method = self._front_end.routes, self._head.path, self._head.method
+        routes, path, method = self._services.routes, self._head.path, self._head.method
         if method == "OPTIONS" and routes.methods(path):
             return
         try:
@@ -254,20 +280,20 @@ class Exchange(Delegate):
         self._dialect = self._match.dialect
 
     def _allowed(self) -> str:
-        return ", ".join(self._front_end.routes.methods(self._head.path))
+        return ", ".join(self._services.routes.methods(self._head.path))
 
     def _show(self, match: Match) -> None:
         """Answer with a page, at once or when it is done."""
-        front_end = self._front_end
+        services = self._services
         if match.dialect is None:
-            self._send(front_end.own_page(match.operation))
+            self._send(services.own_page(match.operation))
             return
-        answer = match.dialect.page(match.operation, front_end.view, match.values, self._body.whole())
+        answer = match.dialect.page(match.operation, services.view, match.values, self._body.whole())
         if isinstance(answer, Answer):
             self._send(answer)
         else:
             # A page that has begun is finished, even if its client leaves.
-            front_end.keep(asyncio.ensure_future(self._send_later(answer)))
+            services.draining.keep(asyncio.ensure_future(self._send_later(answer)))
 
     async def _send_later(self, answer: Awaitable[Answer]) -> None:
         try:
@@ -280,21 +306,21 @@ class Exchange(Delegate):
         self.body(answer.body, last=True)
 
     def _submit(self, match: Match) -> None:
-        front_end, head = self._front_end, self._head
+        services, head = self._services, self._head
         named = dict(head.query)
         headers = {**head.headers, "x-request-id": self._request_id}
         body = self._body.whole()
         dialect = match.dialect
         assert dialect is not None  # the front end's own routes are pages
         name = match.model
-        if not name and front_end.models.several:
+        if not name and services.models.several:
             name = dialect.model_of(body) or ""
         name = name or named.get("model_name") or headers.get("model_name", "")
         version = match.version or named.get("model_version") or headers.get("model_version", "")
-        self._model = front_end.models.select(name, version, dialect.unversioned)
+        self._model = services.models.select(name, version, dialect.unversioned)
         self._answer.log_extra = self._model.log_extra
-        self._dialect = dialect = front_end.dialects[dialect.answering_dialect(match.operation, self._model.config)]
-        if front_end.draining:
+        self._dialect = dialect = services.dialects[dialect.answering_dialect(match.operation, self._model.config)]
+        if services.draining.begun:
             raise UnavailableError("the server is shutting down")
         call = Call(
             id=next_id(),
@@ -309,7 +335,7 @@ class Exchange(Delegate):
         self._flight = self._model.pool.submit(call, self, query=match.is_query)
 
     def _check_length(self, length: int) -> None:
-        limit = self._front_end.config.max_request_size
+        limit = self._services.config.max_request_size
         if length > limit:
             raise TooLargeError(f"the body is larger than max_request_size, which is {limit} bytes")
         if length > MAX_PAGE_BYTES and self._match is not None and self._match.is_page:
@@ -333,7 +359,7 @@ class Exchange(Delegate):
         if self._model is not None:
             config = self._model.config
             self._model.answered(status, duration_s)
-        self._front_end.metrics.answered(
+        self._services.metrics.answered(
             config.name if config is not None else "",
             config.version if config is not None else "",
             dialect.name if dialect is not None else "",

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 
 from ...formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
 from .answers import reason
+from .base_headers import BaseHeaders
 from .connections import stream_of
+from .draining import Draining
 from .request_head import RequestHead
-
-if TYPE_CHECKING:
-    from ..app import FrontEnd
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +29,11 @@ MAX_UNSENT_BYTES: Final = 8 << 20
 TAKEN_EVERY_BYTES: Final = 256 << 10
 
 
-class HttpAnswer:
+class ResponseWriter:
     """One answer: `start`, then `write` until its last piece, then `finish`; or `break_off` or `abandon` at any time.
 
     Args:
+        draining: is told of the answer while the kernel has not taken all of it.
         request_id: sent in a header.
         on_taken: told how many bytes more the kernel has taken for the client.
 
@@ -48,7 +48,8 @@ class HttpAnswer:
 
     def __init__(
         self,
-        front_end: FrontEnd,
+        base_headers: BaseHeaders,
+        draining: Draining,
         connection: HTTP1Connection,
         head: RequestHead,
         request_id: str,
@@ -58,7 +59,8 @@ class HttpAnswer:
         self.headers: Mapping[str, str] = {}
         self.begun = self.ended = self.close_after = False
         self.log_extra: dict[str, str] = {}
-        self._front_end = front_end
+        self._base_headers = base_headers
+        self._draining = draining
         self._connection = connection
         self._socket = connection.stream.socket
         self._behind = False  # whether the stream may have something to send
@@ -131,11 +133,11 @@ class HttpAnswer:
             self._behind = stream.writing()
 
     def _send_head(self, data: bytes, last: bool) -> None:
-        headers = self._front_end.base_headers()
+        headers = self._base_headers.now()
         for name, value in self.headers.items():
             if name.lower() not in SERVERS_OWN:
                 self._add_header(headers, name, value)
-        headers[self._front_end.config.request_id_header_key] = self._request_id
+        headers[self._base_headers.request_id] = self._request_id
         self._bodiless = self._head.method == "HEAD" or self.status in BODILESS
         if last and self.status not in BODILESS:
             headers["Content-Length"] = str(len(data))
@@ -145,7 +147,7 @@ class HttpAnswer:
             headers.setdefault("X-Accel-Buffering", "no")  # else nginx passes nothing on before it has some KiB
             if self._head.version != "HTTP/1.1":  # no chunked encoding: closing the connection ends the answer
                 self.close_after = True
-        if self._front_end.draining:
+        if self._draining.begun:
             self.close_after = True
         if self.close_after:
             headers["Connection"] = "close"
@@ -179,6 +181,6 @@ class HttpAnswer:
         stream = stream_of(self._connection)
         if not stream.closed() and (self.close_after or stream.writing()):
             sent = stream.write(b"")
-            self._front_end.sending(sent)
+            self._draining.sending(sent)
             if self.close_after:
                 sent.add_done_callback(lambda _sent: stream.close_gently())

@@ -127,6 +127,7 @@ class Place:
         self.heard_at = 0.0
         self.suspect = False
         self.silences = 0
+        self._emptied: asyncio.Event | None = None  # of a worker that retires: set when no client waits for it
 
     @property
     def taken(self) -> int:
@@ -135,11 +136,17 @@ class Place:
 
     def has_room(self, query: bool) -> bool:
         """Whether the worker can take one more call, or one more query."""
-        if self.suspect:
+        if self.suspect or self._emptied is not None:
             return False
         if query and self.worker.queries:
             return self.queries < self.worker.queries
         return self.taken - self.queries < self.worker.capacity
+
+    def retire(self) -> asyncio.Event:
+        """Make no more room; the event is set once every call whose client waits has ended."""
+        self._emptied = self._emptied or asyncio.Event()
+        self._tell_if_empty()
+        return self._emptied
 
     def enter(self, flight: Flight) -> None:
         """Record that the worker has a call."""
@@ -151,12 +158,18 @@ class Place:
     def abandon(self, flight: Flight) -> None:
         """Record that a call was cancelled; it still occupies the worker."""
         self.leaving[flight.id] = self.flights.pop(flight.id)
+        self._tell_if_empty()
 
     def leave(self, flight: Flight) -> None:
         """Record that a call no longer occupies the worker."""
         if self.flights.pop(flight.id, None) is None:
             del self.leaving[flight.id]
         self.queries -= flight.beside
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self._emptied is not None and not self.flights:
+            self._emptied.set()
 
 
 _ids = itertools.count(1)

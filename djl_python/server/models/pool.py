@@ -104,10 +104,7 @@ class Pool:
         for queue in self._queues.values():
             queue.clear()
         for place in self._places.values():
-            for flight in list(place.flights.values()):
-                place.worker.send(Cancel(flight.id, "disconnect"))
-                self._release(flight, refill=False)
-                flights.append(flight)
+            flights += self._take_back(place)
         self._fail(flights, error, reason)
 
     @property
@@ -138,6 +135,22 @@ class Pool:
         place = self._places[worker.name] = Place(worker)
         self._fill(place)
         self._count()
+
+    async def retire(self, worker: Worker, timeout_s: float) -> None:
+        """Give a worker no more calls, and wait until those that it has are answered; it is removed by its owner.
+
+        After `timeout_s` seconds they fail with UnavailableError.
+        """
+        place = self._places.get(worker.name)
+        if place is None:
+            return
+        emptied = place.retire()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await emptied.wait()
+        except TimeoutError:
+            left = self._take_back(place)
+            self._fail(left, UnavailableError(f"model {self._name!r}: the worker of this request ends"), "shutdown")
 
     def remove(self, worker: Worker, cause: str) -> None:
         """Remove a worker, if it is here: its calls end with WorkerDiedError; calls in the queue go on waiting."""
@@ -206,6 +219,14 @@ class Pool:
                 flight.client.body(data, flight.last and not flight.broken)
             if flight.broken:
                 flight.client.break_off()
+
+    def _take_back(self, place: Place) -> list[Flight]:
+        """The calls that a worker has, which is told to give them up."""
+        flights = list(place.flights.values())
+        for flight in flights:
+            place.worker.send(Cancel(flight.id, "disconnect"))
+            self._release(flight, refill=False)
+        return flights
 
     def _free_place(self, query: bool) -> Place | None:
         """The least busy worker that has room."""

@@ -13,6 +13,7 @@ from ...core.types import EngineInfo
 from ...ipc import event_loop
 from ..announcer import Announcer
 from ..metrics import Metrics
+from .placement import placement
 from .served_model import ServedModel
 
 
@@ -31,10 +32,10 @@ async def _load(config: ModelConfig) -> str:
     model = ServedModel(
         once,
         Metrics().model(config.name, config.version),
+        placement(),
         on_progress=lambda _, status: announcer.progress(config, status),
     )
-    del model.replicas[1:]
-    model.start()
+    model.start(most=1)
     try:
         await model.settled.wait()
         if not model.ready:

@@ -397,7 +397,7 @@ async def test_a_draining_server_refuses_calls_and_closes_connections() -> None:
     async with running() as site:
         slow = asyncio.create_task(site.post(do="echo", sleep_s=0.3))
         await until(lambda: site.model.pool.busy == 1)
-        site.front_end.draining = True
+        site.front_end.draining.begun = True
         refused = await site.post(do="echo")
         assert refused.status_code == 503 and refused.headers["connection"] == "close"
         assert refused.headers["retry-after"] == "5"

@@ -16,14 +16,13 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
 from djl_python.config import Address, ServerConfig
-from djl_python.dialects import all_dialects
-from djl_python.server.app import FrontEnd
+from djl_python.server.http.base_headers import BaseHeaders
+from djl_python.server.http.connections import HttpServer
+from djl_python.server.http.draining import Draining
 from djl_python.server.http.http1 import Delegate
 from djl_python.server.http.listening import Listener
 from djl_python.server.http.request_head import RequestHead
-from djl_python.server.http.response_writer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, HttpAnswer
-from djl_python.server.metrics import Metrics
-from djl_python.server.models.registry import Models
+from djl_python.server.http.response_writer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, ResponseWriter
 from tests.server.harness import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -33,7 +32,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 class Asked:
     """A request that has come in, and the answer that the test is to write."""
 
-    answer: HttpAnswer
+    answer: ResponseWriter
     connection: HTTP1Connection
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -47,11 +46,11 @@ class Asked:
         self.connection.stream.close()
 
 
-class Desk(FrontEnd):
+class Desk(httputil.HTTPServerConnectionDelegate):
     """Leaves requests to the test."""
 
     def __init__(self) -> None:
-        super().__init__(ServerConfig(), Models(), Metrics(), all_dialects())
+        self.base_headers, self.draining = BaseHeaders(ServerConfig()), Draining()
         self.requests: asyncio.Queue[tuple[HTTP1Connection, RequestHead]] = asyncio.Queue()
 
     def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> httputil.HTTPMessageDelegate:
@@ -71,7 +70,7 @@ class Desk(FrontEnd):
 @contextlib.asynccontextmanager
 async def asked(request: bytes = GET) -> AsyncIterator[Asked]:
     desk, listener = Desk(), Listener(Address("127.0.0.1", 0))
-    http = desk.http_server()
+    http = HttpServer(desk)
     listener.listen()
     http.add_sockets(listener.sockets)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
@@ -79,7 +78,13 @@ async def asked(request: bytes = GET) -> AsyncIterator[Asked]:
         writer.write(request)
         connection, received = await asyncio.wait_for(desk.requests.get(), 10)
         taken: list[int] = []
-        yield Asked(HttpAnswer(desk, connection, received, "r", taken.append), connection, reader, writer, taken)
+        yield Asked(
+            ResponseWriter(desk.base_headers, desk.draining, connection, received, "r", taken.append),
+            connection,
+            reader,
+            writer,
+            taken,
+        )
     finally:
         writer.close()
         http.stop()

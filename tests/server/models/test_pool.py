@@ -479,11 +479,11 @@ async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     assert worker.cancels == [(first.id, "disconnect")] and shared.busy == 0
 
 
-async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() -> None:
+async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
-    worker = Worker()
-    old, new = pool(worker, metrics=model), pool(Worker(), metrics=model)
+    worker, other = Worker("0"), Worker("1")
+    old, new = pool(worker, metrics=model), pool(other, metrics=model)
 
     def counted() -> tuple[str, ...]:
         lines = metrics.render().decode().splitlines()
@@ -499,9 +499,9 @@ async def test_a_model_that_is_loaded_again_while_it_drains_counts_both_times() 
     old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
     assert counted() == ("1.0", "2.0")
     busy = Report(gauges={"running_requests": 1})
-    new.receive(worker, [busy])
+    new.receive(other, [busy])
     for _ in range(2):  # once for its connection, and once for its process
         old.remove(worker, "ended")
-    assert b'djl_running_requests{model="m",version="",worker="0"} 1.0' in metrics.render()
-    new.remove(worker, "ended")
+    assert b'djl_running_requests{model="m",version="",worker="1"} 1.0' in metrics.render()
+    new.remove(other, "ended")
     assert b"djl_running_requests{" not in metrics.render()

@@ -11,10 +11,11 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.server.metrics import Metrics
-from djl_python.server.models import replica as supervisor
+from djl_python.server.models import replica
+from djl_python.server.models.placement import placement
 from djl_python.server.models.replica import WorkerState, _backoff
-from djl_python.server.models.served_model import Health, ServedModel, placements
-from tests.server.harness import FAKE_MODULE, Site, model_config, running, until, wait_ready
+from djl_python.server.models.served_model import Health, ServedModel, worker_configs
+from tests.server.harness import Site, model_config, running, served, until, wait_ready
 
 
 def gone(pid: int) -> bool:
@@ -23,7 +24,7 @@ def gone(pid: int) -> bool:
 
 
 async def settled(config: ModelConfig, **options: Any) -> ServedModel:
-    model = ServedModel(config, Metrics().model(config.name, ""), worker_module=FAKE_MODULE, **options)
+    model = served(config, **options)
     model.start()
     await wait_ready(model)
     return model
@@ -119,7 +120,7 @@ async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
         config = msgspec.structs.replace(model_config(option={"python_executable": path}), path=str(tmp_path))
     else:
         config = msgspec.structs.replace(model_config(), path=path)
-    model = ServedModel(config, Metrics().model("m", ""))
+    model = ServedModel(config, Metrics().model("m", ""), placement())
     model.start()
     await wait_ready(model)
     assert model.failure == f"{path}: No such file or directory"
@@ -162,9 +163,9 @@ async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.
 async def test_a_worker_that_dies_again_soon_starts_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, short_life_s: float, delays: list[str]
 ) -> None:
-    monkeypatch.setattr(supervisor, "SHORT_LIFE_S", short_life_s)
-    monkeypatch.setattr(supervisor, "BACKOFF_S", 0.01)
-    monkeypatch.setattr(supervisor, "BACKOFF_MAX_S", 0.03)
+    monkeypatch.setattr(replica, "SHORT_LIFE_S", short_life_s)
+    monkeypatch.setattr(replica, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(replica, "BACKOFF_MAX_S", 0.03)
     async with running() as site:
         for _ in delays:
             await replaced(site, signal.SIGKILL)
@@ -196,7 +197,7 @@ async def test_stopping_leaves_no_process() -> None:
 @pytest.mark.parametrize("spawned", [False, True])
 async def test_stopping_while_loading_does_not_wait(tmp_path: Path, spawned: bool) -> None:
     config = model_config(properties={"load": "hang", "pids": str(tmp_path / "pids")})
-    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
+    model = served(config)
     model.start()
     if spawned:
         await until((tmp_path / "pids").exists)
@@ -213,7 +214,7 @@ async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "EXIT_GRACE_S", 0.1)
+    monkeypatch.setattr(replica, "EXIT_GRACE_S", 0.1)
     async with running() as site:
         pid = site.pid
         frozen = asyncio.create_task(site.post(do="freeze"))
@@ -225,7 +226,7 @@ async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyP
 
 async def test_a_worker_that_waits_for_its_next_try_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
     config = model_config(properties={"load": "crash"}, retry_threshold=1)
-    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE)
+    model = served(config)
     model.start()
     await until(lambda: "did not load, attempt 1 of 2:\nthe worker exited with status 3" in caplog.text)
     await asyncio.sleep(0.1)
@@ -243,7 +244,7 @@ async def test_a_worker_may_go_on_loading_when_it_is_ready() -> None:
 async def hanging(turns: asyncio.Semaphore) -> ServedModel:
     """A model that loads, and goes on loading."""
     config = model_config("hanging", properties={"load": "hang"})
-    model = ServedModel(config, Metrics().model("hanging", ""), worker_module=FAKE_MODULE, turns=turns)
+    model = served(config, turns=turns)
     model.start()
     await until(lambda: model.replicas[0].pid is not None)
     return model
@@ -253,7 +254,7 @@ async def test_workers_load_in_their_turn() -> None:
     turns = asyncio.Semaphore(1)
     first = await hanging(turns)
     config = model_config(min_workers=2)
-    model = ServedModel(config, Metrics().model("m", ""), worker_module=FAKE_MODULE, turns=turns)
+    model = served(config, turns=turns)
     model.start()
     await (await settled(model_config("free"))).stop()  # which took as long as a load takes
     assert [replica.pid for replica in model.replicas] == [None, None]
@@ -280,7 +281,7 @@ async def test_a_worker_that_was_ready_does_not_wait_for_a_turn() -> None:
 async def test_a_worker_can_be_stopped_before_its_turn() -> None:
     turns = asyncio.Semaphore(1)
     first = await hanging(turns)
-    model = ServedModel(model_config(), Metrics().model("m", ""), worker_module=FAKE_MODULE, turns=turns)
+    model = served(model_config(), turns=turns)
     model.start()
     await asyncio.sleep(0)
     await model.stop()
@@ -290,11 +291,11 @@ async def test_a_worker_can_be_stopped_before_its_turn() -> None:
 
 
 def test_every_device_gets_its_workers() -> None:
-    assert [config.option.device for config in placements(model_config(min_workers=2))] == ["auto", "auto"]
+    assert [config.option.device for config in worker_configs(model_config(min_workers=2))] == ["auto", "auto"]
     everywhere = model_config(load_on_devices="*", option={"device": "cuda:1"})
-    assert [config.option.device for config in placements(everywhere)] == ["cuda:1"]
+    assert [config.option.device for config in worker_configs(everywhere)] == ["cuda:1"]
     many = model_config(load_on_devices="gpu0;gpu1;cpu")
-    assert [config.option.device for config in placements(many)] == ["cuda:0", "cuda:1", "cpu"]
+    assert [config.option.device for config in worker_configs(many)] == ["cuda:0", "cuda:1", "cpu"]
 
 
 @pytest.mark.parametrize("version", ["", "2"])

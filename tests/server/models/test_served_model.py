@@ -1,25 +1,27 @@
 import os
 import signal
 
+import pytest
+
+from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.base import RequestCounts
-from djl_python.server.metrics import Metrics
 from djl_python.server.models.served_model import Health, ServedModel, counted
-from tests.server.harness import model_config, running, until
+from tests.server.harness import model_config, running, served, until
 
 
 async def test_a_model_that_cannot_even_be_tried_has_failed() -> None:
     changes: list[ServedModel] = []
-    model = ServedModel(
-        model_config(), Metrics().model("m", ""), on_change=changes.append, broken="option.dtype=fp99: expected auto"
-    )
-    model.start()
+    model = served(model_config(), on_change=changes.append)
+    model.fail("option.dtype=fp99: expected auto")
     assert changes == [model] and model.settled.is_set()
     assert model.health is Health.FAILED and model.status.failed and not model.ready
     assert model.failure == "option.dtype=fp99: expected auto"
     assert model.pool.refusal == "model 'm' has failed"
+    with pytest.raises(ModelLoadError, match="fp99"):
+        await model.scale(2, drain_timeout_s=1)
     await model.stop()
-    assert model.successor().health is Health.FAILED
+    assert model.successor(model_config()).health is Health.PENDING
 
 
 async def test_what_runs_a_model_is_known_while_a_worker_is_ready() -> None:

@@ -21,6 +21,7 @@ from djl_python.server.app import FrontEnd
 from djl_python.server.http.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models.local_processes import LocalProcesses
+from djl_python.server.models.placement import Placement
 from djl_python.server.models.registry import ModelRegistry
 from djl_python.server.models.served_model import Health, ServedModel
 
@@ -73,10 +74,12 @@ def served(config: ModelConfig, **options: Any) -> ServedModel:
     return ServedModel(config, metrics, LocalProcesses(FAKE_MODULE), **options)
 
 
-def fake_registry(*configs: ModelConfig, metrics: Metrics | None = None, **options: Any) -> tuple[ModelRegistry, Files]:
+def fake_registry(
+    *configs: ModelConfig, metrics: Metrics | None = None, placement: Placement | None = None, **options: Any
+) -> tuple[ModelRegistry, Files]:
     """A registry, with no model yet, whose workers are fake ones, and what it can read."""
     files = Files(*configs)
-    return ModelRegistry(metrics or Metrics(), LocalProcesses(FAKE_MODULE), files.read, **options), files
+    return ModelRegistry(metrics or Metrics(), placement or LocalProcesses(FAKE_MODULE), files.read, **options), files
 
 
 @dataclass
@@ -136,7 +139,11 @@ async def wait_ready(model: ServedModel) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    *configs: ModelConfig, wait: bool = True, dialects: dict[str, Dialect] | None = None, **server: Any
+    *configs: ModelConfig,
+    wait: bool = True,
+    dialects: dict[str, Dialect] | None = None,
+    placement: Placement | None = None,
+    **server: Any,
 ) -> AsyncIterator[Site]:
     config = ServerConfig(**server)
     config = msgspec.structs.replace(
@@ -145,7 +152,11 @@ async def running(
     metrics = Metrics()
     configs = configs or (model_config(),)
     registry, files = fake_registry(
-        *configs, metrics=metrics, default_model=config.default_model, drain_timeout_s=config.drain_timeout_s
+        *configs,
+        metrics=metrics,
+        placement=placement,
+        default_model=config.default_model,
+        drain_timeout_s=config.drain_timeout_s,
     )
     front_end = FrontEnd(config, registry, metrics, dialects or all_dialects())
     loading = [registry.register(spec_of(one), one) for one in configs]

@@ -479,6 +479,43 @@ async def test_fail_all_ends_what_runs_and_what_waits() -> None:
     assert worker.cancels == [(first.id, "disconnect")] and shared.busy == 0
 
 
+async def test_a_worker_that_retires_gets_no_more_calls_and_is_done_when_it_has_none() -> None:
+    retiring, staying = Worker("0", 2, queries=1), Worker("1", 1, queries=1)
+    shared = pool(retiring, staying)
+    flights = [shared.submit(call(), Recorder()) for _ in range(3)]
+    done = asyncio.create_task(shared.retire(retiring, timeout_s=60))
+    await asyncio.sleep(0)
+    waiting = shared.submit(call(), Recorder())
+    query = shared.submit(call(), Recorder(), query=True)
+    shared.receive(retiring, [Chunk(flights[0].id, b"", True)])
+    shared.cancel(flights[2], "disconnect")  # which no client waits for
+    await done
+    assert retiring.calls == [flights[0].id, flights[2].id]
+    shared.receive(staying, [Chunk(flights[1].id, b"", True)])
+    assert staying.calls == [flights[1].id, query.id, waiting.id]
+
+
+async def test_calls_of_a_worker_that_retires_have_their_time() -> None:
+    shared = pool(worker := Worker())
+    client = Recorder()
+    flight = shared.submit(call(), client)
+    await shared.retire(worker, timeout_s=0.01)
+    assert client.error is not None and client.error.kind == "unavailable"
+    assert worker.cancels == [(flight.id, "disconnect")]
+
+
+async def test_a_worker_that_ends_while_it_retires_is_not_waited_for() -> None:
+    shared = pool(worker := Worker())
+    client = Recorder()
+    shared.submit(call(), client)
+    done = asyncio.create_task(shared.retire(worker, timeout_s=60))
+    await asyncio.sleep(0)
+    shared.remove(worker, "has ended")
+    await done
+    assert client.error is not None and client.error.kind == "worker_died"
+    await shared.retire(worker, timeout_s=60)  # it is not there
+
+
 async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")

@@ -21,7 +21,7 @@ from . import __version__
 from .core import logs
 from .core.errors import ConfigError, ModelLoadError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # --help and mistakes in the command line do not wait for it
     from .config import ModelConfig, ModelSpec
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def _check(options: argparse.Namespace) -> int:
     print(describe(config), end="")
     print(f"\nhandler\n  {handler_of(config)}", flush=True)
     if options.load:
-        from .server.models.trial import load_once
+        from .server.trial import load_once
 
         logs.configure("warning")
         print(f"\nloaded\n{load_once(config)}", flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..config import ModelConfig
 from ..config.sources import shown_url
@@ -22,9 +22,7 @@ from ..core.registry import load_object
 from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
-
-if TYPE_CHECKING:
-    from .thread import HandlerThread
+from .thread import HandlerThread
 
 DEFAULT_FUNCTION: Final = "handle"
 TEXT_GENERATION: Final = "djl_python.handlers.text_generation:TextGenerationHandler"

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,12 @@ UPWARD = {
     ("torch_backend.paging", "native.modules.cache"),
     ("torch_backend.paging", "native.pool"),
 }
+#: Modules that import one another, in whatever way. The list may only get shorter.
+CYCLES = {
+    frozenset({"engine.batch.kv_cache", "engine.batch.scheduler", "engine.batch.state_slots"}),
+}
+#: Packages of the front end, and what each may import of the others.
+FRONT_END = {"server.models": {"server.metrics"}, "server.http": {"server.metrics", "server.models", "server.routes"}}
 #: Libraries that belong to one side of the house.
 LIBRARIES = {
     "torch": {"engine"},
@@ -169,6 +175,71 @@ def test_the_engines_rooms_import_downwards() -> None:
             if own and other and ROOMS.index(other) > ROOMS.index(own):
                 found.add((module.name.removeprefix("djl_python.engine."), name.removeprefix("djl_python.engine.")))
     assert found == UPWARD
+
+
+def cycles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The largest sets of nodes that all reach one another."""
+    found: set[frozenset[str]] = set()
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        path.append(node)
+        for other in graph[node]:
+            if other not in number:
+                visit(other)
+            if other in path:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            members = path[path.index(node) :]
+            del path[-len(members) :]
+            if len(members) > 1:
+                found.add(frozenset(members))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_no_modules_import_one_another() -> None:
+    """Not for type checkers only either: two modules that know each other's types are one in two files."""
+    names = {module.name for module in MODULES}
+    graph = {
+        module.name.removeprefix("djl_python."): {
+            name.removeprefix("djl_python.") for _, name in module.imports() if name in names - {module.name}
+        }
+        for module in MODULES
+    }
+    assert cycles(graph) == CYCLES
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a": "b", "b": "c", "c": ""}, []),
+        ({"a": "b", "b": "c", "c": "a"}, ["abc"]),
+        ({"a": "bc", "b": "d", "c": "d", "d": ""}, []),
+        ({"a": "b", "b": "acd", "c": "d", "d": "c"}, ["ab", "cd"]),
+        ({"c": "b", "b": "a", "a": "b"}, ["ab"]),
+        ({"a": "b", "b": "cd", "c": "b", "d": "a"}, ["abcd"]),
+    ],
+)
+def test_cycles_are_found(graph: dict[str, str], found: list[str]) -> None:
+    assert cycles({node: set(others) for node, others in graph.items()}) == set(map(frozenset, found))
+
+
+def test_the_front_ends_packages_import_in_one_direction() -> None:
+    wrong = []
+    for module in MODULES:
+        own = ".".join(module.name.split(".")[1:3])
+        for line, name in module.imports():
+            other = ".".join(name.split(".")[1:3])
+            if own in FRONT_END and other.startswith("server.") and other not in FRONT_END[own] | {own}:
+                wrong.append(f"{where(module, line)}: {module.name} imports {name}")
+    assert wrong == []
 
 
 def test_no_folder_has_too_many_modules_to_look_through() -> None:

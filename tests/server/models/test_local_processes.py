@@ -10,7 +10,7 @@ import pytest
 from djl_python.config import ModelConfig
 from djl_python.core.errors import ModelLoadError
 from djl_python.ipc.channel import Channel
-from djl_python.ipc.protocol import AnyMessage, Call, Load
+from djl_python.ipc.protocol import AnyMessage, Call, Chunk, Load
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import ReplicaSpec, Started
 from tests.server.harness import FAKE_MODULE, model_config
@@ -45,13 +45,15 @@ async def test_it_is_told_what_killed_a_worker(number: int, how: str) -> None:
 
 async def test_what_a_worker_has_started_ends_with_it() -> None:
     worker = await started(model_config())
-    answered: asyncio.Queue[AnyMessage] = asyncio.Queue()
-    channel = Channel(lambda messages: [answered.put_nowait(one) for one in messages] and None, lambda: None)
+    answered: asyncio.Queue[list[AnyMessage]] = asyncio.Queue()
+    channel = Channel(answered.put_nowait, lambda: None)
     await channel.attach(worker.connection)
     channel.send(Load(msgspec.msgpack.encode(model_config())))
     channel.send(Call(1, "lmi", "predict", "POST", "/", (), {"x-request-id": "1"}, b'{"do": "child"}'))
-    while not (data := getattr(await asyncio.wait_for(answered.get(), 10), "data", b"")):
-        pass
+    data = b""
+    while not data:
+        messages = await asyncio.wait_for(answered.get(), 10)
+        data = b"".join(message.data for message in messages if isinstance(message, Chunk))
     child = psutil.Process(msgspec.json.decode(data)["pid"])
     worker.kill()
     assert await worker.exited == "was killed by SIGKILL (out of memory?)"

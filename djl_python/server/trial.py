@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ...config import ModelConfig
-from ...core.errors import ModelLoadError
-from ...core.types import EngineInfo
-from ...ipc import event_loop
-from ..announcer import Announcer
-from ..metrics import Metrics
-from .placement import placement
-from .served_model import ServedModel
+from ..config import ModelConfig
+from ..core.errors import ModelLoadError
+from ..core.types import EngineInfo
+from ..ipc import event_loop
+from .announcer import Announcer
+from .metrics import Metrics
+from .models.placement import placement
+from .models.served_model import ServedModel
 
 
 def load_once(config: ModelConfig) -> str:

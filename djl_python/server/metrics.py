@@ -187,7 +187,7 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model: what the pool, the supervisor and the workers' reports write to."""
+    """The metrics of one model: what the pool, the replicas and the workers' reports write to."""
 
     def __init__(self, metrics: Metrics, name: str, version: str) -> None:
         self._metrics = metrics

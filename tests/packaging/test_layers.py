@@ -73,7 +73,7 @@ LIBRARIES = {
     "prometheus_client": {"server"},
 }
 #: The boundaries, where any error becomes an answer: the worker's service, its thread for the user's code, and what it
-#: has the engine's events call; the engine's loop, and opening a model with other ranks; the supervisor. And what puts
+#: has the engine's events call; the engine's loop, and opening a model with other ranks; a replica. And what puts
 #: an error of the user's into words, and reads clients' images with Pillow.
 BOUNDARIES = {
     *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/call.py"),

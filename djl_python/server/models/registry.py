@@ -62,8 +62,7 @@ class ModelRegistry:
     """The models of a server.
 
     `register`, `scale`, `reload` and `unregister` check what they are asked for at once, and raise; the task that they
-    return is done when the model can answer as asked. It goes on whether it is awaited or not; `describe` shows how far
-    it is.
+    return is done when that has happened. Nobody needs to await it: `describe` shows how far it is, and why it failed.
 
     Args:
         read: reads a model's configuration, in a thread, after it has fetched the model where that is needed; raises
@@ -229,18 +228,19 @@ class ModelRegistry:
             ModelNotFoundError: the server does not know the model.
             ModelLoadError: a version does not load; it stays registered, as failed.
         """
-        tasks = [self.register(gone.spec) for gone in list(self._unloaded.get(name, ()))]
-        if not self.models.versions(name):
+        for gone in list(self._unloaded.get(name, ())):
+            self.register(gone.spec)
+        if not (versions := self.models.versions(name)):
             known = ", ".join([*self.models.names, *self._unloaded])
             raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
-        failed = [model for model in self.models.versions(name) if model.health is Health.FAILED]
-        tasks += [self.reload(name, model.config.version) for model in failed]
-        if tasks:
-            await asyncio.wait(tasks)
-        for model in self.models.versions(name):
-            await model.settled.wait()
-            if not model.ready:
-                raise _not_loaded(model)
+        for model in versions:
+            if model.health is Health.FAILED:
+                self.reload(name, model.config.version)
+        begin, registrations = self._operations.begin, self._find(name, None)
+        waiting = [begin(one.key, self._wait_ready, one) for one in registrations]  # after what was begun above
+        await asyncio.wait(waiting)
+        for version in waiting:
+            version.result()
 
     async def unload(self, name: str) -> None:
         """Unregister every version of a model, in such a way that `load` finds them again.
@@ -295,6 +295,11 @@ class ModelRegistry:
         await registration.unless_ended(model.scale(workers, self._drain_timeout_s))
         registration.workers = workers
         return model
+
+    async def _wait_ready(self, registration: _Registration) -> None:
+        await registration.unless_ended(registration.model.settled.wait())
+        if not registration.model.ready:
+            raise _not_loaded(registration.model)
 
     def _unregister(self, registrations: Sequence[_Registration]) -> asyncio.Task[None]:
         for registration in registrations:
@@ -379,5 +384,5 @@ def _reason(model: ServedModel) -> str:
 
 
 def _not_loaded(model: ServedModel) -> ModelLoadError:
-    cause = (model.failure.strip().splitlines() or ["it was unloaded"])[-1]  # a traceback's exception
+    cause = (model.failure.strip().splitlines() or ["its worker has ended"])[-1]  # a traceback's exception
     return ModelLoadError(f"model {model.config.name!r} did not load: {cause}")

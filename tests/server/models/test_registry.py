@@ -416,6 +416,31 @@ async def test_an_unloaded_model_is_gone_and_can_be_loaded_again() -> None:
             await registry.load("c")
 
 
+async def test_a_model_that_is_loaded_twice_at_a_time_is_loaded_once(empty: tuple[ModelRegistry, Files]) -> None:
+    registry, files = empty
+    await registry.register(spec())
+    await registry.unload("m")
+    files.may_be_read.clear()
+    first, second = asyncio.create_task(registry.load("m")), asyncio.create_task(registry.load("m"))
+    await asyncio.sleep(0.05)
+    files.may_be_read.set()
+    await asyncio.gather(first, second)
+    assert len(registry.running) == 1 and registry.models.select("m").ready
+
+
+async def test_a_model_that_is_unloaded_while_it_is_loaded_does_not_load(empty: tuple[ModelRegistry, Files]) -> None:
+    registry, files = empty
+    await registry.register(spec())
+    await registry.unload("m")
+    files.configs[spec()] = model_config(properties={"load": "hang"})
+    loading = asyncio.create_task(registry.load("m"))
+    await until(lambda: len(registry.running) == 1)
+    await registry.unload("m")
+    with pytest.raises(ModelLoadError, match="unregistered meanwhile"):
+        await loading
+    assert registry.running == [] and len(registry.unloaded) == 1
+
+
 async def test_a_model_that_does_not_load_again_stays_as_failed(
     empty: tuple[ModelRegistry, Files], tmp_path: Path
 ) -> None:

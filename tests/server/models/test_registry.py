@@ -274,7 +274,7 @@ async def test_workers_come_and_go_and_finish_their_calls() -> None:
 
 async def test_between_the_two_numbers_nothing_changes(empty: tuple[ModelRegistry, Files]) -> None:
     registry, _ = empty
-    await registry.register(spec(), model_config(min_workers=2))
+    await (await registry.register(spec(), model_config(min_workers=2))).loaded()
     before = pids(registry)
     for least, most, number in ((1, 4, 2), (3, 4, 3), (1, 2, 2)):
         await registry.scale("m", min_workers=least, max_workers=most)

@@ -10,7 +10,7 @@ from djl_python.config.sources import path_here
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.client import check_options
 from djl_python.formats.json_framing import FORMATTERS
-from djl_python.text.tools import tool_parser_path
+from djl_python.text.tools.parser import tool_parser_path
 
 TASK: Final = "text-generation"
 

@@ -12,8 +12,8 @@ from djl_python.core.errors import ContextLengthError
 from djl_python.core.types import Chat
 from djl_python.dialects.shared.base import TokenSpan
 from djl_python.ipc.protocol import Opened
-from djl_python.text.long_texts import is_long, least_tokens
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.long_texts import is_long, least_tokens
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 from .preparation import Preparation
 

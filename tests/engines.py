@@ -15,8 +15,8 @@ from djl_python.core.types import EngineStats, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import EngineSettings, RollingBatch
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from ..core.types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
-from .detokenizer import detokenizer
 from .stop import StopMatcher, StopSequences
-from .tokenizer import Tokenizer
+from .tokens.detokenizer import detokenizer
+from .tokens.tokenizer import Tokenizer
 
 
 class TextStream:

@@ -10,7 +10,7 @@ import pytest
 from djl_python.core.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
 from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 
 def run(

@@ -21,9 +21,9 @@ from ...formats.json_framing import FORMATTERS, JSON, SSE, encode_json, encode_j
 from ...inputs import Input
 from ..shared.base import Answer, Dialect, Parsed, Route, retry_header
 from ..shared.djl_errors import djl_error
+from ..shared.fields.sequence_limits import excess_sequences
 from ..shared.framing import SSE_DONE
 from ..shared.request_body import ignored_header
-from ..shared.sequence_limits import excess_sequences
 from ..shared.typed_errors import typed_error
 from .batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
 from .chat import COMPLETION_ID, error_chunk, parse_chat

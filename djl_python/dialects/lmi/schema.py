@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ...formats.json_framing import JSON, JSONLINES, SSE
 from ..shared.base import Bodies
-from ..shared.chat_answer import ChatChunk, ChatCompletion
-from ..shared.chat_request import ChatRequest
+from ..shared.chat.answer import ChatChunk, ChatCompletion
+from ..shared.chat.request import ChatRequest
 from ..shared.djl_errors import DjlError
 from .parameters import LmiParameters
 

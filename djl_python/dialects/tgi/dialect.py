@@ -20,7 +20,7 @@ from ...core.types import Chat, GenerateRequest, TextOptions
 from ...formats.json_framing import JSON, SSE, encode_json
 from ...inputs import Input
 from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, LoadedModel, Parsed, Route, ServerView, TokenSpan
-from ..shared.chat_request import ChatRequest, read_chat
+from ..shared.chat.request import ChatRequest, read_chat
 from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_body import read_body, unknown_fields
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error

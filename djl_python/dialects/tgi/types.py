@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...core.types import EngineInfo, FinishReason
-from ..shared.generation_fields import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
+from ..shared.fields.generation import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]

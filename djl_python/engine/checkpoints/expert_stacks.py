@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from .coded_linear import StoredWeight
 from .quantization import Codes, alike
+from .quantized_linear import StoredWeight
 
 
 class ExpertWeight(StoredWeight, Protocol):

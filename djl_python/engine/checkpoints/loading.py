@@ -18,12 +18,12 @@ from ..devices.device import pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import EngineSettings, Progress
 from ..torch_backend.attention import PAGED, register
-from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .deferred_loading import as_transformers_reads, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
-from .rotations import attends_in_chunks, contexts
-from .stored_loading import as_transformers_reads, unpack_linears_
+from .quantized_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .rope import attends_in_chunks, contexts
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from ..checkpoints.coded_linear import CodedLinear
 from ..checkpoints.expert_stacks import stacks_of
+from ..checkpoints.quantized_linear import CodedLinear
 from .pages import give_back, libc
 
 _MAPS: Final = Path("/proc/self/maps")

@@ -21,9 +21,9 @@ from ..native.program.chooser import NativeChooser
 from ..native.program.places import KEYS_PER_GROUP
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..reading.read import read_recipe
-from ..reading.recipe import Recipe
-from ..reading.recipe_parts import NotUnderstoodError
+from ..reading.inference.decoder import read_recipe
+from ..reading.recipe.decoder import Recipe
+from ..reading.recipe.primitives import NotUnderstoodError
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
 from .draft_size import Beside

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from ..batch.state_slots import StateSlots
-from ..checkpoints.coded_linear import dense
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
+from ..checkpoints.quantized_linear import dense
 from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..reading.copies import by_token
-from ..reading.recipe import Recipe
-from ..reading.recipe_parts import ExpertLinears, Linear, NotUnderstoodError
+from ..reading.recipe.decoder import Recipe
+from ..reading.recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
+from ..reading.watching.copies import by_token
 from .exact import ExactModel
 from .trial import Trial, distances, read_in_pieces
 

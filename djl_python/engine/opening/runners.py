@@ -14,12 +14,12 @@ from dataclasses import replace
 import torch
 
 from ...core.errors import ModelLoadError
+from ..checkpoints.deferred_loading import unpack_linears_
 from ..checkpoints.expert_stacks import holders_in, unpack_experts_
 from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
-from ..checkpoints.rotations import freeze_rope_
-from ..checkpoints.stored_loading import unpack_linears_
+from ..checkpoints.rope import freeze_rope_
 from ..interface import EngineSettings, Progress
 from ..native.advance import Advance
 from ..native.library import UnavailableError

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.quantization import GROUP, Codes, Quantize, quantized
-from ..reading.parts import as_linear, places_in
-from ..reading.recipe_parts import Linear
+from ..reading.linears import as_linear, places_in
+from ..reading.recipe.primitives import Linear
 
 log = logging.getLogger(__name__)
 

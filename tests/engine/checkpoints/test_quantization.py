@@ -14,7 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.quantization import GROUP, Quantize, quantized
 from djl_python.engine.native.library import library
-from djl_python.engine.reading.parts import as_linear
+from djl_python.engine.reading.linears import as_linear
 from djl_python.engine.torch_backend.linears import QuantizedLinear, on_torch, replace_linears_
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end

@@ -26,11 +26,11 @@ from djl_python.engine.native.library import library
 from djl_python.engine.opening import native_opening
 from djl_python.engine.opening.opened_runner import OpenedRunner
 from djl_python.engine.opening.runners import open_runner
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.coded_checkpoints import Method, write_coded
-from tests.engine.checkpoints.test_rotations import NEAR, longrope, prompt, save
+from tests.engine.checkpoints.test_rope import NEAR, longrope, prompt, save
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 

@@ -13,9 +13,9 @@ from djl_python.engine.checkpoints.loading import LoadedModel, can_page, load_mo
 from djl_python.engine.interface import EngineSettings
 from djl_python.engine.opening.proof import Proof, layers_to_see, prove
 from djl_python.engine.opening.trial import Trial, trial_ids
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe import Recipe
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.decoder import Recipe
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from tests.checkpoints import NATIVE, build_checkpoint
 from tests.engine.opening.mutants import mutants
 

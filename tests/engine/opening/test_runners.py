@@ -23,7 +23,7 @@ from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_opening
 from djl_python.engine.opening.opened_runner import OpenedRunner
 from djl_python.engine.opening.runners import open_runner
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end

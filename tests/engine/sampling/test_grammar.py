@@ -36,8 +36,8 @@ from djl_python.engine.sampling.grammar import (
     forbid,
 )
 from djl_python.formats.json_schema import closed
-from djl_python.text import tokenizer as text_tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens import tokenizer as text_tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.torch_backend.attention import PAGED, register
 from djl_python.engine.torch_backend.masks import UNKNOWN, telling, window_in
 from djl_python.engine.torch_backend.model_runner import probe

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.copies import RandomNumbers, copy_model
-from ...reading.parts import as_linear
-from ...reading.read_mlp import read_mlp
-from ...reading.recipe import Mlp
-from ...reading.recipe_parts import Linear, NotUnderstoodError
-from ...reading.watch import Event
+from ...reading.inference.mlp import read_mlp
+from ...reading.linears import as_linear
+from ...reading.recipe.decoder import Mlp
+from ...reading.recipe.primitives import Linear, NotUnderstoodError
+from ...reading.watching.copies import RandomNumbers, copy_model
+from ...reading.watching.run import Event
 from ...torch_backend.attention import watching
 from ..pool import Pool
 from ..program.lay_out_mlp import activated

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ...checkpoints.quantization import Quantize, finer
-from ...reading.parts import places_in
+from ...reading.linears import places_in
 from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.copies import RandomNumbers, copy_model
-from ...reading.identity import same
-from ...reading.read_norms import gated_and_normed, likely_gated_norms
-from ...reading.recipe_mixers import GatedNorm
+from ...reading.comparison import same
+from ...reading.inference.norms import gated_and_normed, likely_gated_norms
+from ...reading.recipe.mixers import GatedNorm
+from ...reading.watching.copies import RandomNumbers, copy_model
 from ..pool import Op, Pool, Step
 from ..program.operations import aim_norm_rows, norm_rows
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...reading.parts import places_in
+from ...reading.linears import places_in
 from ..program.operations import UNCHANGED
 from .linears import NativeLinear, Products, rows_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...reading.recipe import Experts, Layer, Recipe
-from ...reading.recipe_mixers import Attending, Attention, LatentAttention, Mixer
+from ...reading.recipe.decoder import Experts, Layer, Recipe
+from ...reading.recipe.mixers import Attending, Attention, LatentAttention, Mixer
 from ..pool import Mode, Op
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...reading.recipe_mixers import Attending, Attention
-from ...reading.recipe_parts import Norm, NotUnderstoodError, Rotary
+from ...reading.recipe.mixers import Attending, Attention
+from ...reading.recipe.primitives import Norm, NotUnderstoodError, Rotary
 from ..pool import Mode
 from .layout import Layout, Rows
 from .operations import Into, gate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ...checkpoints.coded_linear import tensors_of
-from ...reading.recipe_mixers import LatentAttention
-from ...reading.recipe_parts import NotUnderstoodError
+from ...checkpoints.quantized_linear import tensors_of
+from ...reading.recipe.mixers import LatentAttention
+from ...reading.recipe.primitives import NotUnderstoodError
 from ..mapped import let_go
 from ..pool import Mode
 from . import operations_attention

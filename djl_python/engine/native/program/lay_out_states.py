@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...reading.recipe_mixers import (
+from ...reading.recipe.mixers import (
     Convolution,
     DeltaNet,
     GatedNorm,
@@ -15,7 +15,7 @@ from ...reading.recipe_mixers import (
     Stateful,
     StateSpace,
 )
-from ...reading.recipe_parts import Norm, Stacked
+from ...reading.recipe.primitives import Norm, Stacked
 from ..modules.delta_rule import EPS
 from ..pool import Mode
 from .layout import Layout, Rows

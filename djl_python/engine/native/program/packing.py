@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.quantization import GROUP, Codes, Quantize, alike, quantized
-from ...reading.recipe_parts import Linear, NotUnderstoodError
+from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ..memory import Arena
 from ..pages import give_back
 from ..pool import Op, Pool, Step

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.quantization import Quantize
-from ...reading.recipe import Recipe
-from ...reading.recipe_parts import NotUnderstoodError
+from ...reading.recipe.decoder import Recipe
+from ...reading.recipe.primitives import NotUnderstoodError
 from ...sampling.choosing import Chosen
 from ..advance import Advance, cache_ahead
 from ..memory import Arena, PrefaultedMemory, as_tensor

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from djl_python.engine.checkpoints.coded_checkpoint import CodedCheckpoint
-from djl_python.engine.checkpoints.coded_linear import CodedLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
+from djl_python.engine.checkpoints.quantized_checkpoint import CodedCheckpoint
+from djl_python.engine.checkpoints.quantized_linear import CodedLinear
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.pool import ACTIVATIONS
-from djl_python.engine.reading.parts import as_linear
-from djl_python.engine.reading.read_mlp import FUNCTIONS
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.inference.mlp import FUNCTIONS
+from djl_python.engine.reading.linears import as_linear
+from djl_python.engine.reading.recipe.primitives import Linear
 from tests.coded_checkpoints import Method, rounded
 
 

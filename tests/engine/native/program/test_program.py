@@ -23,7 +23,7 @@ from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.native.program import layout
 from djl_python.engine.native.program.program import Program
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.reading.read import read_recipe
+from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.torch_backend.attention import PAGED
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 

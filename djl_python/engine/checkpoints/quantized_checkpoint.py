@@ -1,0 +1,128 @@
+"""Reads how a checkpoint's weights are stored as quantized codes. Runs in the engine process, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from .checkpoint_files import mapped_tensors
+from .unpacking import LAYOUTS, StoredCodes
+
+#: Quantization methods that are read here, and the libraries that transformers reads them with.
+METHODS: Final = {
+    "gptq": ("gptqmodel", "optimum"),
+    "awq": ("gptqmodel",),
+    "auto-round": ("auto-round",),
+    "compressed-tensors": ("compressed-tensors",),
+}
+_USUAL_SIZE: Final = 128
+_AUTO_ROUND: Final = {
+    "auto_round": "gptq_v2",
+    "auto_round:gptqmodel": "gptq_v2",
+    "auto_round:auto_gptq": "gptq",
+    "auto_round:auto_awq": "gemm",
+}
+
+
+class UnreadableError(Exception):
+    """The checkpoint is of a kind that is not read here."""
+
+
+class CodedCheckpoint:
+    """A checkpoint whose linears are codes, which stay in its mapped files until they are asked for.
+
+    Args:
+        said: the quantization part of its configuration.
+
+    Attributes:
+        method: one of `METHODS`.
+        linears: names of the linears that have codes.
+
+    Raises:
+        UnreadableError: it is of a kind that is not read here, which the message names.
+    """
+
+    def __init__(self, path: Path, said: Mapping[str, Any]) -> None:
+        self.method: str = said["quant_method"]
+        read = {"compressed-tensors": _read_compressed, "auto-round": _read_auto_round}.get(self.method, _read_packed)
+        self._layout, self._bits, self._group_size = read(said)
+        layout = LAYOUTS.get(self._layout)
+        if layout is None or self._bits not in layout.bits:
+            raise UnreadableError(f"{self.method} with {self._bits} bits in the layout {self._layout!r}")
+        self._tensors = _opened(path, set(layout.names))
+        self.linears = list(self._tensors)
+        if not self.linears:
+            raise UnreadableError(f"{self.method} without safetensors files")
+        if any(layout.codes not in files for files in self._tensors.values()):
+            raise UnreadableError(f"{self.method} that scales activations")
+
+    def __deepcopy__(self, _: dict[int, Any]) -> CodedCheckpoint:
+        return self  # it never changes, and transformers copies configurations
+
+    def tensors(self, linear: str) -> dict[str, Tensor]:
+        """A linear's tensors as they are in the file, by name."""
+        return {name: file.get_tensor(f"{linear}.{name}") for name, file in self._tensors[linear].items()}
+
+    def codes(self, linear: str, inputs: int) -> StoredCodes:
+        """A linear's unpacked codes. Linears may differ in bits, which follow from the number of `inputs`."""
+        tensors, bits, layout = self.tensors(linear), self._bits, LAYOUTS[self._layout]
+        if layout.inputs is not None:
+            bits = tensors[layout.codes].shape[layout.inputs] * 32 // inputs
+        return StoredCodes.unpacked(self._layout, bits, self._group_size, tensors)
+
+
+def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
+    """(layout, bits, group size) of GPTQ or AWQ."""
+    awq = said["quant_method"] == "awq"
+    usual, names = ("gemm", ("version", "format")) if awq else ("gptq", ("checkpoint_format", "format"))
+    size = _said(said, "group_size", "q_group_size")
+    bits = int(_said(said, "bits", "w_bit") or 4)
+    return str(_said(said, *names) or usual).lower(), bits, _USUAL_SIZE if size is None else int(size)
+
+
+def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
+    """(layout, bits, group size) of AutoRound, which writes other tools' layouts."""
+    packing = str(said.get("packing_format", "auto_round:auto_gptq"))
+    rotated = said.get("rotation_config") or said.get("spinquant_config")
+    if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or rotated:
+        raise UnreadableError("auto-round of more than integer weights")
+    return _AUTO_ROUND.get(packing, packing), int(said.get("bits") or 4), int(said.get("group_size") or _USUAL_SIZE)
+
+
+def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
+    """(layout, bits, group size) of compressed-tensors, which may quantize activations and more."""
+    schemes = list((said.get("config_groups") or {}).values())
+    weights = [scheme.get("weights") or {} for scheme in schemes]
+    more = [scheme.get("input_activations") or scheme.get("output_activations") for scheme in schemes]
+    kinds = {(each.get("type", "int"), each.get("group_size") or -1) for each in weights}
+    kind, size = kinds.pop() if len(kinds) == 1 else ("", 0)
+    more += [each.get("strategy", "group") not in ("group", "channel") for each in weights]
+    more += [said.get("kv_cache_scheme"), _transforms_activations(said)]
+    more.append((said.get("sparsity_config") or {}).get("format", "dense") != "dense")
+    if kind != "int" or any(more):
+        raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
+    return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
+
+
+def _transforms_activations(said: Mapping[str, Any]) -> bool:
+    """Whether activations are to be rotated as well; rotations of weights alone are in their codes already."""
+    schemes = ((said.get("transform_config") or {}).get("config_groups") or {}).values()
+    applied = (each for scheme in schemes for each in scheme.get("apply") or ())
+    return any(not str(each.get("location")).startswith("weight_") for each in applied)
+
+
+def _said(said: Mapping[str, Any], *names: str) -> Any:
+    return next((said[name] for name in names if said.get(name) is not None), None)
+
+
+def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    """By linear that has tensors of the `wanted` names: the opened file of each, by the tensor's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, file in mapped_tensors(path):
+        linear, _, name = key.rpartition(".")
+        if name in wanted:
+            found.setdefault(linear, {})[name] = file
+    return found

@@ -1,0 +1,286 @@
+"""Reads one layer's mixture of experts: the router and the experts' weights. Runs in the engine process, once.
+
+transformers keeps a layer's experts in one module, as stacked weights, and gives it each token's chosen experts and
+their weights. How these are computed is found by trying: a reading has to reproduce the model's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ...checkpoints.expert_stacks import ExpertStack
+from ..comparison import distance, factor_of, same, settled
+from ..recipe.decoder import ExpertGroups, Experts, Router
+from ..recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
+from ..watching.run import Event
+
+_TRIED: Final = 2  # tokens that the experts' weights are tried on
+_ASKED: Final = 256  # tokens that a router with groups is run on
+_SLACK: Final = 1e-5  # of the greatest rank
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a module of experts is given: x (..., width), each token's experts and their weights (..., chosen)."""
+
+    x: Tensor
+    experts: Tensor
+    weights: Tensor
+
+
+def holds_experts(module: Any) -> bool:
+    """Whether a module is the one that holds a layer's experts."""
+    return _stacked(module, "down_proj") is not None
+
+
+def experts_event(events: Sequence[Event]) -> Event | None:
+    """The call of the module that holds a layer's experts, if it has any."""
+    return next((event for event in events if holds_experts(event.module)), None)
+
+
+def router_event(events: Sequence[Event], experts: Event) -> Event:
+    """The call of the module that has a row of weights for each expert, and reads what the experts read.
+
+    Raises:
+        NotUnderstoodError: there is none.
+    """
+    count = len(experts.module.down_proj)
+    x = _choice(experts).x
+    for event in events:
+        weight = getattr(event.module, "weight", None)
+        if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(event.x, x):
+            return event
+    raise NotUnderstoodError("experts without a router")
+
+
+def read_experts(
+    experts: Event, router: Event, activations: Mapping[str, Callable[[Tensor], Tensor]]
+) -> tuple[Experts, Tensor, Tensor]:
+    """(the experts without a shared MLP, their input (tokens, width), their result).
+
+    Raises:
+        NotUnderstoodError: the choice or the experts could not be explained.
+    """
+    choice = _choice(experts)
+    chosen_by = _read_router(router, choice)
+    result = experts.result.reshape(choice.x.shape)
+    first, down = _two_linears(experts.copied)
+    candidates = list(_arrangements(experts.copied, chosen_by, first, down, activations))
+    made = _results(candidates, _parts(first, down, choice), activations)
+    off = [distance(by_candidate, result[:_TRIED]) for by_candidate in made.unbind(2)]
+    nearest = off.index(min(off))
+    if not same(made[..., nearest], result[:_TRIED]):
+        raise NotUnderstoodError("the experts compute something unknown")
+    own = _arrangements(experts.module, chosen_by, *_two_linears(experts.module), activations)
+    return next(itertools.islice(own, nearest, None))[0], choice.x, result
+
+
+def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
+    """The first linear of experts, of gate and up projection if there are both, and the second."""
+    first = _linear(module, "gate_up_proj") or _linear(module, "up_proj")
+    down = _linear(module, "down_proj")
+    if first is None or down is None:
+        raise NotUnderstoodError("experts without two linears")
+    return first, down
+
+
+def _choice(event: Event) -> Choice:
+    """What the experts were given, by token: each of it has two dimensions."""
+    given = [value for value in (*event.given, *event.keywords.values()) if isinstance(value, Tensor)]
+    experts = next((value for value in given if not value.is_floating_point()), None)
+    numbers = [value for value in given if value.is_floating_point()]
+    if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
+        raise NotUnderstoodError("experts are not given each token's choice")
+    x, weights = numbers
+    x = x.reshape(-1, x.shape[-1])
+    return Choice(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
+
+
+def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
+    weight = getattr(module, name, None)
+    if isinstance(weight, ExpertStack):
+        return weight
+    return weight.data if isinstance(weight, Tensor) and weight.dim() == 3 else None
+
+
+# ------------------------------------------------------------------------------------ the choice
+
+
+def _read_router(event: Event, choice: Choice) -> Router:
+    own, module = event.module, event.copied
+    linear, copied = (Linear(each.weight.data, _bias(each, "bias")) for each in (own, module))
+    groupings = _groupings(module, choice)
+    if groupings:
+        choice = _asked(module, choice)
+    scores = choice.x.float() @ copied.numbers.float().T
+    if copied.bias is not None:
+        scores = scores + copied.bias.float()
+    # A correction or groups that the module has are used.
+    corrections = (*zip(_corrections(event, own), _corrections(event, module), strict=True), (None, None))
+    for (own_correction, correction), groups in itertools.product(corrections, (*groupings, None)):
+        for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
+            ranks = values if correction is None else values + correction
+            if not _are_the_greatest(choice.experts, ranks if groups is None else _of_groups(ranks, groups)):
+                continue
+            taken = values.gather(1, choice.experts)
+            for normalized in (False, True):
+                made = taken / taken.sum(-1, keepdim=True) if normalized else taken
+                factor = settled(factor_of(made, choice.weights))
+                if same(made * factor, choice.weights):
+                    chosen = choice.experts.shape[1]
+                    return Router(linear, chosen, function, own_correction, groups, normalized, factor)
+    raise NotUnderstoodError("experts are chosen in an unknown way")
+
+
+def _corrections(event: Event, module: Any) -> Iterator[Tensor]:
+    """What the router has, or is given (LFM2), one number for each expert."""
+    count = len(module.weight)
+    for value in (*event.given, *event.keywords.values()):
+        if isinstance(value, Tensor) and value.shape == (count,) and value.is_floating_point():
+            yield value.float()
+    for part in module.modules():
+        for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
+            if tensor.numel() == count and tensor.is_floating_point() and name != "bias":
+                yield tensor.data.float().reshape(-1)
+
+
+def _groupings(module: Any, choice: Choice) -> list[ExpertGroups]:
+    """The groupings of experts that transformers' routers may use, if the module says that it has groups."""
+    experts = len(module.weight)
+    count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
+    if taken >= count or experts % count != 0 or taken * experts // count < choice.experts.shape[1]:
+        return []
+    return [ExpertGroups(count, taken, ranks) for ranks in (2, 1) if ranks * count <= experts]
+
+
+def _asked(router: Any, like: Choice) -> Choice:
+    """A router's choices for many random tokens: few tokens may choose the same experts with groups as without."""
+    random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
+    x = (random * like.x.float().std()).to(like.x)
+    made = [value for value in router(x) if isinstance(value, Tensor)]
+    chosen = [value for value in made if not value.is_floating_point()]
+    counts = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
+    if not counts:
+        raise NotUnderstoodError("a router that doesn't tell whom it chooses, and what each counts")
+    return Choice(x, chosen[0], counts[0])
+
+
+def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
+    """Ranks (tokens, experts), minus infinity in groups that aren't taken."""
+    grouped = ranks.view(len(ranks), groups.count, -1)
+    of_groups = grouped.topk(groups.ranks, -1).values.sum(-1)
+    least = of_groups.topk(groups.taken, -1).values[:, -1:]
+    return grouped.masked_fill((of_groups < least).unsqueeze(-1), -torch.inf).view_as(ranks)
+
+
+def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
+    least = ranks.gather(1, experts).amin(1)
+    wanted = ranks.topk(experts.shape[1]).values[:, -1]
+    greatest = ranks.where(ranks.isfinite(), 0).abs().amax(1)
+    return bool((least >= wanted - _SLACK * greatest).all())
+
+
+# ------------------------------------------------------------------------------------ the experts
+
+
+#: Which outputs of the first linear are the gate's, if there is one, and which are the up projection's.
+_Halves = tuple[slice | None, slice]
+
+
+def _arrangements(
+    module: Any,
+    router: Router,
+    first: ExpertLinears,
+    down: ExpertLinears,
+    activations: Mapping[str, Callable[[Tensor], Tensor]],
+) -> Iterator[tuple[Experts, _Halves]]:
+    """Every reading of the stacked weights to try."""
+    halves: list[_Halves] = [(None, slice(None))]
+    if _stacked(module, "gate_up_proj") is not None:
+        half = first.columns // 2
+        cuts = [(slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))]
+        halves = [(gate, up) for one, other in cuts for gate, up in ((one, other), (other, one))]
+    alpha, limit = (float(getattr(module, name, None) or 0) for name in ("alpha", "limit"))
+    names = [*activations, *(["clamped_swiglu"] if alpha and limit else [])]
+    for gate, up in halves:
+        linears = None if gate is None else _rows(first, gate), _rows(first, up)
+        for name in names:
+            yield Experts(router, *linears, name, down, alpha, limit, shared=None, shared_gate=None), (gate, up)
+
+
+def _linear(module: Any, name: str) -> ExpertLinears | None:
+    weight = _stacked(module, name)
+    if weight is None:
+        return None
+    if isinstance(weight, Tensor) and getattr(module, "is_transposed", False):
+        weight = weight.transpose(1, 2)
+    return ExpertLinears(weight, _bias(module, f"{name}_bias"))
+
+
+def _bias(module: Any, name: str) -> Tensor | None:
+    bias = getattr(module, name, None)
+    return bias.data if isinstance(bias, Tensor) else None
+
+
+def _rows(linear: ExpertLinears, rows: slice) -> ExpertLinears:
+    weight = linear.weight.rows(rows) if isinstance(linear.weight, ExpertStack) else linear.weight[:, rows]
+    return ExpertLinears(weight, None if linear.bias is None else linear.bias[:, rows])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An expert's part in a token's result: its weight, its first linear's result, its second linear. All fp32."""
+
+    counts: Tensor
+    made: Tensor
+    down: Linear
+
+
+def _parts(first: ExpertLinears, down: ExpertLinears, choice: Choice) -> list[list[_Part]]:
+    """The parts of each of the first `_TRIED` tokens."""
+
+    def one(linear: ExpertLinears, expert: int) -> Linear:
+        return Linear(linear.weight[expert].float(), None if linear.bias is None else linear.bias[expert].float())
+
+    def part(expert: int, counts: Tensor, x: Tensor) -> _Part:
+        return _Part(counts, _product(one(first, expert), x), one(down, expert))
+
+    return [
+        [part(expert, counts, x) for expert, counts in zip(row.tolist(), weights.float(), strict=True)]
+        for x, row, weights in zip(choice.x.float()[:_TRIED], choice.experts, choice.weights, strict=False)
+    ]
+
+
+def _product(linear: Linear, x: Tensor) -> Tensor:
+    """x (in, ...) to (out, ...)"""
+    made = linear.numbers @ x
+    return made if linear.bias is None else made + linear.bias.view(-1, *[1] * (x.dim() - 1))
+
+
+def _results(
+    candidates: Sequence[tuple[Experts, _Halves]],
+    parts: list[list[_Part]],
+    activations: Mapping[str, Callable[[Tensor], Tensor]],
+) -> Tensor:
+    """The first tokens' result under each candidate reading, (tokens, width, candidates) fp32."""
+
+    def inner(experts: Experts, halves: _Halves, made: Tensor) -> Tensor:
+        gate, up = halves
+        if gate is None:
+            return activations[experts.activation](made[up])
+        if experts.activation == "clamped_swiglu":
+            opened = made[gate].clamp(max=experts.limit)
+            return (made[up].clamp(-experts.limit, experts.limit) + 1) * opened * torch.sigmoid(experts.alpha * opened)
+        return activations[experts.activation](made[gate]) * made[up]
+
+    def result(part: _Part) -> Tensor:
+        inners = torch.stack([inner(*candidate, part.made) for candidate in candidates], 1)
+        return part.counts * _product(part.down, inners)
+
+    return torch.stack([torch.stack([result(part) for part in row]).sum(0) for row in parts])

@@ -9,35 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from .chunk import Chunk
 from .kv_cache import BlockManager, OutOfBlocksError
 from .pacing import PrefillPacer
 from .sequence import Sequence
 
 # After memory ran out, one more sequence is tried whenever so many steps have had enough.
 STEPS_TO_TRUST: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next `length` tokens of `sequence`: uncomputed ones, then `drafts`, guesses of what follows them."""
-
-    sequence: Sequence
-    length: int
-    drafts: tuple[int, ...] = ()
-
-    @property
-    def completes(self) -> bool:
-        """Whether the last position's logits will give a new token."""
-        return self.length - len(self.drafts) == self.sequence.remaining
-
-    @property
-    def tokens(self) -> list[int]:
-        """Ids (length,)."""
-        first = self.sequence.computed
-        return [*self.sequence.tokens[first : first + self.length - len(self.drafts)], *self.drafts]
 
 
 class Scheduler:

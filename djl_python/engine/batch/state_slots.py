@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from .chunk import Chunk
 from .sequence import Sequence
-
-if TYPE_CHECKING:
-    from .scheduler import Chunk
 
 
 @dataclass

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..batch.chunk import Chunk
 from ..batch.kv_cache import BlockManager
-from ..batch.scheduler import Chunk, Scheduler
+from ..batch.scheduler import Scheduler
 from ..batch.sequence import PromptEntry, Sequence
 from ..checkpoints.loading import threads_of
 from ..devices.tensor_parallel import degree_of

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from ...core.errors import ModelLoadError
-from ..reading.linears import places_in
 from .expert_stacks import ExpertStack, ExpertWeight
+from .module_tree import child_modules
 from .plain_checkpoint import PlainCheckpoint
 from .quantized_checkpoint import METHODS, CodedCheckpoint
 from .quantized_linear import CodedLinear, CodedWeight
@@ -41,7 +41,7 @@ def as_transformers_reads(checkpoint: Checkpoint) -> dict[str, Any]:
 @torch.inference_mode()
 def unpack_linears_(model: nn.Module, device: torch.device) -> int:
     """Replace the coded linears that are left by dense ones; returns how many."""
-    left = [place for place in places_in(model) if isinstance(place[2], CodedLinear)]
+    left = [place for place in child_modules(model) if isinstance(place[2], CodedLinear)]
     for parent, name, module in left:
         assert isinstance(module, CodedLinear)
         linear = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")

@@ -14,10 +14,10 @@ import torch
 
 from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
+from ..attention.lookup import PAGED, register
 from ..devices.device import pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import EngineSettings, Progress
-from ..torch_backend.attention import PAGED, register
 from .deferred_loading import as_transformers_reads, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import NO_TOKEN, Sequence
 from ..opening.opened_runner import OpenedRunner
 from ..sampling.choosing import Chosen

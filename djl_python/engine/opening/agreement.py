@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
-from ..batch.scheduler import Chunk
+from ..attention.lookup import PAGED
+from ..batch.chunk import Chunk
 from ..checkpoints.loading import LoadedModel, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
-from ..torch_backend.attention import PAGED, watching
+from ..reading.watching.paged_attention import observed_attention
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
@@ -76,7 +77,7 @@ def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
 def run_once(loaded: LoadedModel, ids: list[int] | None = None) -> Any:
     """Run a short prompt with the attention that the model has now, and return the model's output."""
     given = torch.tensor([check_ids(loaded) if ids is None else ids], device=loaded.device)
-    with watching(lambda *_: None):
+    with observed_attention(lambda *_: None):
         return loaded.model(input_ids=given, use_cache=False)
 
 

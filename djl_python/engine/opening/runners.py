@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from ...core.errors import ModelLoadError
+from ..attention.parameters import LayerShape
 from ..checkpoints.deferred_loading import unpack_linears_
 from ..checkpoints.expert_stacks import holders_in, unpack_experts_
 from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
@@ -30,7 +31,6 @@ from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
-from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging

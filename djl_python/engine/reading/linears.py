@@ -1,8 +1,7 @@
-"""Recognizes the linears that layers are made of. Runs in the engine process, once."""
+"""Recognizes modules that compute a linear function. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -13,13 +12,6 @@ from ..checkpoints.quantized_linear import CodedLinear
 from .recipe.primitives import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear
-
-
-def places_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """(parent, name, module) of every module in the model, also if modules are replaced during the iteration."""
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            yield parent, name, module
 
 
 def as_linear(module: Any) -> Linear | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ...formats.json_instances import mapping, names_in
 from ...formats.json_schema import with_subschemas
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is first needed: most engines never compile a grammar
     from llguidance import LLParserLimits
 
 _PATTERNS: Final = "patternProperties"

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..batch.scheduler import Chunk
+from ..attention.dense import attention
+from ..attention.parameters import AttentionParams, LayerShape
+from ..batch.chunk import Chunk
 from ..devices.transfers import upload
-from .attention import AttentionParams, LayerShape, attention
 
 _Numbers = npt.NDArray[np.int64]
 

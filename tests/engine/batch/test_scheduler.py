@@ -8,9 +8,10 @@ import pytest
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch import scheduler as scheduler_module
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.kv_cache import BlockManager
 from djl_python.engine.batch.pacing import DECODE_ONLY_EVERY
-from djl_python.engine.batch.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
+from djl_python.engine.batch.scheduler import STEPS_TO_TRUST, Scheduler
 from djl_python.engine.batch.sequence import Sequence
 
 BLOCK = 16

@@ -8,8 +8,8 @@ import pytest
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch import kv_cache
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.kv_cache import BlockManager
-from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots, StateSpan
 

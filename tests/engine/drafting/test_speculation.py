@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import Grammar, SamplingParams, TokenEvent
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.drafting import draft_model, speculation_setup

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native import pool

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...batch.scheduler import Chunk
-from ...torch_backend.attention import AttentionParams, LayerShape
+from ...attention.parameters import AttentionParams, LayerShape
+from ...batch.chunk import Chunk
 from ..advance import cache_ahead
 from ..memory import PrefaultedMemory
 from ..pool import FORMATS, Op, Pool, Step

@@ -14,8 +14,8 @@ from ...reading.linears import as_linear
 from ...reading.recipe.decoder import Mlp
 from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ...reading.watching.copies import RandomNumbers, copy_model
+from ...reading.watching.paged_attention import observed_attention
 from ...reading.watching.run import Event
-from ...torch_backend.attention import watching
 from ..pool import Pool
 from ..program.lay_out_mlp import activated
 from ..program.operations import UNCHANGED
@@ -76,7 +76,7 @@ def as_mlp(module: nn.Module) -> Mlp | None:
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:
-            hooks.enter_context(watching(lambda *_: None))  # the module may be an attention
+            hooks.enter_context(observed_attention(lambda *_: None))  # the module may be an attention
             made = copy.model(x)
             mlp, given, result = read_mlp(events)
         except (*MISFITS, NotUnderstoodError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...reading.recipe.mixers import (
+    DELTA_RULE_EPS,
     Convolution,
     DeltaNet,
     GatedNorm,
@@ -16,7 +17,6 @@ from ...reading.recipe.mixers import (
     StateSpace,
 )
 from ...reading.recipe.primitives import Norm, Stacked
-from ..modules.delta_rule import EPS
 from ..pool import Mode
 from .layout import Layout, Rows
 from .operations import Into, norm_rows
@@ -78,7 +78,7 @@ def _delta_net(layout: Layout, net: DeltaNet, given: Rows, states: StatePlaces) 
         delta(
             heads=net.heads, key_heads=net.key_heads, dim=net.key_dim, value_dim=net.value_dim, in_=convolved,
             keys=convolved + of_keys, stride=channels, values=convolved + 2 * of_keys, value_stride=channels, g=g,
-            beta=g + 4 * net.heads, rate_stride=2 * net.heads, scale=net.key_dim**-0.5, unit=True, eps=EPS,
+            beta=g + 4 * net.heads, rate_stride=2 * net.heads, scale=net.key_dim**-0.5, unit=True, eps=DELTA_RULE_EPS,
             out=answers, states=states.take(net.matrix_bytes),
         )
     )  # fmt: skip

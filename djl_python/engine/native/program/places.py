@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ...batch.scheduler import Chunk
+from ...attention.parameters import LayerShape
+from ...batch.chunk import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSpan
-from ...torch_backend.attention import LayerShape
 from ..pool import Step
 from .operations_attention import HeadRows
 

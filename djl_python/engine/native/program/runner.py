@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ...batch.scheduler import Chunk
+from ...batch.chunk import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSlots
 from ...sampling.choosing import Asked, Chosen

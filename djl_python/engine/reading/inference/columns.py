@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...native.modules.causal_conv import MAX_TAPS
-from ...native.pool import ACTIVATIONS
+from ..recipe.activations import FUNCTIONS
+from ..recipe.limits import MAX_TAPS
 from ..recipe.mixers import Convolution
 from ..recipe.primitives import NotUnderstoodError
 from ..watching.functions import Called
@@ -53,7 +53,7 @@ def read_convolution(reader: LayerReader, convolved: Called, channels: Tensor) -
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
     activation = "silu" if activation == "swish" else activation
-    if activation not in ACTIVATIONS or weight.shape[1] > MAX_TAPS:
+    if activation not in (None, *FUNCTIONS) or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
         taps=reader.own(weight)[channels].T.contiguous(),

@@ -10,6 +10,7 @@ from typing import Any, Generic
 from torch import Tensor
 
 from ..comparison import factor_of, fitted, same, settled
+from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Branch, Experts, Layer, Mlp, What
 from ..recipe.mixers import Mixer
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary
@@ -18,7 +19,7 @@ from .attention import read_attention
 from .experts import experts_event, read_experts, router_event
 from .latent_attention import expansion_of, read_latents
 from .layer_record import LayerReader, Projected
-from .mlp import FUNCTIONS, read_mlp
+from .mlp import read_mlp
 from .recurrent import read_states
 from .token_inputs import SeenInputs, read_branch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -11,18 +11,11 @@ from torch import Tensor, nn
 
 from ...checkpoints.quantized_linear import halves
 from ..comparison import distance, same
+from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp
 from ..recipe.primitives import Linear, NotUnderstoodError
 from ..watching.run import Event
 
-FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "silu": nn.functional.silu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "gelu": nn.functional.gelu,
-    "quick_gelu": lambda x: x * (1.702 * x).sigmoid(),
-    "relu": nn.functional.relu,
-    "relu_squared": lambda x: nn.functional.relu(x).square(),
-}
 _ASKED: Final = 1001  # inputs that an activation is run on, ...
 _FAR: Final = 8.0  # ... up to this far on both sides of zero
 

@@ -8,9 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...native.modules.delta_rule import LANES, MAX_DIM
-from ...native.modules.mamba2 import MAX_STATE
 from ..comparison import same
+from ..recipe.limits import LANES, MAX_KEY_DIM, MAX_STATE_SIZE
 from ..recipe.mixers import Convolution, DeltaNet, GatedNorm, ShortConvolution, Stateful, StateSpace
 from ..recipe.primitives import Linear, NotUnderstoodError, Stacked
 from ..watching.functions import CONVOLUTION, DELTA_RULE, SCAN, SELECTIVE_SCAN, Called
@@ -44,7 +43,7 @@ def _delta_net(reader: LayerReader, convolved: Called, ruled: Called) -> tuple[D
     given = ruled.given
     tokens, key_heads, key_dim = given["key"].shape[1:]
     heads, value_dim = given["value"].shape[2:]
-    if key_dim % LANES or value_dim % LANES or key_dim > MAX_DIM or heads % key_heads:
+    if key_dim % LANES or value_dim % LANES or key_dim > MAX_KEY_DIM or heads % key_heads:
         raise NotUnderstoodError(f"a delta rule with heads of {key_dim} and {value_dim} dimensions")
     if not given.get("use_qk_l2norm_in_kernel"):
         raise NotUnderstoodError("a delta rule of queries and keys of any length")
@@ -81,7 +80,7 @@ def _state_space(reader: LayerReader, convolved: Called, scanned: Called) -> tup
     given = scanned.given
     tokens, heads, dim = given["hidden_states"].shape[1:]
     groups, size = given["B"].shape[2:]
-    if size % LANES or size > MAX_STATE or heads % groups:
+    if size % LANES or size > MAX_STATE_SIZE or heads % groups:
         raise NotUnderstoodError(f"a state space with heads of {dim} by {size}")
     if not given.get("dt_softplus") or given.get("z") is not None:
         raise NotUnderstoodError("a state space whose steps or result are changed in an unknown way")

@@ -8,8 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...native.modules.mamba2 import MAX_STATE
 from ..comparison import same
+from ..recipe.limits import MAX_STATE_SIZE
 from ..recipe.mixers import SelectiveStateSpace
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Stacked
 from ..watching.functions import Called
@@ -30,7 +30,7 @@ def read_selective_space(
     """
     given = scanned.given
     channels, size = given["hidden_states"].shape[1], given["B"].shape[1]
-    if size > MAX_STATE or not given.get("delta_softplus") or given.get("z") is None:
+    if size > MAX_STATE_SIZE or not given.get("delta_softplus") or given.get("z") is None:
         raise NotUnderstoodError("a selective state space that is large, has no softplus, or no gate")
     if not torch.equal(given["hidden_states"], convolved.made):
         raise NotUnderstoodError("a selective state space of something else than what is convolved")

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from ..comparison import distance, factor_of, same, settled
 from ..linears import as_linear
+from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp, TokenBranch, TokenInputs
 from ..recipe.primitives import Linear, NotUnderstoodError
 from ..watching.run import Event, Watched
 from .layer_record import LayerReader
-from .mlp import FUNCTIONS
 from .norms import seen_norm
 
 

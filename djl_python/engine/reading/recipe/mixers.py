@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from ...torch_backend.attention import LayerShape
+from ...attention.parameters import LayerShape
 from .primitives import Linear, Norm, Rotary, Stacked
+
+#: Of the L2 norm of queries and keys within transformers' functions for gated delta rules.
+DELTA_RULE_EPS: Final = 1e-6
 
 
 @dataclass

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...torch_backend.attention import PAGED, watching
+from ...attention.lookup import PAGED
 from ..comparison import distance, same, settled
 from ..recipe.primitives import NotUnderstoodError
+from .paged_attention import observed_attention
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
@@ -56,7 +57,7 @@ def watch_attention(model: Any, calls: list[Call]) -> Iterator[None]:
         NotUnderstoodError: the model's own attention does something else to scores.
     """
     if model.config._attn_implementation == PAGED:
-        with watching(lambda _, *call: calls.append(Call(*call))):
+        with observed_attention(lambda _, *call: calls.append(Call(*call))):
             yield
         return
     seen = _Seen()

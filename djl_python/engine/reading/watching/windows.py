@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...torch_backend.attention import PAGED
-from ...torch_backend.masks import UNKNOWN, configured_window
+from ...attention.lookup import PAGED
 from ..recipe.primitives import NotUnderstoodError
 from .attention import MASKED, SOFTMAXES, Call
+from .masks import UNKNOWN, configured_window
 
 _MORE: Final = 5
 # Scores take the square of this many numbers for every head. GPT-Neo's window is 256.

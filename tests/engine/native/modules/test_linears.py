@@ -15,8 +15,8 @@ from djl_python.engine.checkpoints.quantized_checkpoint import CodedCheckpoint
 from djl_python.engine.checkpoints.quantized_linear import CodedLinear
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.pool import ACTIVATIONS
-from djl_python.engine.reading.inference.mlp import FUNCTIONS
 from djl_python.engine.reading.linears import as_linear
+from djl_python.engine.reading.recipe.activations import FUNCTIONS
 from djl_python.engine.reading.recipe.primitives import Linear
 from tests.coded_checkpoints import Method, rounded
 

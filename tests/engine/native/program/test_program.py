@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.attention.lookup import PAGED
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots
 from djl_python.engine.checkpoints.quantization import Quantize
@@ -24,7 +25,6 @@ from djl_python.engine.native.program import layout
 from djl_python.engine.native.program.program import Program
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.reading.inference.decoder import read_recipe
-from djl_python.engine.torch_backend.attention import PAGED
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
 
 BLOCK = 16

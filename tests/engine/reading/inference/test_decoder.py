@@ -11,11 +11,11 @@ from torch.nn.functional import softplus
 from transformers import AutoModelForCausalLM, Lfm2MoeConfig, Olmo3Config
 from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 
+from djl_python.engine.attention.lookup import PAGED, register
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import ExpertGroups, Experts, Mlp, Recipe
 from djl_python.engine.reading.recipe.mixers import Attending, Attention, LatentAttention
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
-from djl_python.engine.torch_backend.attention import PAGED, register
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
 

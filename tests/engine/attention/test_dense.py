@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from djl_python.engine.torch_backend.attention import AttentionParams, attention
+from djl_python.engine.attention.dense import attention
+from djl_python.engine.attention.parameters import AttentionParams
 from tests.operations import Operations
 
 PLAIN = AttentionParams(0.2, 0, 0.0, None)

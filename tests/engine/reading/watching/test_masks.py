@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
 from djl_python.core.types import SamplingParams
+from djl_python.engine.attention.lookup import PAGED, register
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
-from djl_python.engine.torch_backend.attention import PAGED, register
-from djl_python.engine.torch_backend.masks import UNKNOWN, telling, window_in
+from djl_python.engine.reading.watching.masks import UNKNOWN, masks_with_windows, window_in
 from djl_python.engine.torch_backend.model_runner import probe
 from tests.checkpoints import CACHE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
@@ -114,11 +114,11 @@ def told(kind: str) -> Any:
     ],
 )
 def test_only_a_window_is_told_as_one(kind: str, window: int) -> None:
-    with telling(PAGED):
+    with masks_with_windows(PAGED):
         assert window_in(told(kind)) == window
 
 
 def test_no_masks_are_made_but_while_a_model_is_watched() -> None:
-    with telling(PAGED):
+    with masks_with_windows(PAGED):
         pass
     assert told("create_sliding_window_causal_mask") is None

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..checkpoints.misfits import MISFITS
+from ...checkpoints.misfits import MISFITS
 
 #: The window of a call with a mask that may have one, or may not.
 UNKNOWN: Final = -1
@@ -30,7 +30,7 @@ def configured_window(model: Any) -> int:
 
 
 @contextmanager
-def telling(attention: str) -> Iterator[None]:
+def masks_with_windows(attention: str) -> Iterator[None]:
     """Context in which the masks of models with this attention tell their windows to `window_in`."""
     from transformers import AttentionMaskInterface
 

@@ -57,7 +57,7 @@ class Sequence:
         images: those of its prompt, if it has any.
         stops: numbers of tokens after which its recurrent state is worth saving (`state_slots`).
         began_s: when the first step that worked on it began, by time.perf_counter.
-        far: whether it uses the rotary embedding of long texts (`rotations`).
+        long_rope: whether it uses the rotary embedding of long contexts (LongRoPE).
     """
 
     id: int
@@ -71,7 +71,7 @@ class Sequence:
     matcher: GrammarState | None = None
     images: Images | None = None
     stops: tuple[int, ...] = ()
-    far: bool = False
+    long_rope: bool = False
     began_s: float | None = None
 
     @property

@@ -77,7 +77,7 @@ class PagedRollingBatch(RollingBatch):
             ),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
-            near=opened.near,
+            short_context=opened.short_context,
             whole_prompts=opened.whole_prompts,
             on_preempt=self.runner.forget,
         )

@@ -171,7 +171,7 @@ def _draft_copy(sequence: Sequence, shadow: _DraftState, end: int | None = None)
         computed=min(shadow.computed, end or len(sequence.tokens)),
         blocks=sequence.blocks,
         prompt_entries=sequence.prompt_entries,
-        far=sequence.far,
+        long_rope=sequence.long_rope,
     )
 
 

@@ -86,7 +86,7 @@ def open_native(
         share_prefixes=True,
         takes_drafts=states is None,
         states=states,
-        near=recipe.near,
+        short_context=recipe.short_context,
         on_torch=False,
         chooser=chooser,
         pick=runner.pick,

@@ -19,15 +19,17 @@ SIZE = 4
 class Cache:
     """A block manager with states, and what the states hold: the tokens before them."""
 
-    def __init__(self, sequences: int = 2, saved: int = 2, *, blocks: int = 100, far: bool = False) -> None:
-        self.far = far
+    def __init__(self, sequences: int = 2, saved: int = 2, *, blocks: int = 100, long_rope: bool = False) -> None:
+        self.long_rope = long_rope
         self.states = StateSlots(sequences, saved)
         self.blocks = BlockManager(blocks, SIZE, states=self.states)
         self.held: dict[int, list[int]] = {}
         self.steps: list[list[StateSpan]] = []
 
     def admit(self, number: int, tokens: list[int]) -> Sequence:
-        sequence = Sequence(number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1), far=self.far)
+        sequence = Sequence(
+            number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1), long_rope=self.long_rope
+        )
         assert self.blocks.admit(sequence)
         return sequence
 
@@ -81,10 +83,10 @@ def test_a_prompt_asked_again_goes_on_where_it_ended(pieces: tuple[int, ...], sa
     cache.step((again, 3))
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("long_rope", [False, True])
 @pytest.mark.parametrize("length", range(12, 18))
-def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far: bool) -> None:
-    cache = Cache(saved=3, far=far)
+def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, long_rope: bool) -> None:
+    cache = Cache(saved=3, long_rope=long_rope)
     one = cache.admit(1, list(range(6)))
     cache.step((one, 6))
     for token in range(6, length):

@@ -118,8 +118,8 @@ def test_experts_that_are_read_wrongly_are_refused(
     def read(model: Any, max_positions: int) -> Recipe:
         recipe = read_recipe(model, max_positions)
         mlp = recipe.layers[1].mlp
-        assert mlp is not None and isinstance(mlp.what, Experts)
-        wrong(mlp.what)
+        assert mlp is not None and isinstance(mlp.body, Experts)
+        wrong(mlp.body)
         return recipe
 
     monkeypatch.setattr(native_opening, "read_recipe", read)

@@ -15,7 +15,7 @@ from ...reading.recipe.decoder import Mlp
 from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ...reading.watching.copies import RandomNumbers, copy_model
 from ...reading.watching.paged_attention import observed_attention
-from ...reading.watching.run import Event
+from ...reading.watching.run import ModuleCall
 from ..pool import Pool
 from ..program.lay_out_mlp import activated
 from ..program.operations import UNCHANGED
@@ -65,14 +65,14 @@ def as_mlp(module: nn.Module) -> Mlp | None:
         return None
     copy = copy_model(module, RandomNumbers())
     x = torch.randn(1, 3, next(iter(linears.values())).weight.shape[1], generator=torch.Generator().manual_seed(1))
-    events: list[tuple[Event, Linear]] = []
+    events: list[tuple[ModuleCall, Linear]] = []
     with ExitStack() as hooks:
         for each in copy.model.modules():
             if (own := copy.original(each)) not in linears:
                 continue
 
             def note(copied: nn.Module, given: tuple[Tensor, ...], made: Tensor, own: nn.Module = own) -> None:
-                events.append((Event(own, copied, given, {}, made.clone()), linears[own]))
+                events.append((ModuleCall(own, copied, given, {}, made.clone()), linears[own]))
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:

@@ -23,7 +23,7 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cac
         last: once keys and values are stored, go on with only the rows whose logits are wanted.
     """
     shape = attention.shape
-    heads, rank, turned = attention.heads, attention.rank, attention.turned
+    heads, rank, turned = attention.heads, attention.rank, attention.rotated
     part, value_dim = attention.key_rows.shape[1], attention.value_rows.shape[1]
     if not heads_fit(shape) or part % 2:
         raise NotUnderstoodError(f"a latent of {rank} dimensions, {part} and {turned} of a head's key")

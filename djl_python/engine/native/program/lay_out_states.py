@@ -11,9 +11,9 @@ from ...reading.recipe.mixers import (
     Convolution,
     DeltaNet,
     GatedNorm,
+    RecurrentMixer,
     SelectiveStateSpace,
     ShortConvolution,
-    Stateful,
     StateSpace,
 )
 from ...reading.recipe.primitives import Norm, Stacked
@@ -39,7 +39,7 @@ class StatePlaces:
         return begin
 
 
-def lay_out_stateful(layout: Layout, mixer: Stateful, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
+def lay_out_stateful(layout: Layout, mixer: RecurrentMixer, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
     """Lay out a mixer without its output projection; returns the rows that `mixer.output` reads.
 
     Args:

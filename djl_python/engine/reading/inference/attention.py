@@ -1,130 +1,63 @@
-"""Reads one layer's attention: projection, norms of heads, rotation by position. Runs in the engine process, once."""
+"""Explains a layer's attention: projection, norms of heads, rotary embedding. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...checkpoints.rope import original_length
 from ..comparison import distance, factor_of, same, settled
 from ..recipe.mixers import Attention
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary, Stacked
-from ..watching.attention import Call
-from ..watching.run import TOKENS, Event, Watched
+from ..watching.attention import AttentionCall
+from ..watching.run import ModuleCall
 from .columns import other_columns
-from .layer_record import LayerReader, Projected, made_by
-from .norms import SeenNorm, normed
+from .layer_record import LayerRecord, Projections, side_by_side
+from .norms import NormCall, normed
+from .rotary import rotate
 
 
-def rotaries(model: nn.Module, seen: Watched, max_positions: int) -> list[Rotary]:
-    """Every rotary embedding that the model's cos and sin tables could mean, for all positions; layers share them."""
-    found = []
-    tables = list(_tables(model, seen, max_positions))
-    for cos, sin, near in (*tables, *((cos, -sin, near) for cos, sin, near in tables)):  # some rotate the other way
-        half = cos.shape[-1] // 2
-        first, alternate = (cos[:, :half], sin[:, :half]), (cos[:, 0::2], sin[:, 0::2])
-        found += [Rotary(*first, interleaved=False, near=near), Rotary(*first, interleaved=True, near=near)]
-        found += [
-            Rotary(*alternate, interleaved=True, near=near),
-            Rotary(cos, sin, interleaved=False, near=near),
-        ]
-    return found
-
-
-def _tables(model: nn.Module, seen: Watched, max_positions: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """(cos, sin, `Rotary.near`) of every table that the model has or made, for all positions: (rows, rotated) each."""
-    for event in seen.events:
-        if "Rotary" not in type(event.module).__name__:
-            continue
-        near = original_length(event.module)
-        near = 0 if near >= max_positions else near
-        made = [turn for rows in (near, max_positions) if rows and (turn := _table(event, rows)) is not None]
-        if made:
-            cos, sin = (torch.cat(parts) for parts in zip(*made, strict=True))
-            yield cos, sin, near
-    for table in model.buffers():  # GPT-J's: sines, then cosines; each layer has the same
-        if table.dim() != 2 or len(table) < max_positions or not table.is_floating_point():
-            continue
-        sin, cos = table[:max_positions].float().chunk(2, -1)
-        if sin.shape == cos.shape and same(sin.square() + cos.square(), torch.ones_like(sin)):
-            yield torch.cat([cos, cos], -1), torch.cat([sin, sin], -1), 0
-            return
-
-
-def _table(event: Event, rows: int) -> tuple[Tensor, Tensor] | None:
-    """cos and sin, (rows, rotated) fp32, that a rotary module makes for the first `rows` positions, if it does."""
-    places = torch.arange(rows)[None]
-
-    def all_places(value: Any) -> Any:
-        is_positions = isinstance(value, Tensor) and not value.is_floating_point() and value.shape[-1] == TOKENS
-        return places if is_positions else value
-
-    given = tuple(all_places(value) for value in event.given)
-    keywords = {name: all_places(value) for name, value in event.keywords.items()}
-    turns = event.copied(*given, **keywords)
-    if isinstance(turns, tuple):
-        return turns[0][0].float(), turns[1][0].float()
-    if turns.is_complex():
-        return torch.cat([turns[0].real] * 2, -1).float(), torch.cat([turns[0].imag] * 2, -1).float()
-    return None
-
-
-def rotate(x: Tensor, turn: Rotary, places: slice) -> Tensor:
-    """x (heads, tokens, dim) with its first dimensions rotated for these positions."""
-    cos, sin = turn.cosines[places], turn.sines[places]
-    half = cos.shape[-1]
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    if turn.interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-    else:
-        a, b = turned[..., :half], turned[..., half:]
-        turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-    return torch.cat([turned, rest], -1)
-
-
-def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) -> tuple[Attention, Projected]:
+def read_attention(record: LayerRecord, rotaries: Sequence[Rotary], positions: slice) -> tuple[Attention, Projections]:
     """The layer's only attention, and its linears.
 
     Raises:
         NotUnderstoodError: it could not be explained.
     """
-    (call,) = reader.calls
+    (call,) = record.attention_calls
     _, heads, _, dim = call.query.shape
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
     gate: Tensor | None = None
     result = call.result.reshape(1, call.result.shape[1], -1)
 
-    def takes(x: Tensor, before: list[tuple[Event, Linear]]) -> bool:
+    def takes(x: Tensor, before: list[tuple[ModuleCall, Linear]]) -> bool:
         nonlocal gate
         if x.shape != result.shape:
             return False
         if torch.equal(x, result.to(x.dtype)):
             return True
-        made = made_by(before)
-        gate = next((each for each in _gates(before, heads, dim) if _opens(made[:, each], result, x)), None)
+        made = side_by_side(before)
+        gate = next((each for each in _gates(before, heads, dim) if _is_gated(made[:, each], result, x)), None)
         return gate is not None
 
-    linears = reader.projected(takes)
+    linears = record.projections(takes)
     gates = 0 if gate is None else len(gate)
     reads = None
-    if linears.made.shape[1] == heads * dim + gates:  # the projection gives queries only
-        reads = next((i for i, each in enumerate(reader.earlier) if _same_cache(each, call)), None)
+    if linears.outputs.shape[1] == heads * dim + gates:  # the projection gives queries only
+        reads = next((i for i, each in enumerate(record.earlier) if _same_cache(each, call)), None)
     projection, made = _projection(linears, call, gate, reads is None)
-    of_queries = _changes((_by_head(made[:, : heads * dim], heads), call.query[0]), reader.norms, turns, places)
+    of_queries = _changes((_by_head(made[:, : heads * dim], heads), call.query[0]), record.norms, rotaries, positions)
     of_keys, of_values = [_UNCHANGED], [_UNCHANGED]
     if reads is None:
         _, keys, values, _ = torch.split(made, [heads * dim, kv_heads * dim, kv_heads * value_dim, gates], -1)
-        of_keys = _changes((_by_head(keys, kv_heads), call.key[0]), reader.norms, turns, places)
-        of_values = _changes((_by_head(values, kv_heads), call.value[0]), reader.norms, [], places)
-    pairs = ((q, k) for q in of_queries for k in of_keys if reads is not None or (q.turn is k.turn and q.fits(k)))
+        of_keys = _changes((_by_head(keys, kv_heads), call.key[0]), record.norms, rotaries, positions)
+        of_values = _changes((_by_head(values, kv_heads), call.value[0]), record.norms, [], positions)
+    pairs = ((q, k) for q in of_queries for k in of_keys if reads is not None or (q.rotary is k.rotary and q.fits(k)))
     # The nearest, not the first that is near: so early in a text, two rotations may differ by less than rounding.
-    query_change, key_change = min(pairs, key=lambda pair: pair[0].off + pair[1].off, default=(None, None))
+    query_change, key_change = min(pairs, key=lambda pair: pair[0].error + pair[1].error, default=(None, None))
     if query_change is None or key_change is None:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
     value_change = next((each for each in of_values if each.factor == 1 and not each.across), None)
@@ -139,14 +72,14 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
         scale=dim**-0.5 * settled(scale * dim**0.5),
         softcap=call.softcap,
         window=call.window,
-        sinks=None if call.sinks is None else reader.own(call.sinks),
+        sinks=None if call.sinks is None else record.own_numbers(call.sinks),
         slopes=call.slopes,
         projection=projection,
         query_norm=query_change.norm,
         key_norm=key_change.norm,
         value_norm=value_change.norm,
         norms_across=query_change.across or key_change.across,
-        rotary=query_change.turn,
+        rotary=query_change.rotary,
         gated=gate is not None,
         reads=reads,
         output=linears.output,
@@ -154,7 +87,7 @@ def read_attention(reader: LayerReader, turns: Sequence[Rotary], places: slice) 
     return attention, linears
 
 
-def _same_cache(one: Call, other: Call) -> bool:
+def _same_cache(one: AttentionCall, other: AttentionCall) -> bool:
     """Whether two attentions read the same keys and values."""
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in ((one.key, other.key), (one.value, other.value)))
 
@@ -164,7 +97,7 @@ def _by_head(columns: Tensor, heads: int) -> Tensor:
     return columns.reshape(len(columns), heads, -1).transpose(0, 1)
 
 
-def _gates(before: list[tuple[Event, Linear]], heads: int, dim: int) -> Iterator[Tensor]:
+def _gates(before: list[tuple[ModuleCall, Linear]], heads: int, dim: int) -> Iterator[Tensor]:
     """Candidate columns of the input projections' results for a gate of the attention's result."""
     starts = itertools.accumulate((len(linear.weight) for _, linear in before), initial=0)
     for start, (_, linear) in zip(starts, before, strict=False):
@@ -176,14 +109,14 @@ def _gates(before: list[tuple[Event, Linear]], heads: int, dim: int) -> Iterator
             yield columns.chunk(2)[1]
 
 
-def _opens(gate: Tensor, result: Tensor, x: Tensor) -> bool:
+def _is_gated(gate: Tensor, result: Tensor, x: Tensor) -> bool:
     """Whether x is the attention's result times the sigmoid of a gate."""
     return gate.shape == result.shape[1:] and same(result[0].float() * gate.float().sigmoid(), x)
 
 
-def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: bool) -> tuple[Stacked, Tensor]:
+def _projection(linears: Projections, call: AttentionCall, gate: Tensor | None, stores: bool) -> tuple[Stacked, Tensor]:
     """Queries, keys, values and the gate as one linear, and its result (tokens, columns) fp32."""
-    result, parts = linears.made.float(), linears.linears
+    result, parts = linears.outputs.float(), linears.linears
     heads, dim = call.query.shape[1], call.query.shape[3]
     kv_heads, value_dim = call.key.shape[1], call.value.shape[3]
     gates = 0 if gate is None else len(gate)
@@ -198,7 +131,7 @@ def _projection(linears: Projected, call: Call, gate: Tensor | None, stores: boo
     return Stacked(parts, order), result if order is None else result[:, order]
 
 
-def _order(made: Tensor, call: Call) -> Tensor | None:
+def _order(made: Tensor, call: AttentionCall) -> Tensor | None:
     """Order of one linear's columns as queries, keys, values; None if they lie so, or no order explains the values."""
     heads, kv_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     value = call.value[0].transpose(0, 1).flatten(1)
@@ -222,9 +155,9 @@ class _Change:
 
     norm: Norm | None
     across: bool  # the norm is over all heads at once
-    turn: Rotary | None
+    rotary: Rotary | None
     factor: float
-    off: float  # how far it is from what was seen, relative to that
+    error: float  # relative distance from what was recorded
 
     def fits(self, other: _Change) -> bool:
         """Whether both norms, if there are two, are over the same: each head, or all heads."""
@@ -235,15 +168,15 @@ _UNCHANGED: Final = _Change(None, False, None, 1.0, 0.0)
 
 
 def _changes(
-    pair: tuple[Tensor, Tensor], norms: Sequence[SeenNorm], turns: Sequence[Rotary], places: slice
+    pair: tuple[Tensor, Tensor], norms: Sequence[NormCall], rotaries: Sequence[Rotary], positions: slice
 ) -> list[_Change]:
-    """Every change that turns a pair's first into its second, (heads, tokens, dim) each, at these positions."""
+    """Every change that rotaries a pair's first into its second, (heads, tokens, dim) each, at these positions."""
     before, after = pair
     heads, _, dim = before.shape
     flat = before.transpose(0, 1).flatten(1)
     entering: list[tuple[Norm | None, bool, Tensor]] = [(None, False, before)]
     for seen in norms:
-        norm, x = seen.copied, seen.event.x
+        norm, x = seen.copied, seen.call.x
         if norm.kind != "rms" or norm.bias is not None:
             continue
         if len(norm.weight) == dim and x.dim() == 4:
@@ -251,14 +184,14 @@ def _changes(
         elif len(norm.weight) == heads * dim and same(x, flat):
             entering.append((seen.norm, True, _by_head(normed(flat, norm), heads)))
     found = []
-    for turn in (None, *turns):
+    for rotary in (None, *rotaries):
         for norm_of, across, x in entering:
-            if turn is not None:
-                if 2 * turn.cosines.shape[-1] > dim:
+            if rotary is not None:
+                if 2 * rotary.cosines.shape[-1] > dim:
                     continue
-                x = rotate(x, turn, places)
+                x = rotate(x, rotary, positions)
             factor = settled(factor_of(x, after))
             if same(x * factor, after):
-                off = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
-                found.append(_Change(norm_of, across, turn, factor, off))
+                error = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
+                found.append(_Change(norm_of, across, rotary, factor, error))
     return found

@@ -12,8 +12,8 @@ from ..recipe.activations import FUNCTIONS
 from ..recipe.limits import MAX_TAPS
 from ..recipe.mixers import Convolution
 from ..recipe.primitives import NotUnderstoodError
-from ..watching.functions import Called
-from .layer_record import LayerReader
+from ..watching.functions import FunctionCall
+from .layer_record import LayerRecord
 
 
 def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
@@ -48,15 +48,15 @@ def _column_bytes(x: Tensor) -> list[bytes]:
     return list(columns.tolist())
 
 
-def read_convolution(reader: LayerReader, convolved: Called, channels: Tensor) -> Convolution:
+def read_convolution(record: LayerRecord, convolved: FunctionCall, channels: Tensor) -> Convolution:
     """The convolution of these channels, in this order; `NotUnderstoodError` if the kernels don't support it."""
-    weight, bias = convolved.given["weight"], convolved.given.get("bias")
-    activation = convolved.given.get("activation")
+    weight, bias = convolved.arguments["weight"], convolved.arguments.get("bias")
+    activation = convolved.arguments.get("activation")
     activation = "silu" if activation == "swish" else activation
     if activation not in (None, *FUNCTIONS) or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
-        taps=reader.own(weight)[channels].T.contiguous(),
-        bias=None if bias is None else reader.own(bias)[channels].contiguous(),
+        taps=record.own_numbers(weight)[channels].T.contiguous(),
+        bias=None if bias is None else record.own_numbers(bias)[channels].contiguous(),
         activation=activation,
     )

@@ -18,7 +18,7 @@ from ...checkpoints.expert_stacks import ExpertStack
 from ..comparison import distance, factor_of, same, settled
 from ..recipe.decoder import ExpertGroups, Experts, Router
 from ..recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
-from ..watching.run import Event
+from ..watching.run import ModuleCall
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
 _ASKED: Final = 256  # tokens that a router with groups is run on
@@ -39,12 +39,12 @@ def holds_experts(module: Any) -> bool:
     return _stacked(module, "down_proj") is not None
 
 
-def experts_event(events: Sequence[Event]) -> Event | None:
+def experts_call(events: Sequence[ModuleCall]) -> ModuleCall | None:
     """The call of the module that holds a layer's experts, if it has any."""
-    return next((event for event in events if holds_experts(event.module)), None)
+    return next((call for call in events if holds_experts(call.module)), None)
 
 
-def router_event(events: Sequence[Event], experts: Event) -> Event:
+def router_call(events: Sequence[ModuleCall], experts: ModuleCall) -> ModuleCall:
     """The call of the module that has a row of weights for each expert, and reads what the experts read.
 
     Raises:
@@ -52,15 +52,15 @@ def router_event(events: Sequence[Event], experts: Event) -> Event:
     """
     count = len(experts.module.down_proj)
     x = _choice(experts).x
-    for event in events:
-        weight = getattr(event.module, "weight", None)
-        if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(event.x, x):
-            return event
+    for call in events:
+        weight = getattr(call.module, "weight", None)
+        if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(call.x, x):
+            return call
     raise NotUnderstoodError("experts without a router")
 
 
 def read_experts(
-    experts: Event, router: Event, activations: Mapping[str, Callable[[Tensor], Tensor]]
+    experts: ModuleCall, router: ModuleCall, activations: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> tuple[Experts, Tensor, Tensor]:
     """(the experts without a shared MLP, their input (tokens, width), their result).
 
@@ -90,9 +90,9 @@ def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
     return first, down
 
 
-def _choice(event: Event) -> Choice:
+def _choice(call: ModuleCall) -> Choice:
     """What the experts were given, by token: each of it has two dimensions."""
-    given = [value for value in (*event.given, *event.keywords.values()) if isinstance(value, Tensor)]
+    given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     experts = next((value for value in given if not value.is_floating_point()), None)
     numbers = [value for value in given if value.is_floating_point()]
     if experts is None or len(numbers) != 2 or numbers[1].shape != experts.shape:
@@ -112,8 +112,8 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
 # ------------------------------------------------------------------------------------ the choice
 
 
-def _read_router(event: Event, choice: Choice) -> Router:
-    own, module = event.module, event.copied
+def _read_router(call: ModuleCall, choice: Choice) -> Router:
+    own, module = call.module, call.copied
     linear, copied = (Linear(each.weight.data, _bias(each, "bias")) for each in (own, module))
     groupings = _groupings(module, choice)
     if groupings:
@@ -122,7 +122,7 @@ def _read_router(event: Event, choice: Choice) -> Router:
     if copied.bias is not None:
         scores = scores + copied.bias.float()
     # A correction or groups that the module has are used.
-    corrections = (*zip(_corrections(event, own), _corrections(event, module), strict=True), (None, None))
+    corrections = (*zip(_corrections(call, own), _corrections(call, module), strict=True), (None, None))
     for (own_correction, correction), groups in itertools.product(corrections, (*groupings, None)):
         for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
             ranks = values if correction is None else values + correction
@@ -138,10 +138,10 @@ def _read_router(event: Event, choice: Choice) -> Router:
     raise NotUnderstoodError("experts are chosen in an unknown way")
 
 
-def _corrections(event: Event, module: Any) -> Iterator[Tensor]:
+def _corrections(call: ModuleCall, module: Any) -> Iterator[Tensor]:
     """What the router has, or is given (LFM2), one number for each expert."""
     count = len(module.weight)
-    for value in (*event.given, *event.keywords.values()):
+    for value in (*call.args, *call.kwargs.values()):
         if isinstance(value, Tensor) and value.shape == (count,) and value.is_floating_point():
             yield value.float()
     for part in module.modules():

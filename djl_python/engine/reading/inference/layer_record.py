@@ -1,4 +1,4 @@
-"""The record of one watched layer, as the `read_*` modules use it. Runs in the engine process, once."""
+"""The record of one watched layer, and what it tells directly. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from ..comparison import factor_of, same, settled
 from ..linears import as_linear
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError
-from ..watching.run import Event, Watched
-from .norms import SeenNorm, seen_norm
+from ..watching.run import ModuleCall, WatchedRun
+from .norms import NormCall, norm_call
 
 
 @dataclass(frozen=True)
-class ScaledNorm(SeenNorm):
+class ScaledNormCall(NormCall):
     """A norm whose result is multiplied by a factor."""
 
     factor: float
@@ -31,50 +31,52 @@ class ScaledNorm(SeenNorm):
 
 
 @dataclass(frozen=True)
-class Projected:
-    """A mixer's input projections, which all read `given`, and the output projection, which takes its result.
+class Projections:
+    """A mixer's linears: its input projections, which all read `input`, and the output projection of its result.
 
-    Args:
-        made: results of all input projections, side by side, (tokens, columns).
-        within: linears in between, which read something else.
+    Attributes:
+        outputs: results of all input projections, side by side, (tokens, columns).
+        inner: linears in between, which read something else.
         rest: the linears after the output projection.
     """
 
-    given: Tensor
+    input: Tensor
     linears: list[Linear]
-    made: Tensor
-    within: list[tuple[Event, Linear]]
+    outputs: Tensor
+    inner: list[tuple[ModuleCall, Linear]]
     output: Linear
-    output_event: Event
-    rest: list[tuple[Event, Linear]]
+    output_call: ModuleCall
+    rest: list[tuple[ModuleCall, Linear]]
 
 
 #: Whether a linear's input, (1, tokens, columns), is the mixer's result; the linears before it are given, too.
-Takes = Callable[[Tensor, list[tuple[Event, Linear]]], bool]
+Takes = Callable[[Tensor, list[tuple[ModuleCall, Linear]]], bool]
 
 
-class LayerReader:
-    """One layer's input and result, and its module, attention and function calls, as recorded of a copy.
+class LayerRecord:
+    """One layer's input and result, and its calls of modules, attention and functions, as recorded of a copy.
 
     Attributes:
-        layer: the model's own, `copied` the copy's.
+        layer: the model's own; `copied` is the copy's.
+        earlier: attention calls of the layers before.
+        linears, norms: the calls of modules that are one.
     """
 
-    def __init__(self, seen: Watched, index: int) -> None:
-        span = seen.spans[index]
+    def __init__(self, seen: WatchedRun, index: int) -> None:
+        run = seen.layers[index]
         self.index = index
-        self.layer, self.copied = span.layer, span.copied
-        self.given, self.result = span.given, span.result
-        self.calls = seen.calls[span.calls]
-        self.earlier = seen.calls[: span.calls.start]
-        self.called = seen.called[span.called]
-        self.events = seen.events[span.events]
-        events = [e for e in self.events if isinstance(e.result, Tensor)]
-        self.linears = [(e, linear) for e in events if (linear := as_linear(e.module)) is not None]
-        self.norms = [norm for e in events if (norm := seen_norm(e)) is not None]
+        self.layer, self.copied = run.layer, run.copied
+        self.input, self.result = run.input, run.result
+        self.attention_calls = seen.attention_calls[run.attention_calls]
+        self.earlier = seen.attention_calls[: run.attention_calls.start]
+        self.function_calls = seen.function_calls[run.function_calls]
+        self.module_calls = seen.module_calls[run.module_calls]
+        calls = [call for call in self.module_calls if isinstance(call.result, Tensor)]
+        self.linears = [(call, linear) for call in calls if (linear := as_linear(call.module)) is not None]
+        self.norms = [norm for call in calls if (norm := norm_call(call)) is not None]
 
-    def only(self, **parts: Any) -> LayerReader:
-        """A copy with some of its lists replaced."""
+    def only(self, **parts: Any) -> LayerRecord:
+        """The record with some of its lists replaced."""
         other = copy.copy(self)
         vars(other).update(parts)
         return other
@@ -94,8 +96,8 @@ class LayerReader:
                 if name in own:  # the weight of a linear of codes is no parameter
                     yield copied.data, own[name].data
 
-    def own(self, seen: Tensor) -> Tensor:
-        """The model's own numbers, fp32, in the place of those of the copy that a function was given.
+    def own_numbers(self, seen: Tensor) -> Tensor:
+        """The model's own numbers, fp32, of those of the copy that a function was given.
 
         Raises:
             NotUnderstoodError: they are no parameter of the layer, reshaped or not, and not -exp of one.
@@ -109,28 +111,28 @@ class LayerReader:
                 return buffer.float().reshape(seen.shape)
         raise NotUnderstoodError("numbers that are none of the layer's parameters")
 
-    def norm_into(self, x: Tensor) -> SeenNorm | ScaledNorm | None:
+    def norm_into(self, x: Tensor) -> NormCall | ScaledNormCall | None:
         """The norm whose result is x, or a multiple of x."""
-        made = [norm for norm in self.norms if norm.event.result.shape == x.shape]
-        if (exactly := next((n for n in made if torch.equal(n.event.result, x)), None)) or torch.equal(x, self.given):
+        made = [norm for norm in self.norms if norm.call.result.shape == x.shape]
+        if (exactly := next((n for n in made if torch.equal(n.call.result, x)), None)) or torch.equal(x, self.input):
             return exactly
         for norm in made:
-            if torch.equal(norm.event.x, self.given):
-                factor = settled(factor_of(norm.event.result, x), self.numbers)
-                if same(factor * norm.event.result, x):
-                    return ScaledNorm(norm.event, norm.kind, norm.offset, norm.eps, factor)
+            if torch.equal(norm.call.x, self.input):
+                factor = settled(factor_of(norm.call.result, x), self.numbers)
+                if same(factor * norm.call.result, x):
+                    return ScaledNormCall(norm.call, norm.kind, norm.offset, norm.eps, factor)
         return None
 
-    def norm_to(self, x: Tensor) -> SeenNorm | None:
+    def norm_to(self, x: Tensor) -> NormCall | None:
         """The norm within the layer whose result has x's numbers, in any shape."""
-        made = (norm for norm in self.norms if norm.event.result.numel() == x.numel())
-        return next((norm for norm in made if torch.equal(norm.event.result.reshape(x.shape), x)), None)
+        made = (norm for norm in self.norms if norm.call.result.numel() == x.numel())
+        return next((norm for norm in made if torch.equal(norm.call.result.reshape(x.shape), x)), None)
 
-    def norm_of(self, x: Tensor) -> SeenNorm | None:
+    def norm_of(self, x: Tensor) -> NormCall | None:
         """The norm whose input is x."""
-        return next((n for n in self.norms if n.event.x.shape == x.shape and torch.equal(n.event.x, x)), None)
+        return next((n for n in self.norms if n.call.x.shape == x.shape and torch.equal(n.call.x, x)), None)
 
-    def projected(self, takes: Takes, *, inner: bool = False) -> Projected:
+    def projections(self, takes: Takes, *, inner: bool = False) -> Projections:
         """The layer's linears, split at the output projection: the first one whose input is the mixer's result.
 
         Args:
@@ -140,30 +142,30 @@ class LayerReader:
         Raises:
             NotUnderstoodError: no linear takes the mixer's result, or those before it read different inputs.
         """
-        place = next((i for i in range(1, len(self.linears)) if takes(self.linears[i][0].x, self.linears[:i])), None)
-        if place is None:
+        split = next((i for i in range(1, len(self.linears)) if takes(self.linears[i][0].x, self.linears[:i])), None)
+        if split is None:
             raise NotUnderstoodError("no linear takes what comes of mixing tokens")
-        given, (event, output) = self.linears[0][0].x, self.linears[place]
-        before = [pair for pair in self.linears[:place] if torch.equal(pair[0].x, given)]
-        within = [pair for pair in self.linears[:place] if not torch.equal(pair[0].x, given)]
+        given, (call, output) = self.linears[0][0].x, self.linears[split]
+        before = [pair for pair in self.linears[:split] if torch.equal(pair[0].x, given)]
+        within = [pair for pair in self.linears[:split] if not torch.equal(pair[0].x, given)]
         if within and not inner:
             raise NotUnderstoodError(f"{len(within)} linears before that read something else")
-        return Projected(
-            given=given,
+        return Projections(
+            input=given,
             linears=[linear for _, linear in before],
-            made=made_by(before),
-            within=within,
+            outputs=side_by_side(before),
+            inner=within,
             output=output,
-            output_event=event,
-            rest=self.linears[place + 1 :],
+            output_call=call,
+            rest=self.linears[split + 1 :],
         )
 
 
-def made_by(linears: list[tuple[Event, Linear]]) -> Tensor:
+def side_by_side(linears: list[tuple[ModuleCall, Linear]]) -> Tensor:
     """Results of linears with the same input, side by side, (tokens, columns)."""
-    return torch.cat([event.result[0] for event, _ in linears], -1)
+    return torch.cat([call.result[0] for call, _ in linears], -1)
 
 
 def _decay(logarithm: Tensor) -> Tensor:
-    """What recurrent layers decay by, of the parameter that they keep of it."""
+    """The decay rate (A) of a recurrent layer, whose parameter is its logarithm."""
     return -logarithm.float().exp()

@@ -14,16 +14,16 @@ from ..comparison import distance, same
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp
 from ..recipe.primitives import Linear, NotUnderstoodError
-from ..watching.run import Event
+from ..watching.run import ModuleCall
 
 _ASKED: Final = 1001  # inputs that an activation is run on, ...
 _FAR: Final = 8.0  # ... up to this far on both sides of zero
 
 
 def read_mlp(
-    linears: list[tuple[Event, Linear]],
+    linears: list[tuple[ModuleCall, Linear]],
     factors: Sequence[float] = (1.0,),
-    others: Sequence[Event] = (),
+    others: Sequence[ModuleCall] = (),
 ) -> tuple[Mlp, Tensor, Tensor]:
     """(the MLP, its input, its result)
 
@@ -36,13 +36,13 @@ def read_mlp(
     """
     if len(linears) not in (2, 3):
         raise NotUnderstoodError(f"an MLP of {len(linears)} linears")
-    *first, (down_event, down) = linears
+    *first, (down_call, down) = linears
     x = first[0][0].x
-    if any(not torch.equal(event.x, x) for event, _ in first):
+    if any(not torch.equal(call.x, x) for call, _ in first):
         raise NotUnderstoodError("the MLP's linears read different things")
-    made = [event.result.float() for event, _ in first]
+    made = [call.result.float() for call, _ in first]
     weights = [linear for _, linear in first]
-    wanted = down_event.x
+    wanted = down_call.x
     choices: list[tuple[Linear | None, Linear, Tensor, Tensor | float]] = []
     if len(first) == 2:
         choices = [(weights[0], weights[1], made[0], made[1]), (weights[1], weights[0], made[1], made[0])]
@@ -66,11 +66,11 @@ def read_mlp(
         if same(explained, wanted):
             if times != 1:
                 gate, up = (None, up.times(times)) if gate is None else (gate.times(times), up)
-            return Mlp(gate, up, name, down), x, down_event.result
+            return Mlp(gate, up, name, down), x, down_call.result
     if len(choices) == 1 and (curves := _curves(others, first[0][0].result, wanted)) is not None:
         copied, curve = curves
         if same(_parts_of_curve(made[0]) @ torch.tensor(copied), wanted):
-            return Mlp(None, weights[0], "xielu", down, curve), x, down_event.result
+            return Mlp(None, weights[0], "xielu", down, curve), x, down_call.result
     raise NotUnderstoodError("an unknown activation in the MLP")
 
 
@@ -83,12 +83,12 @@ def _parts_of_curve(x: Tensor) -> Tensor:
 _Curve = tuple[float, float, float]
 
 
-def _curves(events: Sequence[Event], given: Tensor, made: Tensor) -> tuple[_Curve, _Curve] | None:
+def _curves(events: Sequence[ModuleCall], given: Tensor, made: Tensor) -> tuple[_Curve, _Curve] | None:
     """(the copy's, the model's own) curve of the module that made `made` from `given`; None if it has no such curve."""
-    event = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
-    if event is None:
+    call = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
+    if call is None:
         return None
-    copied, own = _curve(event.copied), _curve(event.module)
+    copied, own = _curve(call.copied), _curve(call.module)
     return None if copied is None or own is None else (copied, own)
 
 

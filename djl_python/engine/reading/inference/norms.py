@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..comparison import distance, same
 from ..recipe.mixers import GatedNorm
 from ..recipe.primitives import Norm
-from ..watching.run import Event
+from ..watching.run import ModuleCall
 
 _EPSILONS: Final = ("variance_epsilon", "eps", "norm_eps")
 _USUAL_EPSILONS: Final = (1e-5, 1e-6)
@@ -21,14 +21,14 @@ _GROUPS: Final = ("n_groups", "num_groups")
 
 
 @dataclass(frozen=True)
-class SeenNorm:
+class NormCall:
     """A call of a norm: what was recorded of the copy, and how the module's weight multiplies.
 
     Attributes:
         offset: added to the weight.
     """
 
-    event: Event
+    call: ModuleCall
     kind: str
     offset: float
     eps: float
@@ -36,26 +36,26 @@ class SeenNorm:
     @property
     def norm(self) -> Norm:
         """With the model's own weight."""
-        return self._of(self.event.module)
+        return self._of(self.call.module)
 
     @property
     def copied(self) -> Norm:
         """With the copy's weight."""
-        return self._of(self.event.copied)
+        return self._of(self.call.copied)
 
     def _of(self, module: Any) -> Norm:
         weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
         return Norm(
             self.kind,
-            torch.ones(self.event.x.shape[-1]) if weight is None else weight.data.float() + self.offset,
+            torch.ones(self.call.x.shape[-1]) if weight is None else weight.data.float() + self.offset,
             bias.data.float() if isinstance(bias, Tensor) else None,
             self.eps,
         )
 
 
-def seen_norm(event: Event) -> SeenNorm | None:
-    """The norm that an event is, if it is one; it may have no weight, and its epsilon no known name."""
-    x, made, module = event.x, event.result, event.copied
+def norm_call(call: ModuleCall) -> NormCall | None:
+    """The norm that an call is, if it is one; it may have no weight, and its epsilon no known name."""
+    x, made, module = call.x, call.result, call.copied
     if not isinstance(made, Tensor) or not isinstance(x, Tensor) or x.shape != made.shape or not x.is_floating_point():
         return None
     weight = getattr(module, "weight", None)
@@ -67,7 +67,7 @@ def seen_norm(event: Event) -> SeenNorm | None:
     for eps in list(_named(module))[:1] or _USUAL_EPSILONS:
         for kind in ("rms", "layer"):
             for offset in (0.0,) if weight is None else (0.0, 1.0):
-                likely = SeenNorm(event, kind, offset, eps)
+                likely = NormCall(call, kind, offset, eps)
                 result = normed(x, likely.copied)
                 if same(result, made) and (off := distance(result, made)) < nearest:
                     found, nearest = likely, off
@@ -83,7 +83,7 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return made if norm.bias is None else made + norm.bias
 
 
-def likely_gated_norms(module: Any) -> Iterator[GatedNorm]:
+def gated_norm_candidates(module: Any) -> Iterator[GatedNorm]:
     """The norms that a module with a `weight` may be, the same ones in the same order for a copy of it."""
     weight = module.weight.data.float()
     bias = module.bias.data.float().contiguous() if isinstance(getattr(module, "bias", None), Tensor) else None

@@ -12,70 +12,70 @@ from ..comparison import same
 from ..recipe.limits import MAX_STATE_SIZE
 from ..recipe.mixers import SelectiveStateSpace
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Stacked
-from ..watching.functions import Called
+from ..watching.functions import FunctionCall
 from .columns import columns_of, read_convolution
-from .layer_record import LayerReader, Projected
-from .norms import SeenNorm, normed
+from .layer_record import LayerRecord, Projections
+from .norms import NormCall, normed
 
 _EPSILONS: Final = (1e-6, 1e-5)
 
 
-def read_selective_space(
-    reader: LayerReader, convolved: Called, scanned: Called
-) -> tuple[SelectiveStateSpace, Projected]:
+def read_selective_state_space(
+    record: LayerRecord, convolved: FunctionCall, scanned: FunctionCall
+) -> tuple[SelectiveStateSpace, Projections]:
     """The layer's mixer, and its linears.
 
     Raises:
         NotUnderstoodError: it is something else.
     """
-    given = scanned.given
+    given = scanned.arguments
     channels, size = given["hidden_states"].shape[1], given["B"].shape[1]
     if size > MAX_STATE_SIZE or not given.get("delta_softplus") or given.get("z") is None:
         raise NotUnderstoodError("a selective state space that is large, has no softplus, or no gate")
-    if not torch.equal(given["hidden_states"], convolved.made):
+    if not torch.equal(given["hidden_states"], convolved.result):
         raise NotUnderstoodError("a selective state space of something else than what is convolved")
-    mixed = scanned.made[0].T
-    linears = reader.projected(lambda x, _: torch.equal(x.reshape(-1), mixed.to(x.dtype).reshape(-1)), inner=True)
-    if len(linears.within) != 1 or not torch.equal(linears.within[0][0].x[0], convolved.made[0].T):
+    mixed = scanned.result[0].T
+    linears = record.projections(lambda x, _: torch.equal(x.reshape(-1), mixed.to(x.dtype).reshape(-1)), inner=True)
+    if len(linears.inner) != 1 or not torch.equal(linears.inner[0][0].x[0], convolved.result[0].T):
         raise NotUnderstoodError("steps, B and C of a selective state space are not one linear of what is convolved")
-    ((event, inner),) = linears.within
-    made = event.result[0]
+    ((call, inner),) = linears.inner
+    made = call.result[0]
     rank = made.shape[1] - 2 * size
     narrow, *shared = made.split([rank, size, size], -1)
-    of_shared = [_norm_between(part, given[name][0].T, reader.norms) for part, name in zip(shared, "BC", strict=True)]
-    narrow_norm, steps = _steps(reader, narrow, given["dt"][0].T)
-    through = columns_of(convolved.given["hidden_states"][0].T, linears.made)
-    gates = columns_of(given["z"][0].T, linears.made)
+    of_shared = [_norm_between(part, given[name][0].T, record.norms) for part, name in zip(shared, "BC", strict=True)]
+    narrow_norm, steps = _steps(record, narrow, given["dt"][0].T)
+    through = columns_of(convolved.arguments["hidden_states"][0].T, linears.outputs)
+    gates = columns_of(given["z"][0].T, linears.outputs)
     bias, skipped = given.get("delta_bias"), given.get("D")
     places = torch.arange(made.shape[1])
     space = SelectiveStateSpace(
         size=size,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
-        convolution=read_convolution(reader, convolved, torch.arange(channels)),
+        convolution=read_convolution(record, convolved, torch.arange(channels)),
         narrow=Stacked([inner], places[:rank]),
         narrow_norm=narrow_norm,
         shared=Stacked([inner], places[rank:]),
         shared_norm=_together(*of_shared),
         steps=steps,
-        decay=reader.own(given["A"]).T.contiguous(),
-        step_bias=None if bias is None else reader.own(bias).contiguous(),
-        skipped=None if skipped is None else reader.own(skipped).contiguous(),
+        decay=record.own_numbers(given["A"]).T.contiguous(),
+        step_bias=None if bias is None else record.own_numbers(bias).contiguous(),
+        skipped=None if skipped is None else record.own_numbers(skipped).contiguous(),
         output=linears.output,
     )
     return space, linears
 
 
-def _steps(reader: LayerReader, narrow: Tensor, dt: Tensor) -> tuple[Norm | None, Linear]:
+def _steps(record: LayerRecord, narrow: Tensor, dt: Tensor) -> tuple[Norm | None, Linear]:
     """(the norm that `narrow` goes through, if any, the linear that then makes dt (tokens, channels))"""
-    weights = [pair for pair in reader.parameters() if pair[0].shape == (dt.shape[1], narrow.shape[1])]
-    for norm, made in ((None, narrow), *_normed(narrow, reader.norms)):
+    weights = [pair for pair in record.parameters() if pair[0].shape == (dt.shape[1], narrow.shape[1])]
+    for norm, made in ((None, narrow), *_normed(narrow, record.norms)):
         for copied, own in weights:
             if same(made @ copied.T, dt):
                 return norm, Linear(own, None)
     raise NotUnderstoodError("steps of a selective state space that are not a product")
 
 
-def _norm_between(before: Tensor, after: Tensor, norms: list[SeenNorm]) -> Norm | None:
+def _norm_between(before: Tensor, after: Tensor, norms: list[NormCall]) -> Norm | None:
     """The norm that makes `after` from `before`, (tokens, columns) both; None if they are the same."""
     if torch.equal(before, after):
         return None
@@ -85,7 +85,7 @@ def _norm_between(before: Tensor, after: Tensor, norms: list[SeenNorm]) -> Norm 
     raise NotUnderstoodError("B or C of a selective state space is changed in an unknown way")
 
 
-def _normed(x: Tensor, norms: list[SeenNorm]) -> Iterator[tuple[Norm, Tensor]]:
+def _normed(x: Tensor, norms: list[NormCall]) -> Iterator[tuple[Norm, Tensor]]:
     """(norm, its result) of x, for recorded norms that fit x, and for those without weights, which are no modules."""
     width = x.shape[1]
     for seen in norms:

@@ -11,13 +11,13 @@ from ..linears import as_linear
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp, TokenBranch, TokenInputs
 from ..recipe.primitives import Linear, NotUnderstoodError
-from ..watching.run import Event, Watched
-from .layer_record import LayerReader
-from .norms import seen_norm
+from ..watching.run import ModuleCall, WatchedRun
+from .layer_record import LayerRecord
+from .norms import norm_call
 
 
 @dataclass
-class SeenInputs:
+class TokenInputsCall:
     """Token inputs as recorded: `given` (tokens, layers, width), up to a factor that the first layer shows."""
 
     inputs: TokenInputs
@@ -25,23 +25,23 @@ class SeenInputs:
     scaled: bool = False
 
 
-def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
+def read_token_inputs(model: nn.Module, seen: WatchedRun) -> TokenInputsCall | None:
     """The per-layer token inputs; None if layers are given nothing but the residual stream."""
-    before = seen.events[: seen.spans[0].events.start]
-    stream, layers = seen.spans[0].given, len(seen.spans)
+    before = seen.module_calls[: seen.layers[0].module_calls.start]
+    stream, layers = seen.layers[0].input, len(seen.layers)
     projections = [(e, linear) for e in before if (linear := as_linear(e.module)) is not None and same(e.x, stream)]
     tables = [e for e in before if isinstance(e.module, nn.Embedding) and e.result.shape[-1] % layers == 0]
     for projected, linear in projections:
         normed = next(
-            (n for e in before if (n := seen_norm(e)) is not None and e.x.numel() == projected.result.numel()), None
+            (n for e in before if (n := norm_call(e)) is not None and e.x.numel() == projected.result.numel()), None
         )
         table = next((e for e in tables if e.result.numel() == projected.result.numel()), None)
         if normed is None or table is None:
             continue
-        event, norm = normed.event, normed.norm
+        call, norm = normed.call, normed.norm
         tokens = stream.shape[1]
         # The norm cancels factors, except for their effect on its epsilon.
-        norm.eps /= factor_of(projected.result, event.x) ** 2
+        norm.eps /= factor_of(projected.result, call.x) ** 2
         inputs = TokenInputs(
             table=table.module.weight.data,
             table_scale=factor_of(nn.functional.embedding(table.x, table.copied.weight), table.result),
@@ -49,13 +49,13 @@ def read_inputs(model: nn.Module, seen: Watched) -> SeenInputs | None:
             norm=norm,
             scale=1.0,
         )
-        given = event.result.reshape(tokens, layers, -1).float() + table.result.reshape(tokens, layers, -1).float()
-        return SeenInputs(inputs, given)
+        given = call.result.reshape(tokens, layers, -1).float() + table.result.reshape(tokens, layers, -1).float()
+        return TokenInputsCall(inputs, given)
     return None
 
 
-def read_branch(
-    reader: LayerReader, linears: list[tuple[Event, Linear]], seen: SeenInputs
+def read_token_branch(
+    record: LayerRecord, linears: list[tuple[ModuleCall, Linear]], seen: TokenInputsCall
 ) -> tuple[TokenBranch, Tensor]:
     """(the branch of a layer's last two linears, what it adds)
 
@@ -63,20 +63,20 @@ def read_branch(
         NotUnderstoodError: the linears compute something else.
     """
     if len(linears) == 2:
-        (gate_event, gate), (down_event, down) = linears
-        given = seen.given[:, reader.index]
-        made = {name: function(gate_event.result[0].float()) for name, function in FUNCTIONS.items()}
-        if gate_event.result[0].shape == given.shape == down_event.x[0].shape:
+        (gate_call, gate), (down_call, down) = linears
+        given = seen.given[:, record.index]
+        made = {name: function(gate_call.result[0].float()) for name, function in FUNCTIONS.items()}
+        if gate_call.result[0].shape == given.shape == down_call.x[0].shape:
             if not seen.scaled:
-                nearest = min(made, key=lambda name: _apart(made[name] * given, down_event.x[0]))
-                seen.inputs.scale = settled(factor_of(made[nearest] * given, down_event.x[0]))
+                nearest = min(made, key=lambda name: _apart(made[name] * given, down_call.x[0]))
+                seen.inputs.scale = settled(factor_of(made[nearest] * given, down_call.x[0]))
                 seen.scaled = True
             wanted = {name: each * given * seen.inputs.scale for name, each in made.items()}
-            name = min(wanted, key=lambda name: distance(wanted[name], down_event.x[0]))
-            if same(wanted[name], down_event.x[0]):
-                after = reader.norm_of(down_event.result)
+            name = min(wanted, key=lambda name: distance(wanted[name], down_call.x[0]))
+            if same(wanted[name], down_call.x[0]):
+                after = record.norm_of(down_call.result)
                 branch = TokenBranch(Mlp(None, gate, name, down), None if after is None else after.norm)
-                return branch, down_event.result if after is None else after.event.result
+                return branch, down_call.result if after is None else after.call.result
     raise NotUnderstoodError("what is given beside the stream goes an unknown way")
 
 

@@ -1,4 +1,4 @@
-"""What a decoder computes, in the terms that `program` lays out. Runs in the engine process; no computation here."""
+"""Body a decoder computes, in the terms that `program` lays out. Runs in the engine process; no computation here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from .mixers import Attending, Mixer, Stateful
+from .mixers import AttentionMixer, Mixer, RecurrentMixer
 from .primitives import ExpertLinears, Linear, Norm
 
 
@@ -112,15 +112,15 @@ class TokenBranch:
     after: Norm | None
 
 
-What = TypeVar("What")
+Body = TypeVar("Body")
 
 
 @dataclass
-class Branch(Generic[What]):
-    """scale * after(what(before(x))), which is added to x."""
+class Branch(Generic[Body]):
+    """scale * after(body(before(x))), which is added to x."""
 
     before: Norm | None
-    what: What
+    body: Body
     after: Norm | None
     scale: float
 
@@ -167,23 +167,23 @@ class Recipe:
         return int(self.embedding.shape[1]) if projection is None else len(projection.weight)
 
     @property
-    def caches(self) -> list[Attending]:
+    def caches(self) -> list[AttentionMixer]:
         """Attentions with keys and values of their own."""
         return [attention for attention in self.attentions if attention.reads is None]
 
     @property
-    def attentions(self) -> list[Attending]:
-        return [mixer for mixer in self._mixers if isinstance(mixer, Attending)]
+    def attentions(self) -> list[AttentionMixer]:
+        return [mixer for mixer in self._mixers if isinstance(mixer, AttentionMixer)]
 
     @property
-    def near(self) -> int:
-        """`Rotary.near` of the attentions that have one, which is the same for the whole checkpoint."""
-        return max((each.rotary.near for each in self.attentions if each.rotary is not None), default=0)
+    def short_context(self) -> int:
+        """`Rotary.short_rows` of the attentions that have one, which is the same for the whole checkpoint."""
+        return max((each.rotary.short_rows for each in self.attentions if each.rotary is not None), default=0)
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a sequence's recurrent states."""
-        return sum(mixer.state_bytes(dtype) for mixer in self._mixers if isinstance(mixer, Stateful))
+        return sum(mixer.state_bytes(dtype) for mixer in self._mixers if isinstance(mixer, RecurrentMixer))
 
     @property
     def _mixers(self) -> list[Mixer]:
-        return [branch.what for layer in self.layers for branch in layer.mixers]
+        return [branch.body for layer in self.layers for branch in layer.mixers]

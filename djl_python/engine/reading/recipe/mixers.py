@@ -56,7 +56,7 @@ class LatentAttention:
     weighted sum of latents. So all heads read one key (the rotated dimensions, then the latent) and one value.
 
     Args:
-        turned: number of a key's rotated dimensions, which don't come from the latent.
+        rotated: number of a key's rotated dimensions, which don't come from the latent.
         projection: gives the latent, before `norm`, and the rotated dimensions.
         query_latent, query_norm: make a latent that queries come from, if they don't come from the layer's input.
         queries: gives, head by head, what is multiplied with the latent; then, head by head, the rotated dimensions.
@@ -64,7 +64,7 @@ class LatentAttention:
     """
 
     heads: int
-    turned: int
+    rotated: int
     scale: float
     softcap: float
     window: int
@@ -91,7 +91,7 @@ class LatentAttention:
 
     @property
     def shape(self) -> LayerShape:
-        return LayerShape(self.heads, 1, self.turned + self.rank, self.rank)
+        return LayerShape(self.heads, 1, self.rotated + self.rank, self.rank)
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Convolution:
         return (len(self.taps) - 1) * self.channels * dtype.itemsize
 
 
-class _WithState:
+class _Recurrent:
     """A mixer with a state: a convolution's last tokens, and a matrix, if it has one."""
 
     convolution: Convolution
@@ -135,7 +135,7 @@ class GatedNorm:
 
 
 @dataclass
-class DeltaNet(_WithState):
+class DeltaNet(_Recurrent):
     """A gated delta net (https://arxiv.org/abs/2412.06464), whose state is a matrix for each head.
 
     Args:
@@ -166,7 +166,7 @@ class DeltaNet(_WithState):
 
 
 @dataclass
-class StateSpace(_WithState):
+class StateSpace(_Recurrent):
     """Mamba 2's state-space model (https://arxiv.org/abs/2405.21060), whose state is a matrix for each head.
 
     Args:
@@ -200,7 +200,7 @@ class StateSpace(_WithState):
 
 
 @dataclass
-class SelectiveStateSpace(_WithState):
+class SelectiveStateSpace(_Recurrent):
     """Mamba's first state-space model (https://arxiv.org/abs/2312.00752): each number of the state has its own decay.
 
     Args:
@@ -234,7 +234,7 @@ class SelectiveStateSpace(_WithState):
 
 
 @dataclass
-class ShortConvolution(_WithState):
+class ShortConvolution(_Recurrent):
     """A gated convolution; `projection` gives its input, and the factors of its input and of its result."""
 
     projection: Stacked
@@ -242,6 +242,6 @@ class ShortConvolution(_WithState):
     output: Linear
 
 
-Attending = Attention | LatentAttention
-Stateful = DeltaNet | StateSpace | SelectiveStateSpace | ShortConvolution
-Mixer = Attending | Stateful
+AttentionMixer = Attention | LatentAttention
+RecurrentMixer = DeltaNet | StateSpace | SelectiveStateSpace | ShortConvolution
+Mixer = AttentionMixer | RecurrentMixer

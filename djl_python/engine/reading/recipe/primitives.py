@@ -88,10 +88,11 @@ class Rotary:
     """A rotary embedding: cos and sin of half the rotated dimensions, (positions, rotated / 2) fp32.
 
     Args:
-        near: the first `near` rows are for sequences of up to `near` tokens, the rest for longer ones; 0: all for all.
+        short_rows: LongRoPE's: the first `short_rows` rows are for sequences of up to as many tokens, the rest for
+            longer ones; 0: all rows are for all sequences.
     """
 
     cosines: Tensor
     sines: Tensor
     interleaved: bool
-    near: int = 0
+    short_rows: int = 0

@@ -1,4 +1,4 @@
-"""Watches functions that transformers' modules call by name. Runs in the engine process, once."""
+"""Records calls of functions that transformers' modules call by name. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ARGUMENTS: Final = {
 
 
 @dataclass(frozen=True)
-class Called:
-    """One call: what the function was given, by name, and what it made."""
+class FunctionCall:
+    """One call of a function: its arguments, by name, and its result."""
 
     name: str
-    given: dict[str, Any]
-    made: Any
+    arguments: dict[str, Any]
+    result: Any
 
 
 def files_of(model: nn.Module) -> list[ModuleType]:
@@ -41,24 +41,24 @@ def files_of(model: nn.Module) -> list[ModuleType]:
 
 
 @contextmanager
-def watch_functions(model: nn.Module, called: list[Called]) -> Iterator[None]:
-    """Context in which the model runs; its calls of these functions are added to `called`."""
+def watch_functions(model: nn.Module, calls: list[FunctionCall]) -> Iterator[None]:
+    """Context in which the model runs; its calls of these functions are added to `calls`."""
     with ExitStack() as stack:
         for file in files_of(model):
             for name in _ARGUMENTS:
                 if (own := getattr(file, name, None)) is not None:
                     stack.callback(setattr, file, name, own)
-                    setattr(file, name, _noting(name, own, called))
+                    setattr(file, name, _recording(name, own, calls))
         yield
 
 
-def _noting(name: str, own: Callable[..., Any], called: list[Called]) -> Callable[..., Any]:
-    def noted(*given: Any, **named: Any) -> Any:
-        arguments = dict(zip(_ARGUMENTS[name], given, strict=False)) | named
+def _recording(name: str, own: Callable[..., Any], calls: list[FunctionCall]) -> Callable[..., Any]:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        arguments = dict(zip(_ARGUMENTS[name], args, strict=False)) | kwargs
         # Cloned, because later operations may change them in place.
         kept = {key: value.clone() if isinstance(value, Tensor) else value for key, value in arguments.items()}
-        made = own(*given, **named)
-        called.append(Called(name, kept, made.clone() if isinstance(made, Tensor) else made))
-        return made
+        result = own(*args, **kwargs)
+        calls.append(FunctionCall(name, kept, result.clone() if isinstance(result, Tensor) else result))
+        return result
 
-    return noted
+    return recorded

@@ -1,6 +1,6 @@
-"""Watches how far back a model's own attention looks. Runs in the engine process, once.
+"""Finds how far back a model's own attention looks. Runs in the engine process, at load.
 
-A window does not show in the few tokens of `watch`. If the configuration has one, the model runs on a few more tokens
+A window does not show in the few tokens of `run`. If the configuration has one, the model runs on a few more tokens
 than that, and the last token's mask shows each layer's window. Paged attention is told it, by its call or its mask.
 """
 
@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...attention.lookup import PAGED
 from ..recipe.primitives import NotUnderstoodError
-from .attention import MASKED, SOFTMAXES, Call
+from .attention import MASKED, SOFTMAXES, AttentionCall
 from .masks import UNKNOWN, configured_window
 
-_MORE: Final = 5
+_BEYOND: Final = 5  # tokens beyond the window
 # Scores take the square of this many numbers for every head. GPT-Neo's window is 256.
 _LONGEST: Final = 1024
 
 
-def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
+def watch_windows(model: Any, calls: list[AttentionCall], max_positions: int) -> None:
     """Set the window of the calls of a model's own attention, and of those whose mask may have one.
 
     Raises:
@@ -39,7 +39,7 @@ def watch_windows(model: Any, calls: list[Call], max_positions: int) -> None:
         return
     if window > _LONGEST:
         raise NotUnderstoodError(f"an attention of its own, with a window of {window}")
-    tokens = min(window + _MORE, max_positions)
+    tokens = min(window + _BEYOND, max_positions)
     ids = torch.arange(tokens)[None] % len(model.get_input_embeddings().weight)
     seen = _LastRows(tokens)
     with torch.inference_mode(False), torch.no_grad(), seen:

@@ -302,7 +302,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
 
 def test_arrays_have_the_types_that_the_kernels_read() -> None:
     runner = NativeModelRunner.__new__(NativeModelRunner)
-    runner._block_size, runner._tile, runner._near, runner._states = BLOCK, 8, 0, None
+    runner._block_size, runner._tile, runner._short_context, runner._states = BLOCK, 8, 0, None
     other = sequence(prompt(8, 40), [5, 6, 7], prompt_logprobs=0)
     other.computed = 30
     unfinished = Chunk(sequence(prompt(8, 40), [2, 4, 9]), 20)

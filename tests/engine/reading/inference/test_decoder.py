@@ -14,7 +14,7 @@ from transformers.models.falcon_h1 import modeling_falcon_h1 as falcon_h1
 from djl_python.engine.attention.lookup import PAGED, register
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import ExpertGroups, Experts, Mlp, Recipe
-from djl_python.engine.reading.recipe.mixers import Attending, Attention, LatentAttention
+from djl_python.engine.reading.recipe.mixers import Attention, AttentionMixer, LatentAttention
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
 
@@ -30,19 +30,19 @@ def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32, *,
 def features(recipe: Recipe) -> dict[str, Any]:
     """The properties in which architectures differ, of the first layer and the first attention."""
     layer = recipe.layers[0]
-    mlps = [each.mlp.what for each in recipe.layers if each.mlp is not None]
+    mlps = [each.mlp.body for each in recipe.layers if each.mlp is not None]
     mlp = mlps[0] if mlps else None
     first = layer.mixers[0] if layer.mixers else None
     norms = [norm for one in (first, layer.mlp) for norm in ((None, None) if one is None else (one.before, one.after))]
     return {
-        "mixers": ["+".join(type(each.what).__name__ for each in one.mixers) for one in recipe.layers],
+        "mixers": ["+".join(type(each.body).__name__ for each in one.mixers) for one in recipe.layers],
         **(of_attention(recipe.attentions[0]) if recipe.attentions else {}),
         "windows": [each.window for each in recipe.attentions],
         "norms": "".join("-" if norm is None else norm.kind[0] for norm in norms),
         "gated": mlp is not None and mlp.gate is not None,
         "activation": mlp and mlp.activation,
         "experts": [
-            len(one.mlp.what.up.weight) if one.mlp is not None and isinstance(one.mlp.what, Experts) else 0
+            len(one.mlp.body.up.weight) if one.mlp is not None and isinstance(one.mlp.body, Experts) else 0
             for one in recipe.layers
         ],
         "groups": next((each.router.groups for each in mlps if isinstance(each, Experts)), None),
@@ -61,14 +61,14 @@ def features(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def of_attention(attention: Attending) -> dict[str, Any]:
+def of_attention(attention: AttentionMixer) -> dict[str, Any]:
     if isinstance(attention, LatentAttention):
         return {
             "rotated": 0 if attention.rotary is None else 2 * attention.rotary.cosines.shape[1],
             "interleaved": attention.rotary is not None and attention.rotary.interleaved,
             "latents": (attention.rank, 0 if attention.query_norm is None else len(attention.query_norm.weight)),
-            "of_heads": (attention.key_rows.shape[1], attention.turned, attention.value_rows.shape[1]),
-            "scale": round(attention.scale * (attention.key_rows.shape[1] + attention.turned) ** 0.5, 6),
+            "of_heads": (attention.key_rows.shape[1], attention.rotated, attention.value_rows.shape[1]),
+            "scale": round(attention.scale * (attention.key_rows.shape[1] + attention.rotated) ** 0.5, 6),
         }
     return {
         "gate": attention.gated,
@@ -383,9 +383,9 @@ def test_a_correction_that_the_router_is_given_is_read() -> None:
     model.set_attn_implementation(PAGED)
     biases = [layer.feed_forward.expert_bias.normal_() for layer in model.model.layers]
     for layer, bias in zip(read_recipe(model, 64).layers, biases, strict=True):
-        assert layer.mlp is not None and isinstance(layer.mlp.what, Experts)
-        assert layer.mlp.what.router.correction is not None
-        assert torch.equal(layer.mlp.what.router.correction, bias)
+        assert layer.mlp is not None and isinstance(layer.mlp.body, Experts)
+        assert layer.mlp.body.router.correction is not None
+        assert torch.equal(layer.mlp.body.router.correction, bias)
 
 
 def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_what_an_activation_has_learned_in_each_layer(tmp_path: Path) -> None:
         own = layer.mlp.act_fn
         above, below = own.alpha_p.data.fill_(0.3 + 0.4 * number), own.alpha_n.data.fill_(0.3 * number - 0.5)
         learned.append((softplus(above.float()).item(), 0.5 + softplus(below.float()).item(), 0.5))
-    mlps = [layer.mlp.what for layer in read_recipe(model, 256).layers if layer.mlp is not None]
+    mlps = [layer.mlp.body for layer in read_recipe(model, 256).layers if layer.mlp is not None]
     curves = [mlp.curve for mlp in mlps if isinstance(mlp, Mlp)]
     assert curves == [pytest.approx(numbers, rel=1e-4) for numbers in learned]
 

@@ -18,11 +18,12 @@ from ..attention.lookup import PAGED, register
 from ..devices.device import pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import EngineSettings, Progress
-from .deferred_loading import as_transformers_reads, unpack_linears_
+from ..transformers_private import attention_name
+from .deferred_loading import deferring_config, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
 from .quantization import Quantize
-from .quantized_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .quantized_checkpoint import METHODS, QuantizedCheckpoint, UnsupportedFormatError
 from .rope import attends_in_chunks, contexts
 
 log = logging.getLogger(__name__)
@@ -90,9 +91,9 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     _check_quantization(settings, device, said)
     checkpoint = _coded_checkpoint(path, said, device)
     if checkpoint is not None:
-        config.quantization_config = as_transformers_reads(checkpoint)
+        config.quantization_config = deferring_config(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
-        config.quantization_config = as_transformers_reads(experts)
+        config.quantization_config = deferring_config(experts)
     kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
 
     def load(dtype: Any) -> Any:
@@ -174,7 +175,7 @@ def _check_causal(path: Path, config: Any) -> None:
         )
 
 
-def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:
+def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> QuantizedCheckpoint | None:
     """The checkpoint's codes, if they are read here; None leaves them to libraries, which have GPU kernels.
 
     Raises:
@@ -187,8 +188,8 @@ def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheck
     if device.type != "cpu" and not missing:
         return None
     try:
-        return CodedCheckpoint(path, said)
-    except UnreadableError as reason:
+        return QuantizedCheckpoint(path, said)
+    except UnsupportedFormatError as reason:
         if missing:
             raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
         log.info("%s is left to transformers", reason)
@@ -263,7 +264,7 @@ def set_attention(model: Any, name: str) -> None:
         ValueError: the model can't use this one.
     """
     config, text = model.config, model.config.get_text_config(decoder=True)
-    if text._attn_implementation == name:
+    if attention_name(text) == name:
         return
     if text is config:
         model.set_attn_implementation(name)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .checkpoint_files import mapped_tensors
+from .checkpoint_files import open_tensors
 from .quantization import Codes
 
 _OF_AN_EXPERT: Final = re.compile(r"\.experts\.\d+\..*weight$")
@@ -38,7 +38,7 @@ class PlainWeight:
         return self.shape[0]
 
     @property
-    def stored(self) -> list[Tensor]:
+    def checkpoint_tensors(self) -> list[Tensor]:
         return [file.get_tensor(name) for file, name in self.places]
 
     def __getitem__(self, rows: slice) -> PlainWeight:
@@ -50,7 +50,7 @@ class PlainWeight:
         return replace(self, rows=rows, shape=shape)
 
     def dense(self) -> Tensor:
-        stored = self.stored
+        stored = self.checkpoint_tensors
         made = stored[0] if len(stored) == 1 else torch.cat(stored)
         return (made if self.rows is None else made[self.rows]).to(self.dtype)
 
@@ -68,7 +68,7 @@ class PlainCheckpoint:
     method = None
 
     def __init__(self, path: Path) -> None:
-        self._files = {name: file for name, file in mapped_tensors(path) if _OF_AN_EXPERT.search(name)}
+        self._files = {name: file for name, file in open_tensors(path) if _OF_AN_EXPERT.search(name)}
         self.linears = [key.removesuffix(".weight") for key in self._files]
 
     def __deepcopy__(self, _: dict[int, Any]) -> PlainCheckpoint:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from .checkpoint_files import mapped_tensors
-from .unpacking import LAYOUTS, StoredCodes
+from .checkpoint_files import open_tensors
+from .unpacking import PACKED_FORMATS, UnpackedWeight
 
 #: Quantization methods that are read here, and the libraries that transformers reads them with.
 METHODS: Final = {
@@ -27,11 +27,11 @@ _AUTO_ROUND: Final = {
 }
 
 
-class UnreadableError(Exception):
+class UnsupportedFormatError(Exception):
     """The checkpoint is of a kind that is not read here."""
 
 
-class CodedCheckpoint:
+class QuantizedCheckpoint:
     """A checkpoint whose linears are codes, which stay in its mapped files until they are asked for.
 
     Args:
@@ -42,36 +42,36 @@ class CodedCheckpoint:
         linears: names of the linears that have codes.
 
     Raises:
-        UnreadableError: it is of a kind that is not read here, which the message names.
+        UnsupportedFormatError: it is of a kind that is not read here, which the message names.
     """
 
     def __init__(self, path: Path, said: Mapping[str, Any]) -> None:
         self.method: str = said["quant_method"]
         read = {"compressed-tensors": _read_compressed, "auto-round": _read_auto_round}.get(self.method, _read_packed)
         self._layout, self._bits, self._group_size = read(said)
-        layout = LAYOUTS.get(self._layout)
+        layout = PACKED_FORMATS.get(self._layout)
         if layout is None or self._bits not in layout.bits:
-            raise UnreadableError(f"{self.method} with {self._bits} bits in the layout {self._layout!r}")
+            raise UnsupportedFormatError(f"{self.method} with {self._bits} bits in the layout {self._layout!r}")
         self._tensors = _opened(path, set(layout.names))
         self.linears = list(self._tensors)
         if not self.linears:
-            raise UnreadableError(f"{self.method} without safetensors files")
+            raise UnsupportedFormatError(f"{self.method} without safetensors files")
         if any(layout.codes not in files for files in self._tensors.values()):
-            raise UnreadableError(f"{self.method} that scales activations")
+            raise UnsupportedFormatError(f"{self.method} that scales activations")
 
-    def __deepcopy__(self, _: dict[int, Any]) -> CodedCheckpoint:
+    def __deepcopy__(self, _: dict[int, Any]) -> QuantizedCheckpoint:
         return self  # it never changes, and transformers copies configurations
 
     def tensors(self, linear: str) -> dict[str, Tensor]:
         """A linear's tensors as they are in the file, by name."""
         return {name: file.get_tensor(f"{linear}.{name}") for name, file in self._tensors[linear].items()}
 
-    def codes(self, linear: str, inputs: int) -> StoredCodes:
+    def codes(self, linear: str, inputs: int) -> UnpackedWeight:
         """A linear's unpacked codes. Linears may differ in bits, which follow from the number of `inputs`."""
-        tensors, bits, layout = self.tensors(linear), self._bits, LAYOUTS[self._layout]
+        tensors, bits, layout = self.tensors(linear), self._bits, PACKED_FORMATS[self._layout]
         if layout.inputs is not None:
             bits = tensors[layout.codes].shape[layout.inputs] * 32 // inputs
-        return StoredCodes.unpacked(self._layout, bits, self._group_size, tensors)
+        return UnpackedWeight.unpacked(self._layout, bits, self._group_size, tensors)
 
 
 def _read_packed(said: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -88,7 +88,7 @@ def _read_auto_round(said: Mapping[str, Any]) -> tuple[str, int, int]:
     packing = str(said.get("packing_format", "auto_round:auto_gptq"))
     rotated = said.get("rotation_config") or said.get("spinquant_config")
     if said.get("data_type", "int") != "int" or int(said.get("act_bits") or 16) < 16 or rotated:
-        raise UnreadableError("auto-round of more than integer weights")
+        raise UnsupportedFormatError("auto-round of more than integer weights")
     return _AUTO_ROUND.get(packing, packing), int(said.get("bits") or 4), int(said.get("group_size") or _USUAL_SIZE)
 
 
@@ -103,7 +103,7 @@ def _read_compressed(said: Mapping[str, Any]) -> tuple[str, int, int]:
     more += [said.get("kv_cache_scheme"), _transforms_activations(said)]
     more.append((said.get("sparsity_config") or {}).get("format", "dense") != "dense")
     if kind != "int" or any(more):
-        raise UnreadableError("compressed-tensors of more than integer weights in groups of one size")
+        raise UnsupportedFormatError("compressed-tensors of more than integer weights in groups of one size")
     return str(said.get("format")), max(int(each.get("num_bits") or 0) for each in weights), size
 
 
@@ -121,7 +121,7 @@ def _said(said: Mapping[str, Any], *names: str) -> Any:
 def _opened(path: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
     """By linear that has tensors of the `wanted` names: the opened file of each, by the tensor's name."""
     found: dict[str, dict[str, Any]] = {}
-    for key, file in mapped_tensors(path):
+    for key, file in open_tensors(path):
         linear, _, name = key.rpartition(".")
         if name in wanted:
             found.setdefault(linear, {})[name] = file

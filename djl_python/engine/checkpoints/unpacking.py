@@ -24,14 +24,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .quantization import GROUP, Codes, parts_of
+from .quantization import GROUP, Codes, row_blocks
 
 _GEMM_BITS: Final = 4
 _GEMM_OUTPUTS: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # in the order in which a word holds them
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedFormat:
     """The names of a linear's tensors ("" for those it lacks), and the bits that codes may have.
 
     Attributes:
@@ -51,12 +51,12 @@ class Layout:
         return tuple(filter(None, (self.codes, self.scales, self.zeros, self.groups, self.shape)))
 
 
-_GPTQ: Final = Layout("qweight", "scales", "qzeros", "g_idx", "", (2, 3, 4, 8), inputs=0)
-LAYOUTS: Final = {
+_GPTQ: Final = PackedFormat("qweight", "scales", "qzeros", "g_idx", "", (2, 3, 4, 8), inputs=0)
+PACKED_FORMATS: Final = {
     "gptq": _GPTQ,
     "gptq_v2": _GPTQ,
-    "gemm": Layout("qweight", "scales", "qzeros", "", "", (_GEMM_BITS,), inputs=None),
-    "pack-quantized": Layout(
+    "gemm": PackedFormat("qweight", "scales", "qzeros", "", "", (_GEMM_BITS,), inputs=None),
+    "pack-quantized": PackedFormat(
         "weight_packed",
         "weight_scale",
         "weight_zero_point",
@@ -69,7 +69,7 @@ LAYOUTS: Final = {
 
 
 @dataclass(frozen=True)
-class StoredCodes:
+class UnpackedWeight:
     """A weight: (codes[i, j] - zeros[i, groups[j]]) * scales[i, groups[j]].
 
     Attributes:
@@ -86,13 +86,13 @@ class StoredCodes:
     groups: Tensor
 
     @staticmethod
-    def unpacked(layout: str, bits: int, group_size: int, tensors: Mapping[str, Tensor]) -> StoredCodes:
+    def unpacked(layout: str, bits: int, group_size: int, tensors: Mapping[str, Tensor]) -> UnpackedWeight:
         """Unpack the tensors of one linear.
 
         Args:
             group_size: inputs of a group, if groups are in order; below 1, there is one group.
         """
-        names = LAYOUTS[layout]
+        names = PACKED_FORMATS[layout]
         words, scales, zero_words = tensors[names.codes], tensors[names.scales], tensors.get(names.zeros)
         if layout == "pack-quantized":
             codes = _from_words(words, bits)[:, : int(tensors[names.shape][1])].contiguous()
@@ -114,14 +114,14 @@ class StoredCodes:
             size = group_size if group_size > 0 else k
             # A linear's groups may have another size than `group_size`; the number of groups tells.
             groups = torch.arange(k, device=codes.device) // (size if -(-k // size) == count else -(-k // count))
-        return StoredCodes(bits, codes, scales.contiguous(), zeros.contiguous(), groups.long())
+        return UnpackedWeight(bits, codes, scales.contiguous(), zeros.contiguous(), groups.long())
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """Dequantized weight (n, k), computed in fp32."""
         n, k = self.codes.shape
         size = self._group_size
         made = torch.empty(n, k, dtype=dtype, device=self.codes.device)
-        for rows in parts_of(n, k):
+        for rows in row_blocks(n, k):
             scales, zeros = self.scales[rows].float(), self.zeros[rows].float()
             values = self.codes[rows].float()
             if size is None:

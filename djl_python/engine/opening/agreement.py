@@ -25,6 +25,7 @@ from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
 from ..reading.watching.paged_attention import observed_attention
 from ..torch_backend.model_runner import ModelRunner
+from ..transformers_private import attention_name
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
 
@@ -167,7 +168,7 @@ class Agreement:
 @torch.inference_mode()
 def _logits(loaded: LoadedModel, trial: Trial) -> Tensor:
     """fp32 logits (tokens, vocabulary) of the text, with an attention of transformers' own."""
-    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    configured = attention_name(loaded.model.config.get_text_config(decoder=True))
     if configured == PAGED:
         set_attention(loaded.model, "eager")
     try:

@@ -20,7 +20,7 @@ from ..batch.state_slots import StateSlots
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
-from ..checkpoints.quantized_linear import dense
+from ..checkpoints.weights import dense
 from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner

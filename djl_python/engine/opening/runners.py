@@ -35,6 +35,7 @@ from ..torch_backend.linears import matrices, on_torch, replace_linears_, unroun
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext, RecurrentLayers
+from ..transformers_private import attention_name
 from ..trial_text import sent_text
 from .agreement import Agreement, run_once
 from .draft_size import NOTHING, Beside
@@ -68,7 +69,7 @@ def open_runner(
     freeze_rope_(loaded.model, wanted, but_long=settings.kernels != "torch")
     trial = Trial.of(trial_ids(loaded, settings.trial_ids or sent_text.ids()), loaded.vocabulary)
     agreement = _agreement(settings, loaded, trial)
-    own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    own_attention = attention_name(loaded.model.config.get_text_config(decoder=True))
     pages = can_page(loaded)
     if advance is not None:
         advance.stop()

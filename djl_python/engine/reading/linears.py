@@ -7,15 +7,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.dequantizing_linear import DequantizingLinear
 from ..checkpoints.misfits import MISFITS
-from ..checkpoints.quantized_linear import CodedLinear
 from .recipe.primitives import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear
 
 
 def as_linear(module: Any) -> Linear | None:
-    if isinstance(module, CodedLinear):
+    if isinstance(module, DequantizingLinear):
         return Linear(module.weight, None if module.bias is None else module.bias.data)
     if isinstance(module, nn.Linear) and (type(module).forward is nn.Linear.forward or _is_linear(module)):
         return Linear(module.weight.data, None if module.bias is None else module.bias.data)

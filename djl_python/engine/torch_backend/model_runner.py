@@ -17,6 +17,7 @@ from ..devices.transfers import indices, upload
 from ..reading.watching.masks import UNKNOWN, configured_window
 from ..reading.watching.paged_attention import observed_attention
 from ..sampling.choosing import Asked, Chosen
+from ..transformers_private import attention_name
 from .attention import PagedCache, attend_to
 from .images import PagedImages
 from .recurrent import RecurrentLayers, returned_cache
@@ -128,7 +129,7 @@ class PagedModelRunner:
         images: PagedImages | None = None,
         recurrent: RecurrentLayers | None = None,
     ) -> None:
-        assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
+        assert attention_name(model.config.get_text_config(decoder=True)) == PAGED
         self._model = model
         self._layer_of = {module: index for index, module in enumerate(layers)}
         self._windows = [layer.window for layer in layers.values()]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
+from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
 from djl_python.engine.checkpoints.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.checkpoints.loading import load_model
-from djl_python.engine.checkpoints.quantized_linear import CodedLinear
 from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native.library import library
 from tests.checkpoints import build_checkpoint
@@ -84,7 +84,7 @@ def test_the_engine_runs_them(tmp_path: Path, architecture: str, method: Method,
 def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Method) -> None:
     path = coded(tmp_path, "llama", method)
     loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
-    linears = [module for module in loaded.model.modules() if isinstance(module, CodedLinear)]
+    linears = [module for module in loaded.model.modules() if isinstance(module, DequantizingLinear)]
     assert len(linears) == 3 * 7
     assert loaded.method == method.name
     with torch.inference_mode():

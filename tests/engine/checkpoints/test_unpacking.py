@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djl_python.engine.checkpoints.unpacking import StoredCodes
+from djl_python.engine.checkpoints.unpacking import UnpackedWeight
 from tests.coded_checkpoints import Method, rounded
 
 METHODS = [
@@ -31,9 +31,9 @@ def a_weight(n: int = 96, k: int = 256) -> Tensor:
     return torch.randn(n, k, generator=torch.Generator().manual_seed(n)) * 0.02
 
 
-def unpacked(weight: Tensor, method: Method) -> tuple[StoredCodes, Tensor]:
+def unpacked(weight: Tensor, method: Method) -> tuple[UnpackedWeight, Tensor]:
     tensors, stands_for = rounded(weight, method)
-    return StoredCodes.unpacked(method.layout, method.bits, method.group_size, tensors), stands_for
+    return UnpackedWeight.unpacked(method.layout, method.bits, method.group_size, tensors), stands_for
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -79,9 +79,9 @@ def test_scales_that_fp16_does_not_have_are_not_for_kernels() -> None:
 def test_a_zero_point_of_0_borrows_from_the_next_in_the_first_format_of_gptq(bits: int) -> None:
     tensors, _ = rounded(a_weight(), Method("gptq_v2", bits))
     tensors["qzeros"] &= ~((1 << bits) - 1)  # the first zero point of each word
-    expected = StoredCodes.unpacked("gptq_v2", bits, 64, tensors)
+    expected = UnpackedWeight.unpacked("gptq_v2", bits, 64, tensors)
     tensors["qzeros"] = tensors["qzeros"] - int("1".rjust(bits, "0") * (32 // bits), 2)  # as GPTQModel converts it
-    found = StoredCodes.unpacked("gptq", bits, 64, tensors)
+    found = UnpackedWeight.unpacked("gptq", bits, 64, tensors)
     assert torch.equal(found.zeros, expected.zeros)
     assert torch.equal(found.values(torch.float32), expected.values(torch.float32))
 
@@ -89,4 +89,4 @@ def test_a_zero_point_of_0_borrows_from_the_next_in_the_first_format_of_gptq(bit
 def test_a_zero_point_of_0_that_crosses_words_wraps() -> None:
     tensors, _ = rounded(a_weight(), Method("gptq", 3))
     tensors["qzeros"] = torch.full_like(tensors["qzeros"], -1)  # all of 0, each less 1
-    assert not StoredCodes.unpacked("gptq", 3, 64, tensors).zeros.any()
+    assert not UnpackedWeight.unpacked("gptq", 3, 64, tensors).zeros.any()

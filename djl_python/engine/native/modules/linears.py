@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...checkpoints.quantization import Quantize
-from ...checkpoints.quantized_linear import tensors_of
+from ...checkpoints.weights import tensors_of
 from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ..mapped import let_go
 from ..memory import Arena

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...checkpoints.quantized_linear import tensors_of
+from ...checkpoints.weights import tensors_of
 from ...reading.recipe.mixers import LatentAttention
 from ...reading.recipe.primitives import NotUnderstoodError
 from ..mapped import let_go

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ...checkpoints.expert_stacks import ConcatenatedExperts, ExpertStack
 from ...checkpoints.quantization import Quantize, finer
-from ...checkpoints.quantized_linear import Weight, tensors_of
+from ...checkpoints.weights import Weight, tensors_of
 from ...reading.recipe.primitives import ExpertLinears, Linear, Norm, Stacked
 from ..mapped import let_go
 from ..memory import Arena

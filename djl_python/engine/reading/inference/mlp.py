@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ...checkpoints.quantized_linear import halves
+from ...checkpoints.dequantizing_linear import halves
 from ..comparison import distance, same
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoints.dequantizing_linear import concat_rows
 from ...checkpoints.expert_stacks import ExpertStack
-from ...checkpoints.quantized_linear import Weight, concat_rows, dense
+from ...checkpoints.weights import Weight, dense
 
 
 class NotUnderstoodError(Exception):

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...attention.lookup import PAGED
 from ...attention.parameters import AttentionParams
+from ...transformers_private import attention_name
 from ..comparison import distance, same, settled
 from ..recipe.primitives import NotUnderstoodError
 from .paged_attention import observed_attention
@@ -59,7 +60,7 @@ def watch_attention(model: Any, calls: list[AttentionCall]) -> Iterator[None]:
     Raises:
         NotUnderstoodError: the model's own attention does something else to scores.
     """
-    if model.config._attn_implementation == PAGED:
+    if attention_name(model.config) == PAGED:
 
         def note(_: nn.Module, query: Tensor, key: Tensor, value: Tensor, result: Tensor, how: AttentionParams) -> None:
             calls.append(AttentionCall(query, key, value, result, how.scaling, how.window, how.softcap, how.sinks))

@@ -22,8 +22,9 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from ...checkpoints.dequantizing_linear import DequantizingLinear
 from ...checkpoints.expert_stacks import ExpertStack, stacks_of
-from ...checkpoints.quantized_linear import CodedLinear, Weight, dense
+from ...checkpoints.weights import Weight, dense
 
 # A table by token has about as many rows as the vocabulary; one by position has fewer.
 _SHARE_OF_VOCABULARY: Final = 0.9
@@ -132,7 +133,7 @@ def copy_model(model: nn.Module, numbers: Numbers, but: Collection[nn.Module] = 
     for module in model.modules():
         if id(module) in shared:
             continue
-        if isinstance(module, CodedLinear):
+        if isinstance(module, DequantizingLinear):
             memo[id(module)] = _plain(module, numbers)
             continue
         for each in module.parameters(recurse=False):
@@ -162,7 +163,7 @@ def _made(parameter: nn.Parameter, numbers: Numbers, tables: set[int]) -> Tensor
     return numbers(data, "vector" if data.dim() < 2 else "matrix")
 
 
-def _plain(module: CodedLinear, numbers: Numbers) -> nn.Linear:
+def _plain(module: DequantizingLinear, numbers: Numbers) -> nn.Linear:
     made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
     made.weight = nn.Parameter(numbers(module.weight, "matrix"), requires_grad=False)
     if module.bias is not None:

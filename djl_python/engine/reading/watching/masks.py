@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.misfits import MISFITS
+from ...transformers_private import remove_mask_function
 
 #: The window of a call with a mask that may have one, or may not.
 UNKNOWN: Final = -1
@@ -39,7 +40,7 @@ def masks_with_windows(attention: str) -> Iterator[None]:
         yield
     finally:
         # Registered for good, it would have masks prepared in every step.
-        AttentionMaskInterface._global_mapping.pop(attention, None)
+        remove_mask_function(attention)
 
 
 def window_in(mask: Tensor | None) -> int:

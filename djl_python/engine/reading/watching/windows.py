@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...attention.lookup import PAGED
+from ...transformers_private import attention_name
 from ..recipe.primitives import NotUnderstoodError
 from .attention import MASKED, SOFTMAXES, AttentionCall
 from .masks import UNKNOWN, configured_window
@@ -33,7 +34,7 @@ def watch_windows(model: Any, calls: list[AttentionCall], max_positions: int) ->
         for call in calls:
             call.window = max(call.window, 0)
         return
-    if model.config._attn_implementation == PAGED:
+    if attention_name(model.config) == PAGED:
         if any(call.window == UNKNOWN for call in calls):
             raise NotUnderstoodError("a mask of its own, and a window in the configuration")
         return

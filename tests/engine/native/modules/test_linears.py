@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
-from djl_python.engine.checkpoints.quantized_checkpoint import CodedCheckpoint
-from djl_python.engine.checkpoints.quantized_linear import CodedLinear
+from djl_python.engine.checkpoints.quantized_checkpoint import QuantizedCheckpoint
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.reading.linears import as_linear
@@ -78,9 +78,9 @@ def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int
     random = torch.Generator().manual_seed(4)
     tensors, stands_for = rounded(torch.randn(104, 256, generator=random) * 0.05, method)
     save_file({f"linear.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
-    checkpoint = CodedCheckpoint(tmp_path, method.configuration)
+    checkpoint = QuantizedCheckpoint(tmp_path, method.configuration)
     bias = nn.Parameter(torch.randn(104, generator=random).to(linears.dtype))
-    coded = as_linear(CodedLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
+    coded = as_linear(DequantizingLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
     assert coded is not None
     x = torch.randint(-127, 128, (rows, 256), generator=random).to(linears.dtype)
     x[:, ::8] = 127

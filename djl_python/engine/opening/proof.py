@@ -26,7 +26,7 @@ from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
 from ..reading.recipe.decoder import Recipe
 from ..reading.recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
-from ..reading.watching.copies import by_token
+from ..reading.watching.copies import is_by_token
 from .exact import ExactModel
 from .trial import Trial, distances, read_in_pieces
 
@@ -102,7 +102,7 @@ def program_logits(recipe: Recipe, trial: Trial, threads: int) -> Tensor:
 def narrowed(recipe: Recipe, trial: Trial, layers: int) -> Recipe:
     """The recipe's first layers, for the trial's tokens only; without codes, as these multiply rounded numbers."""
     inputs = recipe.token_inputs
-    if inputs is not None and by_token(inputs.table, len(recipe.embedding)):
+    if inputs is not None and is_by_token(inputs.table, len(recipe.embedding)):
         inputs = dataclasses.replace(inputs, table=inputs.table[trial.rows.clamp(max=len(inputs.table) - 1)])
     bias = recipe.head.bias
     return dataclasses.replace(

@@ -1,6 +1,7 @@
-"""Tells which numbers recorded of a random copy are the same. Runs in the engine process, once.
+"""Tells which numbers recorded of a random copy are the same. Runs in the engine process, at load.
 
-The numbers are random and well-conditioned (`copies`), so what is equal but for fp32's rounding is computed alike.
+The numbers are random and well-conditioned (`watching.copies`), so what is equal but for fp32's rounding is computed
+alike.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def distance(a: Tensor, b: Tensor) -> float:
+    """The norm of the difference."""
     return float((a.float() - b.float()).norm())
 
 
@@ -35,13 +37,13 @@ def factor_of(part: Tensor, whole: Tensor) -> float:
     return float(part @ whole / (part @ part).clamp_min(1e-30))
 
 
-def settled(factor: float, numbers: Iterable[float] = ()) -> float:
-    """A fitted factor as the number that the model's code has: 1 or one of `numbers`, if one is so near."""
+def rounded_factor(factor: float, numbers: Iterable[float] = ()) -> float:
+    """A fitted factor rounded to the number that the model's code has: 1 or one of `numbers`, if one is that near."""
     nearest = min((1.0, *numbers), key=lambda number: abs(number - factor))
     return nearest if abs(nearest - factor) <= _TOLERANCE_OF_FACTORS * abs(nearest) else factor
 
 
-def fitted(parts: list[Tensor], whole: Tensor) -> list[float]:
+def fitted_factors(parts: list[Tensor], whole: Tensor) -> list[float]:
     """The parts' factors with which their sum is nearest to the whole (least squares)."""
     if not parts:
         return []

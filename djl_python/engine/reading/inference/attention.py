@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..comparison import distance, factor_of, same, settled
+from ..comparison import distance, factor_of, rounded_factor, same
 from ..recipe.mixers import Attention
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary, Stacked
 from ..watching.attention import AttentionCall
@@ -69,7 +69,7 @@ def read_attention(record: LayerRecord, rotaries: Sequence[Rotary], positions: s
         kv_heads=kv_heads,
         dim=dim,
         value_dim=value_dim,
-        scale=dim**-0.5 * settled(scale * dim**0.5),
+        scale=dim**-0.5 * rounded_factor(scale * dim**0.5),
         softcap=call.softcap,
         window=call.window,
         sinks=None if call.sinks is None else record.own_numbers(call.sinks),
@@ -190,7 +190,7 @@ def _changes(
                 if 2 * rotary.cosines.shape[-1] > dim:
                     continue
                 x = rotate(x, rotary, positions)
-            factor = settled(factor_of(x, after))
+            factor = rounded_factor(factor_of(x, after))
             if same(x * factor, after):
                 error = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
                 found.append(_Change(norm_of, across, rotary, factor, error))

@@ -1,4 +1,4 @@
-"""Finds projected columns in what a mixer reads, by equality of the numbers. Runs in the engine process, once."""
+"""Finds projected columns in what a mixer reads, by equality of the numbers. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
 
 
 def columns_if_any(wanted: Tensor, among: Tensor) -> Tensor:
-    """The same, with -1 for columns that are not in `among`."""
-    places = {column: i for i, column in enumerate(_column_bytes(among))}
-    return torch.tensor([places.get(column, -1) for column in _column_bytes(wanted)])
+    """(columns,) index in `among` of each column of `wanted`, (tokens, columns) both; -1 for those not in `among`."""
+    indices = {column: i for i, column in enumerate(_column_bytes(among))}
+    return torch.tensor([indices.get(column, -1) for column in _column_bytes(wanted)])
 
 
 def other_columns(columns: Tensor, count: int) -> Tensor:
@@ -48,10 +48,10 @@ def _column_bytes(x: Tensor) -> list[bytes]:
     return list(columns.tolist())
 
 
-def read_convolution(record: LayerRecord, convolved: FunctionCall, channels: Tensor) -> Convolution:
+def read_convolution(record: LayerRecord, conv_call: FunctionCall, channels: Tensor) -> Convolution:
     """The convolution of these channels, in this order; `NotUnderstoodError` if the kernels don't support it."""
-    weight, bias = convolved.arguments["weight"], convolved.arguments.get("bias")
-    activation = convolved.arguments.get("activation")
+    weight, bias = conv_call.arguments["weight"], conv_call.arguments.get("bias")
+    activation = conv_call.arguments.get("activation")
     activation = "silu" if activation == "swish" else activation
     if activation not in (None, *FUNCTIONS) or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")

@@ -1,7 +1,7 @@
-"""Reads one layer's mixture of experts: the router and the experts' weights. Runs in the engine process, once.
+"""Explains a layer's mixture of experts: the router and the experts' weights. Runs in the engine process, at load.
 
 transformers keeps a layer's experts in one module, as stacked weights, and gives it each token's chosen experts and
-their weights. How these are computed is found by trying: a reading has to reproduce the model's own.
+their weights. How these are computed is found by trying candidates, one of which has to reproduce the recorded result.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.expert_stacks import ExpertStack
-from ..comparison import distance, factor_of, same, settled
+from ..comparison import distance, factor_of, rounded_factor, same
 from ..recipe.decoder import ExpertGroups, Experts, Router
 from ..recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
 from ..watching.run import ModuleCall
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
-_ASKED: Final = 256  # tokens that a router with groups is run on
-_SLACK: Final = 1e-5  # of the greatest rank
+_RANDOM_TOKENS: Final = 256  # that a router with groups is run on
+_RANK_TOLERANCE: Final = 1e-5  # of the greatest rank
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a module of experts is given: x (..., width), each token's experts and their weights (..., chosen)."""
+class Routing:
+    """Tokens x (..., width), and their router's choice: each token's experts and their weights, (..., chosen)."""
 
     x: Tensor
     experts: Tensor
@@ -51,7 +51,7 @@ def router_call(events: Sequence[ModuleCall], experts: ModuleCall) -> ModuleCall
         NotUnderstoodError: there is none.
     """
     count = len(experts.module.down_proj)
-    x = _choice(experts).x
+    x = _routing(experts).x
     for call in events:
         weight = getattr(call.module, "weight", None)
         if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(call.x, x):
@@ -65,20 +65,20 @@ def read_experts(
     """(the experts without a shared MLP, their input (tokens, width), their result).
 
     Raises:
-        NotUnderstoodError: the choice or the experts could not be explained.
+        NotUnderstoodError: the router or the experts could not be explained.
     """
-    choice = _choice(experts)
-    chosen_by = _read_router(router, choice)
-    result = experts.result.reshape(choice.x.shape)
+    routing = _routing(experts)
+    chosen_by = _read_router(router, routing)
+    result = experts.result.reshape(routing.x.shape)
     first, down = _two_linears(experts.copied)
-    candidates = list(_arrangements(experts.copied, chosen_by, first, down, activations))
-    made = _results(candidates, _parts(first, down, choice), activations)
+    candidates = list(_candidates(experts.copied, chosen_by, first, down, activations))
+    made = _results(candidates, _terms(first, down, routing), activations)
     off = [distance(by_candidate, result[:_TRIED]) for by_candidate in made.unbind(2)]
     nearest = off.index(min(off))
     if not same(made[..., nearest], result[:_TRIED]):
         raise NotUnderstoodError("the experts compute something unknown")
-    own = _arrangements(experts.module, chosen_by, *_two_linears(experts.module), activations)
-    return next(itertools.islice(own, nearest, None))[0], choice.x, result
+    own = _candidates(experts.module, chosen_by, *_two_linears(experts.module), activations)
+    return next(itertools.islice(own, nearest, None))[0], routing.x, result
 
 
 def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
@@ -90,8 +90,8 @@ def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
     return first, down
 
 
-def _choice(call: ModuleCall) -> Choice:
-    """What the experts were given, by token: each of it has two dimensions."""
+def _routing(call: ModuleCall) -> Routing:
+    """What the experts were given, by token: each tensor has two dimensions."""
     given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     experts = next((value for value in given if not value.is_floating_point()), None)
     numbers = [value for value in given if value.is_floating_point()]
@@ -99,7 +99,7 @@ def _choice(call: ModuleCall) -> Choice:
         raise NotUnderstoodError("experts are not given each token's choice")
     x, weights = numbers
     x = x.reshape(-1, x.shape[-1])
-    return Choice(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
+    return Routing(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
 
 
 def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
@@ -109,16 +109,16 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
     return weight.data if isinstance(weight, Tensor) and weight.dim() == 3 else None
 
 
-# ------------------------------------------------------------------------------------ the choice
+# ------------------------------------------------------------------------------------ the router
 
 
-def _read_router(call: ModuleCall, choice: Choice) -> Router:
+def _read_router(call: ModuleCall, routing: Routing) -> Router:
     own, module = call.module, call.copied
     linear, copied = (Linear(each.weight.data, _bias(each, "bias")) for each in (own, module))
-    groupings = _groupings(module, choice)
+    groupings = _groupings(module, routing)
     if groupings:
-        choice = _asked(module, choice)
-    scores = choice.x.float() @ copied.numbers.float().T
+        routing = _routing_of_random_tokens(module, routing)
+    scores = routing.x.float() @ copied.numbers.float().T
     if copied.bias is not None:
         scores = scores + copied.bias.float()
     # A correction or groups that the module has are used.
@@ -126,14 +126,15 @@ def _read_router(call: ModuleCall, choice: Choice) -> Router:
     for (own_correction, correction), groups in itertools.product(corrections, (*groupings, None)):
         for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
             ranks = values if correction is None else values + correction
-            if not _are_the_greatest(choice.experts, ranks if groups is None else _of_groups(ranks, groups)):
+            allowed = ranks if groups is None else _ranks_within_groups(ranks, groups)
+            if not _have_the_greatest_ranks(routing.experts, allowed):
                 continue
-            taken = values.gather(1, choice.experts)
+            taken = values.gather(1, routing.experts)
             for normalized in (False, True):
                 made = taken / taken.sum(-1, keepdim=True) if normalized else taken
-                factor = settled(factor_of(made, choice.weights))
-                if same(made * factor, choice.weights):
-                    chosen = choice.experts.shape[1]
+                factor = rounded_factor(factor_of(made, routing.weights))
+                if same(made * factor, routing.weights):
+                    chosen = routing.experts.shape[1]
                     return Router(linear, chosen, function, own_correction, groups, normalized, factor)
     raise NotUnderstoodError("experts are chosen in an unknown way")
 
@@ -150,28 +151,28 @@ def _corrections(call: ModuleCall, module: Any) -> Iterator[Tensor]:
                 yield tensor.data.float().reshape(-1)
 
 
-def _groupings(module: Any, choice: Choice) -> list[ExpertGroups]:
+def _groupings(module: Any, routing: Routing) -> list[ExpertGroups]:
     """The groupings of experts that transformers' routers may use, if the module says that it has groups."""
     experts = len(module.weight)
     count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
-    if taken >= count or experts % count != 0 or taken * experts // count < choice.experts.shape[1]:
+    if taken >= count or experts % count != 0 or taken * experts // count < routing.experts.shape[1]:
         return []
     return [ExpertGroups(count, taken, ranks) for ranks in (2, 1) if ranks * count <= experts]
 
 
-def _asked(router: Any, like: Choice) -> Choice:
-    """A router's choices for many random tokens: few tokens may choose the same experts with groups as without."""
-    random = torch.randn(_ASKED, like.x.shape[1], generator=torch.Generator().manual_seed(0))
+def _routing_of_random_tokens(router: Any, like: Routing) -> Routing:
+    """A router's choice for many random tokens: few tokens may choose the same experts with groups as without."""
+    random = torch.randn(_RANDOM_TOKENS, like.x.shape[1], generator=torch.Generator().manual_seed(0))
     x = (random * like.x.float().std()).to(like.x)
     made = [value for value in router(x) if isinstance(value, Tensor)]
     chosen = [value for value in made if not value.is_floating_point()]
-    counts = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
-    if not counts:
-        raise NotUnderstoodError("a router that doesn't tell whom it chooses, and what each counts")
-    return Choice(x, chosen[0], counts[0])
+    weights = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
+    if not weights:
+        raise NotUnderstoodError("a router that doesn't return the experts it chooses, and their weights")
+    return Routing(x, chosen[0], weights[0])
 
 
-def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
+def _ranks_within_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
     """Ranks (tokens, experts), minus infinity in groups that aren't taken."""
     grouped = ranks.view(len(ranks), groups.count, -1)
     of_groups = grouped.topk(groups.ranks, -1).values.sum(-1)
@@ -179,11 +180,11 @@ def _of_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
     return grouped.masked_fill((of_groups < least).unsqueeze(-1), -torch.inf).view_as(ranks)
 
 
-def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
+def _have_the_greatest_ranks(experts: Tensor, ranks: Tensor) -> bool:
     least = ranks.gather(1, experts).amin(1)
     wanted = ranks.topk(experts.shape[1]).values[:, -1]
     greatest = ranks.where(ranks.isfinite(), 0).abs().amax(1)
-    return bool((least >= wanted - _SLACK * greatest).all())
+    return bool((least >= wanted - _RANK_TOLERANCE * greatest).all())
 
 
 # ------------------------------------------------------------------------------------ the experts
@@ -193,14 +194,14 @@ def _are_the_greatest(experts: Tensor, ranks: Tensor) -> bool:
 _Halves = tuple[slice | None, slice]
 
 
-def _arrangements(
+def _candidates(
     module: Any,
     router: Router,
     first: ExpertLinears,
     down: ExpertLinears,
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Iterator[tuple[Experts, _Halves]]:
-    """Every reading of the stacked weights to try."""
+    """Every way to split and activate the stacked weights."""
     halves: list[_Halves] = [(None, slice(None))]
     if _stacked(module, "gate_up_proj") is not None:
         half = first.columns // 2
@@ -234,26 +235,26 @@ def _rows(linear: ExpertLinears, rows: slice) -> ExpertLinears:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """An expert's part in a token's result: its weight, its first linear's result, its second linear. All fp32."""
+class _ExpertTerm:
+    """An expert's term in a token's result: its weight, its first linear's result, its second linear. All fp32."""
 
-    counts: Tensor
-    made: Tensor
+    weight: Tensor
+    first: Tensor
     down: Linear
 
 
-def _parts(first: ExpertLinears, down: ExpertLinears, choice: Choice) -> list[list[_Part]]:
-    """The parts of each of the first `_TRIED` tokens."""
+def _terms(first: ExpertLinears, down: ExpertLinears, routing: Routing) -> list[list[_ExpertTerm]]:
+    """The terms of each of the first `_TRIED` tokens."""
 
     def one(linear: ExpertLinears, expert: int) -> Linear:
         return Linear(linear.weight[expert].float(), None if linear.bias is None else linear.bias[expert].float())
 
-    def part(expert: int, counts: Tensor, x: Tensor) -> _Part:
-        return _Part(counts, _product(one(first, expert), x), one(down, expert))
+    def term(expert: int, weight: Tensor, x: Tensor) -> _ExpertTerm:
+        return _ExpertTerm(weight, _product(one(first, expert), x), one(down, expert))
 
     return [
-        [part(expert, counts, x) for expert, counts in zip(row.tolist(), weights.float(), strict=True)]
-        for x, row, weights in zip(choice.x.float()[:_TRIED], choice.experts, choice.weights, strict=False)
+        [term(expert, weight, x) for expert, weight in zip(row.tolist(), weights.float(), strict=True)]
+        for x, row, weights in zip(routing.x.float()[:_TRIED], routing.experts, routing.weights, strict=False)
     ]
 
 
@@ -265,10 +266,10 @@ def _product(linear: Linear, x: Tensor) -> Tensor:
 
 def _results(
     candidates: Sequence[tuple[Experts, _Halves]],
-    parts: list[list[_Part]],
+    terms: list[list[_ExpertTerm]],
     activations: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> Tensor:
-    """The first tokens' result under each candidate reading, (tokens, width, candidates) fp32."""
+    """The first tokens' result of each candidate, (tokens, width, candidates) fp32."""
 
     def inner(experts: Experts, halves: _Halves, made: Tensor) -> Tensor:
         gate, up = halves
@@ -279,8 +280,8 @@ def _results(
             return (made[up].clamp(-experts.limit, experts.limit) + 1) * opened * torch.sigmoid(experts.alpha * opened)
         return activations[experts.activation](made[gate]) * made[up]
 
-    def result(part: _Part) -> Tensor:
-        inners = torch.stack([inner(*candidate, part.made) for candidate in candidates], 1)
-        return part.counts * _product(part.down, inners)
+    def result(term: _ExpertTerm) -> Tensor:
+        inners = torch.stack([inner(*candidate, term.first) for candidate in candidates], 1)
+        return term.weight * _product(term.down, inners)
 
-    return torch.stack([torch.stack([result(part) for part in row]).sum(0) for row in parts])
+    return torch.stack([torch.stack([result(term) for term in row]).sum(0) for row in terms])

@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from torch import Tensor
 
-from ..comparison import factor_of, fitted, same, settled
+from ..comparison import factor_of, fitted_factors, rounded_factor, same
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Body, Branch, Experts, Layer, Mlp
 from ..recipe.mixers import Mixer
@@ -83,7 +83,11 @@ def read_layer(record: LayerRecord, rotaries: list[Rotary], positions: slice, in
     left = branches[len(scales) :]
     # The branch of token inputs is added after the MLP, and the layer's factor applies after that.
     end = beside[0][0].x if beside else result
-    factor = 1.0 if beside else settled(fitted([stream, *(each.output for each in left)], end)[0], record.numbers)
+    factor = (
+        1.0
+        if beside
+        else rounded_factor(fitted_factors([stream, *(each.output for each in left)], end)[0], record.constants)
+    )
     more = _scales(record, left, end.double() / factor - stream)
     stream = _sum(stream, left, more)
     token_branch = None
@@ -92,7 +96,7 @@ def read_layer(record: LayerRecord, rotaries: list[Rotary], positions: slice, in
             raise NotUnderstoodError("what is given beside the stream is gated by something else")
         token_branch, added = read_token_branch(record, beside, inputs)
         stream = stream + added.float()
-        factor = settled(factor_of(stream, result), record.numbers)
+        factor = rounded_factor(factor_of(stream, result), record.constants)
     if not same(factor * stream, result):
         raise NotUnderstoodError("its result is not the sum of its branches")
     scaled = [each.scaled(scale) for each, scale in zip(branches, scales + more, strict=True)]
@@ -117,7 +121,8 @@ def _after_a_norm(record: LayerRecord, mlp: _BranchRecord[Any]) -> tuple[_Branch
 
 def _scales(record: LayerRecord, branches: Sequence[_BranchRecord[Any]], added: Tensor) -> list[float]:
     """The factor of each branch in the sum."""
-    return [settled(scale, record.numbers) for scale in fitted([each.output for each in branches], added)]
+    fitted = fitted_factors([each.output for each in branches], added)
+    return [rounded_factor(scale, record.constants) for scale in fitted]
 
 
 def _sum(stream: Tensor, branches: Sequence[_BranchRecord[Any]], scales: list[float]) -> Tensor:
@@ -171,7 +176,7 @@ def _mlp_or_experts(
 ) -> tuple[Mlp | Experts, Tensor, Tensor]:
     """(the MLP, its input, its result)"""
     if (called := experts_call(record.module_calls)) is None:
-        return read_mlp(linears, factors=record.numbers, others=record.module_calls)
+        return read_mlp(linears, factors=record.constants, others=record.module_calls)
     router = router_call(record.module_calls, called)
     experts, x, result = read_experts(called, router, FUNCTIONS)
     x, result = x[None], result[None]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..comparison import factor_of, same, settled
+from ..comparison import factor_of, rounded_factor, same
 from ..linears import as_linear
 from ..recipe.primitives import Linear, Norm, NotUnderstoodError
 from ..watching.run import ModuleCall, WatchedRun
@@ -82,7 +82,7 @@ class LayerRecord:
         return other
 
     @functools.cached_property
-    def numbers(self) -> list[float]:
+    def constants(self) -> list[float]:
         """1.0, and the other nonzero numbers that the layer's modules have as attributes or buffers."""
         own = {v for module in self.layer.modules() for v in vars(module).values() if isinstance(v, float) and v}
         own |= {each.item() for each in self.layer.buffers() if each.numel() == 1 and each.is_floating_point()}
@@ -118,7 +118,7 @@ class LayerRecord:
             return exactly
         for norm in made:
             if torch.equal(norm.call.x, self.input):
-                factor = settled(factor_of(norm.call.result, x), self.numbers)
+                factor = rounded_factor(factor_of(norm.call.result, x), self.constants)
                 if same(factor * norm.call.result, x):
                     return ScaledNormCall(norm.call, norm.kind, norm.offset, norm.eps, factor)
         return None
@@ -159,6 +159,12 @@ class LayerRecord:
             output_call=call,
             rest=self.linears[split + 1 :],
         )
+
+
+def linear_call_of(calls: Sequence[ModuleCall], x: Tensor) -> tuple[ModuleCall, Linear] | None:
+    """The linear among these calls whose input was x."""
+    found = ((call, linear) for call in calls if (linear := as_linear(call.module)) is not None)
+    return next(((call, linear) for call, linear in found if same(call.x, x)), None)
 
 
 def side_by_side(linears: list[tuple[ModuleCall, Linear]]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads an MLP from what its linears were given and made. Runs in the engine process, once."""
+"""Explains an MLP by the inputs and results of its linears. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..recipe.decoder import Mlp
 from ..recipe.primitives import Linear, NotUnderstoodError
 from ..watching.run import ModuleCall
 
-_ASKED: Final = 1001  # inputs that an activation is run on, ...
-_FAR: Final = 8.0  # ... up to this far on both sides of zero
+_INPUTS: Final = 1001  # that an activation is run on, ...
+_GREATEST_INPUT: Final = 8.0  # ... up to this on both sides of zero
 
 
 def read_mlp(
@@ -69,12 +69,12 @@ def read_mlp(
             return Mlp(gate, up, name, down), x, down_call.result
     if len(choices) == 1 and (curves := _curves(others, first[0][0].result, wanted)) is not None:
         copied, curve = curves
-        if same(_parts_of_curve(made[0]) @ torch.tensor(copied), wanted):
+        if same(_curve_terms(made[0]) @ torch.tensor(copied), wanted):
             return Mlp(None, weights[0], "xielu", down, curve), x, down_call.result
     raise NotUnderstoodError("an unknown activation in the MLP")
 
 
-def _parts_of_curve(x: Tensor) -> Tensor:
+def _curve_terms(x: Tensor) -> Tensor:
     """x (...) to the terms of `Mlp.curve`, (..., 3); every layer has its own, learned factors for them."""
     low = x.clamp(max=0)
     return torch.stack([x.clamp(min=0).square(), torch.expm1(low) - low, x], -1)
@@ -94,10 +94,10 @@ def _curves(events: Sequence[ModuleCall], given: Tensor, made: Tensor) -> tuple[
 
 def _curve(module: nn.Module) -> _Curve | None:
     """The factors of a module's curve, from its results for other inputs; None if it has another."""
-    x = torch.linspace(-_FAR, _FAR, _ASKED)
-    asked, parts = copy.deepcopy(module).float()(x), _parts_of_curve(x.double())
-    found = torch.linalg.lstsq(parts, asked.double()[:, None]).solution[:, 0]
-    if not same(parts @ found, asked):
+    x = torch.linspace(-_GREATEST_INPUT, _GREATEST_INPUT, _INPUTS)
+    results, terms = copy.deepcopy(module).float()(x), _curve_terms(x.double())
+    found = torch.linalg.lstsq(terms, results.double()[:, None]).solution[:, 0]
+    if not same(terms @ found, results):
         return None
     square, low, straight = found.tolist()
     return square, low, straight

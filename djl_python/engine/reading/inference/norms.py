@@ -1,4 +1,4 @@
-"""Recognizes norms by what they made of random numbers. Runs in the engine process, once."""
+"""Recognizes norms by their results for random numbers. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NormCall:
 
 
 def norm_call(call: ModuleCall) -> NormCall | None:
-    """The norm that an call is, if it is one; it may have no weight, and its epsilon no known name."""
+    """The norm that a module's call is, if it is one; it may have no weight, and its epsilon no known name."""
     x, made, module = call.x, call.result, call.copied
     if not isinstance(made, Tensor) or not isinstance(x, Tensor) or x.shape != made.shape or not x.is_floating_point():
         return None
@@ -99,7 +99,7 @@ def gated_norm_candidates(module: Any) -> Iterator[GatedNorm]:
 
 
 def gated_and_normed(x: Tensor, gate: Tensor | None, gated: GatedNorm) -> Tensor:
-    """x (..., columns) through a norm, fp32, opened by silu of a gate if there is one."""
+    """x (..., columns) through a norm, fp32, multiplied by silu of a gate if there is one."""
     norm, opening = gated.norm, 1.0 if gate is None else nn.functional.silu(gate.float())
     entering = x.float() * opening if gated.gate_first else x.float()
     width = gated.width

@@ -1,4 +1,4 @@
-"""Reads mixers with a recurrent state of fixed size. Runs in the engine process, once."""
+"""Explains mixers with a recurrent state of fixed size. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ def read_recurrent(record: LayerRecord) -> tuple[RecurrentMixer, Projections]:
         NotUnderstoodError: it is something else.
     """
     called = {each.name: each for each in record.function_calls}
-    convolved = called.pop(CONVOLUTION, None)
-    if record.attention_calls or convolved is None or len(called) > 1 or len(record.function_calls) != len(called) + 1:
+    conv_call = called.pop(CONVOLUTION, None)
+    if record.attention_calls or conv_call is None or len(called) > 1 or len(record.function_calls) != len(called) + 1:
         raise NotUnderstoodError("tokens are mixed in an unknown way")
     if DELTA_RULE in called:
-        return _delta_net(record, convolved, called[DELTA_RULE])
+        return _delta_net(record, conv_call, called[DELTA_RULE])
     if SCAN in called:
-        return _state_space(record, convolved, called[SCAN])
+        return _state_space(record, conv_call, called[SCAN])
     if SELECTIVE_SCAN in called:
-        return read_selective_state_space(record, convolved, called[SELECTIVE_SCAN])
-    return _short_convolution(record, convolved)
+        return read_selective_state_space(record, conv_call, called[SELECTIVE_SCAN])
+    return _short_convolution(record, conv_call)
 
 
-def _delta_net(record: LayerRecord, convolved: FunctionCall, ruled: FunctionCall) -> tuple[DeltaNet, Projections]:
-    given = ruled.arguments
+def _delta_net(record: LayerRecord, conv_call: FunctionCall, rule_call: FunctionCall) -> tuple[DeltaNet, Projections]:
+    given = rule_call.arguments
     tokens, key_heads, key_dim = given["key"].shape[1:]
     heads, value_dim = given["value"].shape[2:]
     if key_dim % LANES or value_dim % LANES or key_dim > MAX_KEY_DIM or heads % key_heads:
         raise NotUnderstoodError(f"a delta rule with heads of {key_dim} and {value_dim} dimensions")
     if not given.get("use_qk_l2norm_in_kernel"):
         raise NotUnderstoodError("a delta rule of queries and keys of any length")
-    normed = _gated_norm(record, ruled.result[0])
+    normed = _gated_norm(record, rule_call.result[0])
     if normed is None:
         raise NotUnderstoodError("no norm with a gate takes what was mixed")
     norm, gate, mixed = normed
     linears = record.projections(lambda x, _: torch.equal(x.reshape(-1), mixed.reshape(-1)))
     mixing = [given[name] for name in ("query", "key", "value")]
-    convolution, through = _ordered_convolution(record, convolved, linears.outputs, mixing)
+    convolution, through = _ordered_convolution(record, conv_call, linears.outputs, mixing)
     gates = columns_of(gate.reshape(tokens, -1), linears.outputs)
     others = other_columns(torch.cat([through, gates]), linears.outputs.shape[1])
-    putting, max_beta = _put_in(linears.outputs[:, others], given["beta"][0])
-    forgetting = [i for i in range(len(others)) if i not in putting]
-    decay, decay_bias = _decay(record, linears.outputs[:, others][:, forgetting], given["g"][0])
+    input_rates, max_beta = _input_rates(linears.outputs[:, others], given["beta"][0])
+    forget_rates = [i for i in range(len(others)) if i not in input_rates]
+    decay, decay_bias = _decay(record, linears.outputs[:, others][:, forget_rates], given["g"][0])
     net = DeltaNet(
         heads=heads,
         key_heads=key_heads,
         key_dim=key_dim,
         value_dim=value_dim,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
-        rates=Stacked(linears.linears, others[[*forgetting, *putting]]),
+        rates=Stacked(linears.linears, others[[*forget_rates, *input_rates]]),
         convolution=convolution,
         decay=decay,
         decay_bias=decay_bias,
@@ -76,15 +76,17 @@ def _delta_net(record: LayerRecord, convolved: FunctionCall, ruled: FunctionCall
     return net, linears
 
 
-def _state_space(record: LayerRecord, convolved: FunctionCall, scanned: FunctionCall) -> tuple[StateSpace, Projections]:
-    given = scanned.arguments
+def _state_space(
+    record: LayerRecord, conv_call: FunctionCall, scan_call: FunctionCall
+) -> tuple[StateSpace, Projections]:
+    given = scan_call.arguments
     tokens, heads, dim = given["hidden_states"].shape[1:]
     groups, size = given["B"].shape[2:]
     if size % LANES or size > MAX_STATE_SIZE or heads % groups:
         raise NotUnderstoodError(f"a state space with heads of {dim} by {size}")
     if not given.get("dt_softplus") or given.get("z") is not None:
         raise NotUnderstoodError("a state space whose steps or result are changed in an unknown way")
-    normed = _gated_norm(record, scanned.result)
+    normed = _gated_norm(record, scan_call.result)
 
     def takes(x: Tensor, _: list[tuple[ModuleCall, Linear]]) -> bool:
         if normed is None:
@@ -92,14 +94,14 @@ def _state_space(record: LayerRecord, convolved: FunctionCall, scanned: Function
         return x.numel() == normed[2].numel() and torch.equal(x, normed[2].to(x.dtype))
 
     linears = record.projections(takes)
-    made, factors = _times_factors(record, linears.outputs, convolved.arguments["hidden_states"][0].T)
+    made, factors = _scaled_columns(record, linears.outputs, conv_call.arguments["hidden_states"][0].T)
     convolution, through = _ordered_convolution(
-        record, convolved, made, [given[name] for name in ("hidden_states", "B", "C")]
+        record, conv_call, made, [given[name] for name in ("hidden_states", "B", "C")]
     )
     steps = columns_of(given["dt"][0], made)
     if normed is None:
         gates = other_columns(torch.cat([through, steps]), made.shape[1])
-        mixed = scanned.result.reshape(tokens, -1).float()
+        mixed = scan_call.result.reshape(tokens, -1).float()
         opened = made[:, gates].float()
         if opened.shape != mixed.shape or not same(mixed * nn.functional.silu(opened), linears.output_call.x):
             raise NotUnderstoodError("a state space without a gate, or with another")
@@ -127,7 +129,7 @@ def _state_space(record: LayerRecord, convolved: FunctionCall, scanned: Function
     return space, linears
 
 
-def _times_factors(record: LayerRecord, made: Tensor, entering: Tensor) -> tuple[Tensor, Tensor | None]:
+def _scaled_columns(record: LayerRecord, made: Tensor, entering: Tensor) -> tuple[Tensor, Tensor | None]:
     """(projected columns that explain what is convolved, the layer's buffer of factors on them or None)"""
     buffers = (each.flatten() for each in record.layer.buffers() if each.numel() == made.shape[1])
     for factors in (None, *buffers):
@@ -138,18 +140,18 @@ def _times_factors(record: LayerRecord, made: Tensor, entering: Tensor) -> tuple
 
 
 def _ordered_convolution(
-    record: LayerRecord, convolved: FunctionCall, made: Tensor, mixed: list[Tensor]
+    record: LayerRecord, conv_call: FunctionCall, made: Tensor, mixed: list[Tensor]
 ) -> tuple[Convolution, Tensor]:
     """(the convolution with channels in the order in which they are mixed, the projected columns that it reads)
 
     Args:
         mixed: what the convolution's channels are split into, (1, tokens, heads, dim) each.
     """
-    channels = columns_of(torch.cat([each[0].flatten(1) for each in mixed], -1), convolved.result[0].T)
-    entering = convolved.arguments["hidden_states"][0].T
+    channels = columns_of(torch.cat([each[0].flatten(1) for each in mixed], -1), conv_call.result[0].T)
+    entering = conv_call.arguments["hidden_states"][0].T
     if not torch.equal(channels.sort().values, torch.arange(entering.shape[1])):
         raise NotUnderstoodError("something else is convolved")
-    return read_convolution(record, convolved, channels), columns_of(entering, made)[channels]
+    return read_convolution(record, conv_call, channels), columns_of(entering, made)[channels]
 
 
 def _gated_norm(record: LayerRecord, answers: Tensor) -> tuple[GatedNorm, Tensor, Tensor] | None:
@@ -166,7 +168,7 @@ def _gated_norm(record: LayerRecord, answers: Tensor) -> tuple[GatedNorm, Tensor
     return None
 
 
-def _put_in(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
+def _input_rates(projected: Tensor, beta: Tensor) -> tuple[list[int], float]:
     """(the projected columns whose sigmoids are beta (tokens, heads), the factor on the sigmoids)"""
     for most in (1.0, 2.0):
         made = most * projected.float().sigmoid()
@@ -186,8 +188,8 @@ def _decay(record: LayerRecord, projected: Tensor, g: Tensor) -> tuple[Tensor, T
     raise NotUnderstoodError("a delta rule that forgets in an unknown way")
 
 
-def _short_convolution(record: LayerRecord, convolved: FunctionCall) -> tuple[ShortConvolution, Projections]:
-    entering, left = convolved.arguments["hidden_states"][0].T, convolved.result[0].T
+def _short_convolution(record: LayerRecord, conv_call: FunctionCall) -> tuple[ShortConvolution, Projections]:
+    entering, left = conv_call.arguments["hidden_states"][0].T, conv_call.result[0].T
     channels = entering.shape[1]
     order: list[Tensor] = []
 
@@ -206,7 +208,7 @@ def _short_convolution(record: LayerRecord, convolved: FunctionCall) -> tuple[Sh
     linears = record.projections(takes)
     mixer = ShortConvolution(
         projection=Stacked(linears.linears, torch.cat(order)),
-        convolution=read_convolution(record, convolved, torch.arange(channels)),
+        convolution=read_convolution(record, conv_call, torch.arange(channels)),
         output=linears.output,
     )
     return mixer, linears

@@ -1,4 +1,4 @@
-"""Reads a selective state space, the first Mamba's. Runs in the engine process, once."""
+"""Explains a selective state space, the first Mamba's. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _EPSILONS: Final = (1e-6, 1e-5)
 
 
 def read_selective_state_space(
-    record: LayerRecord, convolved: FunctionCall, scanned: FunctionCall
+    record: LayerRecord, conv_call: FunctionCall, scan_call: FunctionCall
 ) -> tuple[SelectiveStateSpace, Projections]:
     """The layer's mixer, and its linears.
 
     Raises:
         NotUnderstoodError: it is something else.
     """
-    given = scanned.arguments
+    given = scan_call.arguments
     channels, size = given["hidden_states"].shape[1], given["B"].shape[1]
     if size > MAX_STATE_SIZE or not given.get("delta_softplus") or given.get("z") is None:
         raise NotUnderstoodError("a selective state space that is large, has no softplus, or no gate")
-    if not torch.equal(given["hidden_states"], convolved.result):
+    if not torch.equal(given["hidden_states"], conv_call.result):
         raise NotUnderstoodError("a selective state space of something else than what is convolved")
-    mixed = scanned.result[0].T
+    mixed = scan_call.result[0].T
     linears = record.projections(lambda x, _: torch.equal(x.reshape(-1), mixed.to(x.dtype).reshape(-1)), inner=True)
-    if len(linears.inner) != 1 or not torch.equal(linears.inner[0][0].x[0], convolved.result[0].T):
+    if len(linears.inner) != 1 or not torch.equal(linears.inner[0][0].x[0], conv_call.result[0].T):
         raise NotUnderstoodError("steps, B and C of a selective state space are not one linear of what is convolved")
     ((call, inner),) = linears.inner
     made = call.result[0]
@@ -44,18 +44,18 @@ def read_selective_state_space(
     narrow, *shared = made.split([rank, size, size], -1)
     of_shared = [_norm_between(part, given[name][0].T, record.norms) for part, name in zip(shared, "BC", strict=True)]
     narrow_norm, steps = _steps(record, narrow, given["dt"][0].T)
-    through = columns_of(convolved.arguments["hidden_states"][0].T, linears.outputs)
+    through = columns_of(conv_call.arguments["hidden_states"][0].T, linears.outputs)
     gates = columns_of(given["z"][0].T, linears.outputs)
     bias, skipped = given.get("delta_bias"), given.get("D")
     places = torch.arange(made.shape[1])
     space = SelectiveStateSpace(
         size=size,
         projection=Stacked(linears.linears, torch.cat([through, gates])),
-        convolution=read_convolution(record, convolved, torch.arange(channels)),
+        convolution=read_convolution(record, conv_call, torch.arange(channels)),
         narrow=Stacked([inner], places[:rank]),
         narrow_norm=narrow_norm,
         shared=Stacked([inner], places[rank:]),
-        shared_norm=_together(*of_shared),
+        shared_norm=_side_by_side(*of_shared),
         steps=steps,
         decay=record.own_numbers(given["A"]).T.contiguous(),
         step_bias=None if bias is None else record.own_numbers(bias).contiguous(),
@@ -96,7 +96,7 @@ def _normed(x: Tensor, norms: list[NormCall]) -> Iterator[tuple[Norm, Tensor]]:
         yield plain, normed(x, plain)
 
 
-def _together(one: Norm | None, other: Norm | None) -> Norm | None:
+def _side_by_side(one: Norm | None, other: Norm | None) -> Norm | None:
     """The norms of two parts side by side, as one."""
     if one is None and other is None:
         return None

@@ -1,4 +1,4 @@
-"""Reads per-layer token inputs beside the residual stream, and the branches that use them. Engine process, once."""
+"""Explains per-layer token inputs beside the residual stream, and their branches. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..comparison import distance, factor_of, same, settled
+from ..comparison import distance, factor_of, rounded_factor, same
 from ..linears import as_linear
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp, TokenBranch, TokenInputs
@@ -18,10 +18,10 @@ from .norms import norm_call
 
 @dataclass
 class TokenInputsCall:
-    """Token inputs as recorded: `given` (tokens, layers, width), up to a factor that the first layer shows."""
+    """Token inputs as recorded: `values` (tokens, layers, width), up to a factor that the first layer shows."""
 
     inputs: TokenInputs
-    given: Tensor
+    values: Tensor
     scaled: bool = False
 
 
@@ -64,12 +64,12 @@ def read_token_branch(
     """
     if len(linears) == 2:
         (gate_call, gate), (down_call, down) = linears
-        given = seen.given[:, record.index]
+        given = seen.values[:, record.index]
         made = {name: function(gate_call.result[0].float()) for name, function in FUNCTIONS.items()}
         if gate_call.result[0].shape == given.shape == down_call.x[0].shape:
             if not seen.scaled:
                 nearest = min(made, key=lambda name: _apart(made[name] * given, down_call.x[0]))
-                seen.inputs.scale = settled(factor_of(made[nearest] * given, down_call.x[0]))
+                seen.inputs.scale = rounded_factor(factor_of(made[nearest] * given, down_call.x[0]))
                 seen.scaled = True
             wanted = {name: each * given * seen.inputs.scale for name, each in made.items()}
             name = min(wanted, key=lambda name: distance(wanted[name], down_call.x[0]))

@@ -17,6 +17,7 @@ class Mlp:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate.
 
     Args:
+        activation: a name of `activations.FUNCTIONS`, or "xielu".
         curve: for "xielu" only: factors of x * x above zero, of exp(x) - 1 - x below zero, and of x.
     """
 
@@ -68,8 +69,8 @@ class Experts:
     """A mixture of MLPs: a token's result is the weighted sum of its experts' results, plus that of a shared MLP.
 
     Args:
-        gate, up, down: as `Mlp` has them.
-        activation: as in `Mlp`, or "clamped_swiglu", which has an `alpha` and a `limit`.
+        gate, up, down: an expert's MLP is down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate.
+        activation: a name of `activations.FUNCTIONS`, or "clamped_swiglu", which has an `alpha` and a `limit`.
         shared: an MLP for all tokens, if any, times the sigmoid of `shared_gate` if there is one.
     """
 

@@ -143,7 +143,7 @@ class DeltaNet(_Recurrent):
         rates: gives a forget rate for each head, then an input rate for each head.
         convolution: of queries, keys and values.
         decay, decay_bias: (heads,) fp32; g = decay * softplus(forget rate + decay_bias).
-        most_beta: beta = most_beta * sigmoid(input rate).
+        max_beta: beta = max_beta * sigmoid(input rate).
         norm: of each head's result.
     """
 

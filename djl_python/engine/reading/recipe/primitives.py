@@ -1,4 +1,4 @@
-"""Parts of recipes: norms, linears, rotary embeddings. Runs in the engine process; no computation here."""
+"""What layers of a recipe consist of: norms, linears, rotary embeddings. Runs in the engine process."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...attention.lookup import PAGED
 from ...attention.parameters import AttentionParams
 from ...transformers_private import attention_name
-from ..comparison import distance, same, settled
+from ..comparison import distance, rounded_factor, same
 from ..recipe.primitives import NotUnderstoodError
 from .paged_attention import observed_attention
 
@@ -172,7 +172,7 @@ def _scale_and_slopes(product: Tensor, scores: Tensor, dim: int) -> tuple[float,
         return x @ positions.T / positions.square().sum()
 
     apart = product - growth(product) * positions
-    scale = settled(float((apart * scores).sum() / apart.square().sum()), (dim**-0.5,))
+    scale = rounded_factor(float((apart * scores).sum() / apart.square().sum()), (dim**-0.5,))
     if same(scale * product, scores):
         return scale, None
     slopes = _slopes(growth(scores - scale * product)[:, 0].float(), dim)

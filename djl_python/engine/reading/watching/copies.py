@@ -29,7 +29,7 @@ from ...checkpoints.weights import Weight, dense
 # A table by token has about as many rows as the vocabulary; one by position has fewer.
 _SHARE_OF_VOCABULARY: Final = 0.9
 _BLOCK: Final = 1_048_573  # random numbers before they repeat; prime, so that no row of a matrix is another's
-_MOST: Final = 1 << 26  # numbers of one weight, beyond which its rows overlap
+_MOST_NUMBERS: Final = 1 << 26  # numbers of one weight, beyond which its rows overlap
 _OVERLAP: Final = 1009  # numbers from one such row to the next
 _ROWS: Final = 64  # of a random copy's tables by token
 
@@ -41,7 +41,7 @@ class Numbers(Protocol):
     tokens: Tensor
 
     def __call__(self, weight: Weight | ExpertStack, kind: str) -> Tensor:
-        """fp32 numbers in the place of a weight, of its shape, which has `kind` "table", "matrix" or "vector"."""
+        """fp32 numbers for a weight, in its shape; its `kind` is "table", "matrix" or "vector"."""
         ...
 
 
@@ -64,7 +64,7 @@ class RandomNumbers:
             return torch.rand(shape, generator=self._random) + 0.5
         *outer, width = shape
         rows = math.prod(outer)
-        apart = width if rows * width <= _MOST else min(width, _OVERLAP)
+        apart = width if rows * width <= _MOST_NUMBERS else min(width, _OVERLAP)
         scale = 1.0 if kind == "table" else width**-0.5
         first = self._rows.get(width, 0)
         self._rows[width] = first + rows
@@ -113,7 +113,7 @@ class Copy:
         return self._originals[id(module)]
 
 
-def by_token(table: Tensor, vocabulary: int) -> bool:
+def is_by_token(table: Tensor, vocabulary: int) -> bool:
     """Whether a table (rows, columns) or a vector (rows,) has a row for each token."""
     return len(table) >= _SHARE_OF_VOCABULARY * vocabulary
 
@@ -153,7 +153,9 @@ def _tables(model: Any) -> set[int]:
         return set()
     head, vocabulary = model.get_output_embeddings(), len(model.get_input_embeddings().weight)
     holders = [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
-    return {id(each) for module in holders for each in module.parameters(recurse=False) if by_token(each, vocabulary)}
+    return {
+        id(each) for module in holders for each in module.parameters(recurse=False) if is_by_token(each, vocabulary)
+    }
 
 
 def _made(parameter: nn.Parameter, numbers: Numbers, tables: set[int]) -> Tensor:

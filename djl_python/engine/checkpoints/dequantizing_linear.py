@@ -1,6 +1,6 @@
 """Linears whose weights stay the quantized codes of their checkpoint. Runs in the engine process.
 
-Kernels ask for the codes in their own layout; a model that is being watched multiplies with the dequantized numbers.
+Kernels ask for the codes in their own format; a model that is being watched multiplies with the dequantized numbers.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class DequantizingLinear(nn.Module):
 
     Args:
         shape: (out, in).
-        stored: the linear's name in the checkpoint.
+        name: the linear's name in the checkpoint.
     """
 
     def __init__(
         self,
         shape: tuple[int, int],
         checkpoint: QuantizedCheckpoint,
-        stored: str,
+        name: str,
         bias: nn.Parameter | None,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = shape
-        self._checkpoint, self._stored, self.dtype = checkpoint, stored, dtype
+        self._checkpoint, self._name, self.dtype = checkpoint, name, dtype
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ class DequantizingLinear(nn.Module):
     @property
     def checkpoint_tensors(self) -> list[Tensor]:
         """The tensors that the checkpoint holds."""
-        return list(self._checkpoint.tensors(self._stored).values())
+        return list(self._checkpoint.tensors(self._name).values())
 
     def codes(self) -> UnpackedWeight:
-        return self._checkpoint.codes(self._stored, self.in_features)
+        return self._checkpoint.codes(self._name, self.in_features)
 
     def dense(self) -> Tensor:
         """(out, in)"""
@@ -64,7 +64,7 @@ class DequantizingLinear(nn.Module):
 
 @dataclass(frozen=True)
 class QuantizedWeight(NotInitialized):
-    """Weights of coded linears, concatenated by rows, or some of these rows: a `CheckpointWeight`."""
+    """Weights of dequantizing linears, concatenated by rows, or some of these rows: a `CheckpointWeight`."""
 
     linears: tuple[DequantizingLinear, ...]
     rows: Tensor | None = None
@@ -115,10 +115,10 @@ class QuantizedWeight(NotInitialized):
 
 
 def concat_rows(weights: Sequence[Weight]) -> Tensor | QuantizedWeight:
-    """Concatenate weights (n, k) by rows. The result has numbers, unless all are whole weights of coded linears."""
-    coded = [weight for weight in weights if isinstance(weight, QuantizedWeight) and weight.rows is None]
-    if len(coded) == len(weights):
-        return QuantizedWeight(tuple(linear for weight in coded for linear in weight.linears))
+    """Concatenate weights (n, k) by rows; to a tensor, unless all are whole weights of dequantizing linears."""
+    quantized = [weight for weight in weights if isinstance(weight, QuantizedWeight) and weight.rows is None]
+    if len(quantized) == len(weights):
+        return QuantizedWeight(tuple(linear for weight in quantized for linear in weight.linears))
     return torch.cat([dense(weight) for weight in weights])
 
 

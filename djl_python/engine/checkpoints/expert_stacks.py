@@ -102,7 +102,7 @@ def stacks_of(module: nn.Module) -> dict[str, ExpertStack]:
     return {name: value for name, value in vars(module).items() if isinstance(value, ExpertStack)}
 
 
-def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
+def modules_with_stacks(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
     """The modules that have expert stacks, each with its stacks by name."""
     return [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
 
@@ -110,7 +110,7 @@ def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]
 @torch.inference_mode()
 def unpack_experts_(model: Any, device: torch.device) -> None:
     """Replace every stack by a dense parameter, so that transformers multiplies by all experts at once."""
-    holders = holders_in(model)
+    holders = modules_with_stacks(model)
     for module, stacks in holders:
         for name, stack in stacks.items():
             delattr(module, name)

@@ -87,9 +87,9 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     _check_causal(path, config)
-    said = getattr(config, "quantization_config", None)
-    _check_quantization(settings, device, said)
-    checkpoint = _coded_checkpoint(path, said, device)
+    quantization = getattr(config, "quantization_config", None)
+    _check_quantization(settings, device, quantization)
+    checkpoint = _quantized_checkpoint(path, quantization, device)
     if checkpoint is not None:
         config.quantization_config = deferring_config(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
@@ -125,7 +125,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 
     dtype = DTYPES[settings.dtype]
     stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    slow = slow_format(device, settings.dtype) if checkpoint is not None or said is None else None
+    slow = slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None
     try:
         model: Any = None if slow is not None and stored == slow.dtype else load(dtype)
         if slow is not None and (model is None or model.dtype == slow.dtype):
@@ -175,20 +175,20 @@ def _check_causal(path: Path, config: Any) -> None:
         )
 
 
-def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> QuantizedCheckpoint | None:
-    """The checkpoint's codes, if they are read here; None leaves them to libraries, which have GPU kernels.
+def _quantized_checkpoint(path: Path, config: Any, device: torch.device) -> QuantizedCheckpoint | None:
+    """The quantized checkpoint, if its format is read here; None leaves them to libraries, which have GPU kernels.
 
     Raises:
         ModelLoadError: they can't be read here, and a library for them is missing.
     """
-    if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
+    if not isinstance(config, dict) or config.get("quant_method") not in METHODS:
         return None
-    libraries = METHODS[said["quant_method"]]
+    libraries = METHODS[config["quant_method"]]
     missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries)
     if device.type != "cpu" and not missing:
         return None
     try:
-        return QuantizedCheckpoint(path, said)
+        return QuantizedCheckpoint(path, config)
     except UnsupportedFormatError as reason:
         if missing:
             raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
@@ -214,7 +214,7 @@ def rounding(settings: EngineSettings) -> Quantize | None:
 
 
 def products_rounding(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
-    """What products of integers round to: weights and activations, or with stored codes only the activations."""
+    """What products of integers round to: weights and activations; of a quantized checkpoint only the activations."""
     return rounding(settings) if loaded.method is None else "int8"
 
 
@@ -225,8 +225,8 @@ def _check_quantization(settings: EngineSettings, device: torch.device, stored: 
         return
     method = None
     if stored is not None:
-        said = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
-        method = getattr(said, "value", said)
+        name = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
+        method = getattr(name, "value", name)
     if rounding(settings) is None:
         if method != wanted:
             has = "is not quantized" if method is None else f"is quantized with {method}"

@@ -25,11 +25,11 @@ class PlainWeight:
     """Weights of one shape, concatenated by rows (n, k), or some rows of them: an `ExpertWeight`.
 
     Attributes:
-        places: the file of each weight, and its name there.
+        sources: the file of each weight, and its name there.
         rows: which rows; None: all.
     """
 
-    places: tuple[tuple[Any, str], ...]
+    sources: tuple[tuple[Any, str], ...]
     shape: tuple[int, int]
     dtype: torch.dtype
     rows: slice | None = None
@@ -39,14 +39,14 @@ class PlainWeight:
 
     @property
     def checkpoint_tensors(self) -> list[Tensor]:
-        return [file.get_tensor(name) for file, name in self.places]
+        return [file.get_tensor(name) for file, name in self.sources]
 
     def __getitem__(self, rows: slice) -> PlainWeight:
         assert self.rows is None, "rows of rows"
-        wanted, each = range(len(self))[rows], len(self) // len(self.places)
+        wanted, each = range(len(self))[rows], len(self) // len(self.sources)
         shape = len(wanted), self.shape[1]
         if wanted.step == 1 and wanted.start % each == wanted.stop % each == 0:  # whole weights: no others are read
-            return replace(self, places=self.places[wanted.start // each : wanted.stop // each], shape=shape)
+            return replace(self, sources=self.sources[wanted.start // each : wanted.stop // each], shape=shape)
         return replace(self, rows=rows, shape=shape)
 
     def dense(self) -> Tensor:

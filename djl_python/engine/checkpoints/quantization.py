@@ -1,4 +1,4 @@
-"""Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, once.
+"""Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, at load.
 
 8 bits: one scale for each output column, codes -127 .. 127, stored plus 128. 4 bits: a scale and a zero point for each
 column and group of `GROUP` inputs, codes 0 .. 15. The ends are the group's least and greatest numbers, or a little
@@ -48,10 +48,10 @@ class Codes:
 
     def fits(self, other: Codes) -> bool:
         """Whether rows of both can be concatenated to one weight."""
-        concatenable = self.bits == other.bits and self.scales.dim() == other.scales.dim()
+        fits = self.bits == other.bits and self.scales.dim() == other.scales.dim()
         if self.order is None or other.order is None:
-            return concatenable and self.order is other.order
-        return concatenable and torch.equal(self.order, other.order)
+            return fits and self.order is other.order
+        return fits and torch.equal(self.order, other.order)
 
     def values(self, width: int) -> Tensor:
         """Dequantized weight (n, width) fp32, in the inputs' order, without the padding."""

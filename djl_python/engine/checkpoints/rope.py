@@ -1,4 +1,4 @@
-"""Context lengths, and rotary embeddings that don't change with the batch. Runs in the engine process, once."""
+"""Context lengths, and rotary embeddings that don't change with the batch. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTEXTS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "se
 _UNKNOWN_CONTEXT: Final = 2048
 _LONG: Final = "longrope"
 #: A rotary embedding's type that transformers does not know, so that it leaves the frequencies as they are.
-_SETTLED: Final = "settled"
+_FIXED: Final = "fixed"
 
 
 def contexts(config: Any) -> tuple[int, int]:
@@ -59,30 +59,30 @@ def freeze_rope_(model: nn.Module, longest: int, *, but_long: bool = False) -> b
     Args:
         but_long: leave LongRoPE as it is: the native program has both of its tables, and chooses for each sequence.
     """
-    settled = False
+    fixed = False
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         if but_long and original_length(module):
             continue
         if isinstance(kinds, str) and _changes(kinds):
-            _turn(module, longest)
-            module.rope_type = _SETTLED  # type: ignore[assignment]
-            settled = True
+            _choose_frequencies(module, longest)
+            module.rope_type = _FIXED  # type: ignore[assignment]
+            fixed = True
         elif isinstance(kinds, dict) and (changing := [layers for layers, kind in kinds.items() if _changes(kind)]):
             for layers in changing:
-                _turn(module, longest, layer_type=layers)
-            module.rope_type = kinds | dict.fromkeys(changing, _SETTLED)  # type: ignore[assignment]
-            settled = True
-    if settled:
+                _choose_frequencies(module, longest, layer_type=layers)
+            module.rope_type = kinds | dict.fromkeys(changing, _FIXED)  # type: ignore[assignment]
+            fixed = True
+    if fixed:
         log.info("positions turn as in a text of %d tokens, however long one is (option.max_model_len)", longest)
-    return settled
+    return fixed
 
 
 def _changes(kind: str) -> bool:
     return "dynamic" in kind or kind == _LONG
 
 
-def _turn(module: nn.Module, longest: int, **which: str) -> None:
+def _choose_frequencies(module: nn.Module, longest: int, **which: str) -> None:
     """Let a rotary embedding choose its frequencies for a sequence of this length."""
     frequencies = next(module.buffers())
     module(torch.zeros(1, device=frequencies.device), torch.tensor([[longest - 1]], device=frequencies.device), **which)

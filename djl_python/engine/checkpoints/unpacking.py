@@ -1,12 +1,12 @@
-"""Reads the weights of checkpoints that were quantized beforehand. Runs in the engine process.
+"""Unpacks the weights of checkpoints that were quantized beforehand. Runs in the engine process, at load.
 
-All layouts pack codes into words of 32 bits, the first code into the lowest bits, continued in the next word where one
+All formats pack codes into words of 32 bits, the first code into the lowest bits, continued in the next word where one
 does not fit. Each group of inputs has a scale and a zero point for each output:
 
 - "gptq": `qweight` (k * bits / 32, n), `qzeros` (groups, n * bits / 32), each less 1, `scales` (groups, n), and `g_idx`
   (k,), the group of each input, which need not be in order. Ones are subtracted from whole words: a zero point of 0
   borrows from the next; where zero points cross words, it wraps. "gptq_v2" has zeros as they are.
-- "gemm", AWQ's layout: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
+- "gemm", AWQ's format: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
   outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight.
 - "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), optionally
   `weight_g_idx` (k,) and `weight_zero_point` (n * bits / 32, groups); without it, the middle code is the zero point.
@@ -86,15 +86,15 @@ class UnpackedWeight:
     groups: Tensor
 
     @staticmethod
-    def unpacked(layout: str, bits: int, group_size: int, tensors: Mapping[str, Tensor]) -> UnpackedWeight:
+    def unpacked(packed_format: str, bits: int, group_size: int, tensors: Mapping[str, Tensor]) -> UnpackedWeight:
         """Unpack the tensors of one linear.
 
         Args:
             group_size: inputs of a group, if groups are in order; below 1, there is one group.
         """
-        names = PACKED_FORMATS[layout]
+        names = PACKED_FORMATS[packed_format]
         words, scales, zero_words = tensors[names.codes], tensors[names.scales], tensors.get(names.zeros)
-        if layout == "pack-quantized":
+        if packed_format == "pack-quantized":
             codes = _from_words(words, bits)[:, : int(tensors[names.shape][1])].contiguous()
             if zero_words is None:
                 zeros = torch.full_like(scales, 1 << (bits - 1), dtype=torch.int16)
@@ -103,10 +103,10 @@ class UnpackedWeight:
         else:
             assert zero_words is not None
             scales = scales.T
-            if layout == "gemm":
-                codes, zeros = _spread(words.T), _spread(zero_words.T).short()
+            if packed_format == "gemm":
+                codes, zeros = _from_gemm_words(words.T), _from_gemm_words(zero_words.T).short()
             else:
-                unpack = _gptq_zeros if layout == "gptq" else _from_words
+                unpack = _gptq_zeros if packed_format == "gptq" else _from_words
                 codes, zeros = _from_words(words.T, bits), unpack(zero_words, bits)[:, : len(scales)].T.short()
         groups = tensors.get(names.groups)
         if groups is None:
@@ -165,7 +165,7 @@ class UnpackedWeight:
 
 
 def _gptq_zeros(words: Tensor, bits: int) -> Tensor:
-    """Zero points from words of what is 1 less, see "gptq" above."""
+    """Unpack zero points of "gptq", which are stored less 1."""
     if 32 % bits:  # zero points cross words
         return (_from_words(words, bits) + 1) % (1 << bits)
     return _from_words(words + sum(1 << shift for shift in range(0, 32, bits)), bits)
@@ -181,7 +181,7 @@ def _from_words(words: Tensor, bits: int) -> Tensor:
     return sum((ones[:, :, bit] << bit for bit in range(bits)), torch.zeros_like(ones[:, :, 0]))
 
 
-def _spread(words: Tensor) -> Tensor:
+def _from_gemm_words(words: Tensor) -> Tensor:
     """Unpack (words, inputs), of eight outputs to a word, to (outputs, inputs)."""
     count, inputs = words.shape
     made = torch.empty(count, len(_GEMM_OUTPUTS), inputs, dtype=torch.uint8, device=words.device)

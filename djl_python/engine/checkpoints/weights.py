@@ -11,7 +11,7 @@ from .quantization import Codes
 
 
 class CheckpointBacked(Protocol):
-    """Something whose tensors a checkpoint holds."""
+    """A weight, or weights, whose tensors a checkpoint holds."""
 
     @property
     def checkpoint_tensors(self) -> list[Tensor]:

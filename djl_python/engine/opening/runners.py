@@ -16,7 +16,7 @@ import torch
 from ...core.errors import ModelLoadError
 from ..attention.parameters import LayerShape
 from ..checkpoints.deferred_loading import unpack_linears_
-from ..checkpoints.expert_stacks import holders_in, unpack_experts_
+from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
 from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
@@ -158,7 +158,7 @@ def _agreement(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> A
     try:
         return Agreement(loaded, rounds, trial)
     except MISFITS as misfit:
-        if not holders_in(loaded.model):
+        if not modules_with_stacks(loaded.model):
             raise
         log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
         unpack_experts_(loaded.model, loaded.device)

@@ -1,4 +1,4 @@
-"""Explains per-layer token inputs beside the residual stream, and their branches. Runs in the engine process, at load."""
+"""Explains per-layer token inputs beside the residual stream, and their branches. Engine process, at load."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class ModelView:
-    """A `dialects.base.LoadedModel`.
+    """A `dialects.shared.base.QueriedModel`.
 
     Args:
         path: the checkpoint's directory.

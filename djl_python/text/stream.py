@@ -160,7 +160,7 @@ class TextStream:
 
 
 def _cut(tokens: list[Token], drop: int) -> list[Token]:
-    """The same tokens without the last `drop` characters of their joined text; no token is removed."""
+    """The tokens without the last `drop` characters of their joined text; no token is removed."""
     kept: list[Token] = []
     for token in reversed(tokens):
         dropped = min(drop, len(token.text))

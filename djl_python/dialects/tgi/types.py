@@ -68,7 +68,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompatGenerateRequest(GenerateRequest, frozen=True, kw_only=True):
-    """The same, with a flag for streaming."""
+    """A prompt, its generation parameters, and a flag for streaming."""
 
     stream: Annotated[bool | None, Meta(description="Answer with server-sent events.")] = None
 

@@ -37,7 +37,7 @@ class Detokenizer(abc.ABC):
 
     @abc.abstractmethod
     def fork(self) -> Self:
-        """Another one for the same text so far; each may go on with a token of its own."""
+        """A copy with the text so far; it and the original may go on with different tokens."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt_ids: Sequence[int], options: TextOptions) -> Detokenizer:

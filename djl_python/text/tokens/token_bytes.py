@@ -35,7 +35,7 @@ class TokenBytes(dict[int, bytes]):
         return found
 
     def of(self, token_id: int) -> bytes:
-        """The same without keeping it: for who needs all of them once."""
+        """The token's bytes, which are not kept: for a caller that needs every token's once."""
         token = self._id_to_token(token_id)
         return b"" if token is None else self._to_bytes(token)
 

@@ -12,7 +12,7 @@ from typing import Final
 MAX_CHOICES: Final = 128
 #: Sequences for all prompts together.
 MAX_SEQUENCES: Final = 1_024
-#: The same in beam search, which submits each beam anew with every step.
+#: Beams for all prompts together: a search submits each beam anew with every step.
 MAX_BEAMS: Final = 128
 
 

@@ -16,7 +16,7 @@ MAX_TOKEN_IDS: Final = 1_024
 
 
 def excess(words: Collection[str]) -> str:
-    """What was expected and what came, if such a list is too long; "" if it is not."""
+    """What was expected and what came, if a list of words is too long; "" if it is not."""
     if len(words) > MAX_WORDS:
         return f"expected at most {MAX_WORDS} texts, got {len(words)}"
     if (chars := sum(map(len, words))) > MAX_CHARS:
@@ -25,6 +25,6 @@ def excess(words: Collection[str]) -> str:
 
 
 def excess_ids(token_ids: Collection[int]) -> str:
-    """The same for a list of token ids."""
+    """What was expected and what came, if a list of token ids is too long; "" if it is not."""
     count = len(token_ids)
     return f"expected at most {MAX_TOKEN_IDS} token ids, got {count}" if count > MAX_TOKEN_IDS else ""

@@ -26,7 +26,7 @@ from djl_python.core.types import (
     TokenEvent,
     Vocabulary,
 )
-from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, QueriedModel, Parsed, Route
+from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, QueriedModel, Route
 from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.inputs import Input

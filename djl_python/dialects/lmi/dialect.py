@@ -4,8 +4,8 @@ Routes and errors run in the front end, parsing in the worker. Source: LMI's inf
 
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
-themselves. With option.rolling_batch=disable the shapes are those of `lmi_batch.py`. A body with `messages` is a chat
-(`lmi_chat.py`), whose framing follows `stream` and the option in the same way.
+themselves. With option.rolling_batch=disable the shapes are those of `batch`. A body with `messages` is a chat
+(`chat`), whose framing follows `stream` and the option in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LMI's bodies as /openapi.json shows them: what `lmi.py` reads and `lmi_format.py` writes.
+"""LMI's bodies as /openapi.json shows them: what `dialect` reads and `format` writes.
 
 Runs in the front end. A model.py with a handler of its own may read and answer anything; this is what the built-in
 handler does. Under option.tgi_compat objects have TGI's names for some fields, and all of its fields.

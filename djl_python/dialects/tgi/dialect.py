@@ -19,7 +19,7 @@ from ...core.errors import ParameterError, ServingError, UnavailableError
 from ...core.types import Chat, GenerateRequest, TextOptions
 from ...formats.json_framing import JSON, SSE, encode_json
 from ...inputs import Input
-from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, QueriedModel, Parsed, Route, ServerView, TokenSpan
+from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, Parsed, QueriedModel, Route, ServerView, TokenSpan
 from ..shared.chat.request import ChatRequest, read_chat
 from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_body import read_body, unknown_fields

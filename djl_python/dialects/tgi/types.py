@@ -1,7 +1,7 @@
 """The types of TGI's requests and answers, as they are read, written, and shown in /openapi.json.
 
 Source: TGI 2.3.2's OpenAPI document; `json_object` and `json_schema` grammars as its later clients send them. Ranges
-that are the same for every model are in the types; those that depend on its options are in `tgi_parameters`.
+that are the same for every model are in the types; those that depend on its options are in `parameters`.
 """
 
 from __future__ import annotations

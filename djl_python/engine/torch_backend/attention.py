@@ -20,7 +20,7 @@ from ..attention.parameters import AttentionParams
 from ..batch.chunk import Chunk
 
 
-class Plan(Protocol):
+class StepPlan(Protocol):
     """One step's tokens, and where they go in the cache.
 
     Attributes:
@@ -38,7 +38,7 @@ class PagedCache(Protocol):
     block_size: int
 
     def step(self, chunks: list[Chunk]) -> AbstractContextManager[Any]:
-        """Context of a step with these chunks, which gives the `Plan` that `attend` takes."""
+        """Context of a step with these chunks, which gives the `StepPlan` that `attend` takes."""
         ...
 
     def attend(self, layer: int, plan: Any, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams) -> Tensor:
@@ -58,7 +58,7 @@ class PagedCache(Protocol):
 
 
 @contextmanager
-def attend_to(cache: PagedCache, plan: Plan, layer_of: dict[int, int], windows: list[int]) -> Iterator[None]:
+def attend_to(cache: PagedCache, plan: StepPlan, layer_of: dict[int, int], windows: list[int]) -> Iterator[None]:
     """Context in which a model whose attention is `PAGED` reads and writes `cache` as `plan` says.
 
     Args:

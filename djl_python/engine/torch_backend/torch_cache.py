@@ -113,7 +113,7 @@ class Group:
 
 @dataclass
 class TorchPlan:
-    """A `Plan`.
+    """A `StepPlan`.
 
     Attributes:
         slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.

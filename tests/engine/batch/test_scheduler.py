@@ -149,7 +149,7 @@ def test_who_is_left_of_a_step_without_memory_goes_on(repeatable: bool) -> None:
     assert [chunk.sequence for chunk in run(made)] == [chunks[1].sequence]
 
 
-def test_those_that_become_far_together_begin_again_once_and_in_their_order() -> None:
+def test_sequences_that_outgrow_the_short_context_together_begin_again_once_and_in_their_order() -> None:
     again: list[int] = []
     made = Scheduler(
         BlockManager(64, BLOCK),
@@ -197,7 +197,7 @@ def test_a_prompt_alone_is_read_at_once_and_several_are_not() -> None:
 @pytest.mark.parametrize(
     ("short_context", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (99, 3, 5), (20, 3, 5)]
 )
-def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
+def test_drafts_get_the_room_that_is_to_spare_up_to_the_short_context(
     short_context: int, blocks: int, room: int
 ) -> None:
     made = Scheduler(BlockManager(blocks, BLOCK), max_sequences=8, max_prefill_tokens=64, short_context=short_context)

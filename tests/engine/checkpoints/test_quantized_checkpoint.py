@@ -67,7 +67,7 @@ def generated(path: Path, **settings: str) -> tuple[list[int], str]:
 
 @pytest.mark.parametrize("kernels", ["native", "torch"])
 @pytest.mark.parametrize(("architecture", "method"), CASES, ids=str)
-def test_the_engine_runs_them(tmp_path: Path, architecture: str, method: Method, kernels: str) -> None:
+def test_the_engine_runs_quantized_checkpoints(tmp_path: Path, architecture: str, method: Method, kernels: str) -> None:
     if kernels == "native":
         kernels_or_skip(library)
     path = coded(tmp_path, architecture, method)

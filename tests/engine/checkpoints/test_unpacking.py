@@ -37,7 +37,7 @@ def unpacked(weight: Tensor, method: Method) -> tuple[UnpackedWeight, Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_the_numbers_are_what_was_rounded_to(method: Method) -> None:
+def test_unpacked_values_are_what_was_rounded_to(method: Method) -> None:
     weight = a_weight()
     stored, stands_for = unpacked(weight, method)
     assert torch.equal(stored.values(torch.float32), stands_for)
@@ -59,7 +59,7 @@ def test_kernels_get_the_same_numbers_or_none(method: Method) -> None:
 
 @pytest.mark.parametrize("group_size", [64, -1])
 @pytest.mark.parametrize("layout", ["gptq", "gemm", "pack-quantized"])
-def test_a_width_that_is_no_multiple_of_a_group(layout: str, group_size: int) -> None:
+def test_partial_groups_are_unpacked(layout: str, group_size: int) -> None:
     stored, stands_for = unpacked(a_weight(k=96), Method(layout, group_size=group_size))
     assert torch.equal(stored.values(torch.float32), stands_for)
     codes = stored.for_kernels()

@@ -33,7 +33,7 @@ def is_whole(text: str) -> bool:
 
 
 @pytest.mark.parametrize("options", [TextOptions(), SHOW_SPECIAL], ids=["skip", "show"])
-def test_continues_the_prompt_wherever_it_ends(kind: str, tokenizer: Tokenizer, options: TextOptions) -> None:
+def test_a_text_continues_its_prompt_wherever_that_ends(kind: str, tokenizer: Tokenizer, options: TextOptions) -> None:
     for text in TEXTS:
         ids = tokenizer.encode(f"A prompt.{text}")
         whole = tokenizer.decode(ids, options.skip_special_tokens)
@@ -47,7 +47,7 @@ def test_continues_the_prompt_wherever_it_ends(kind: str, tokenizer: Tokenizer, 
             assert before + generated == whole
 
 
-def test_without_a_prompt_equals_decode(kind: str, tokenizer: Tokenizer) -> None:
+def test_without_a_prompt_a_text_equals_decode(kind: str, tokenizer: Tokenizer) -> None:
     for text in TEXTS:
         ids = tokenizer.encode(text, add_special_tokens=False)
         for start in range(len(ids)):
@@ -155,7 +155,7 @@ def test_special_tokens_show_only_if_asked(loaded: dict[str, Tokenizer]) -> None
     assert "".join(pieces(tokenizer, ids, [], SHOW_SPECIAL)) == "a<|end|>b"
 
 
-def test_those_that_a_parser_reads_show(loaded: dict[str, Tokenizer]) -> None:
+def test_special_tokens_that_a_tool_parser_reads_show(loaded: dict[str, Tokenizer]) -> None:
     for kind, end in (("byte-level", "<|end|>"), ("word-piece", "[SEP]")):
         ids = loaded[kind].encode(f"hello{end}hello")
         assert "".join(pieces(loaded[kind].showing([end]), ids, [])).replace(" ", "") == f"hello{end}hello"

@@ -73,7 +73,7 @@ def test_the_last_tokens_are_those_of_the_whole(tokenizer: Tokenizer) -> None:
         assert last_tokens(tokenizer, LONG[name], len(whole), True) == whole
 
 
-def test_the_last_tokens_of_what_has_few(tokenizer: Tokenizer, text: str) -> None:
+def test_a_short_text_has_the_tokens_that_it_has(tokenizer: Tokenizer, text: str) -> None:
     found = last_tokens(tokenizer, text, 50, False)
     assert len(found) >= min(50, len(tokenizer.encode(text, add_special_tokens=False)))
 

@@ -66,5 +66,5 @@ def test_a_text_is_the_bytes_of_its_tokens(decoder: Any) -> None:
     ],
     ids=str,
 )
-def test_others_have_none(decoder: Any) -> None:
+def test_tokenizers_that_change_joined_tokens_have_no_token_bytes(decoder: Any) -> None:
     assert token_bytes(decoder, str) is None

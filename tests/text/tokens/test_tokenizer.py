@@ -24,7 +24,7 @@ def auto_tokenizer() -> Any:
     return AutoTokenizer
 
 
-def test_equals_auto_tokenizer(
+def test_ids_equal_auto_tokenizers(
     kind: str, tokenizer: Tokenizer, checkpoints: dict[str, Path], auto_tokenizer: Any
 ) -> None:
     reference = auto_tokenizer.from_pretrained(str(checkpoints[kind]))
@@ -105,7 +105,7 @@ def test_special_tokens_map_counts_without_added_tokens_decoder(checkpoints: dic
         ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "tokenizer.json: Cannot instantiate Tokenizer"),
     ],
 )
-def test_says_what_is_wrong(files: dict[str, str], expected: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_explained(files: dict[str, str], expected: str, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ModelLoadError, match="^" + str(tmp_path)) as caught:
@@ -124,7 +124,7 @@ def test_says_what_is_wrong(files: dict[str, str], expected: str, tmp_path: Path
         ("byte-level", {"additional_special_tokens": [{}]}, "(and special_tokens_map.json): KeyError: 'content'"),
     ],
 )
-def test_says_which_file_does_not_fit(
+def test_a_file_that_does_not_fit_is_named(
     checkpoints: dict[str, Path], kind: str, config: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes((checkpoints[kind] / "tokenizer.json").read_bytes())
@@ -134,7 +134,7 @@ def test_says_which_file_does_not_fit(
     assert expected in caught.value.message
 
 
-def test_a_class_that_is_not_repeated_goes_through_transformers(
+def test_a_class_that_is_not_reimplemented_goes_through_transformers(
     checkpoints: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, auto_tokenizer: Any
 ) -> None:
     (tmp_path / "tokenizer.json").write_bytes((checkpoints["unigram"] / "tokenizer.json").read_bytes())
@@ -149,7 +149,7 @@ def test_a_class_that_is_not_repeated_goes_through_transformers(
         assert tokenizer.encode(text) == reference.encode(text)
 
 
-def test_a_tokenizer_written_in_python(tmp_path: Path, auto_tokenizer: Any) -> None:
+def test_a_tokenizer_written_in_python_is_used_through_transformers(tmp_path: Path, auto_tokenizer: Any) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     (tmp_path / "config.json").write_text('{"model_type": "byt5"}')
     (tmp_path / "added_tokens.json").write_text("{}")
@@ -159,7 +159,7 @@ def test_a_tokenizer_written_in_python(tmp_path: Path, auto_tokenizer: Any) -> N
     assert tokenizer.token_to_id("</s>") in tokenizer.special_ids
 
 
-def test_chat_templates_by_name(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_chat_templates_are_found_by_name(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((checkpoints["byte-level"] / "tokenizer.json").read_bytes())
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"chat_template": "one"}')
@@ -174,7 +174,7 @@ def test_chat_templates_by_name(checkpoints: dict[str, Path], tmp_path: Path) ->
     assert Tokenizer.load(tmp_path).chat_templates == {"default": "from a file"}
 
 
-def test_bad_words_in_every_position(kind: str, tokenizer: Tokenizer) -> None:
+def test_bad_words_have_ids_for_every_position(kind: str, tokenizer: Tokenizer) -> None:
     if kind == "word-piece":
         pytest.skip("knows no spaces")
     banned = tokenizer.bad_words(["world", ""])
@@ -193,7 +193,7 @@ def test_a_name_keeps_its_space(loaded: dict[str, Tokenizer]) -> None:
     assert end is not None and loaded["word-piece"].name_of(end) == ("[SEP]", None)
 
 
-def test_bytes_that_are_no_whole_characters(loaded: dict[str, Tokenizer]) -> None:
+def test_bytes_that_are_no_whole_characters_have_names(loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["byte-level"]
     names = [tokenizer.name_of(token_id) for token_id in tokenizer.encode("👍", add_special_tokens=False)]
     assert len(names) > 1
@@ -228,7 +228,7 @@ def test_added_tokens_cover_nothing(loaded: dict[str, Tokenizer]) -> None:
     assert begin[1:] == (0, 0)
 
 
-def test_spans_of_a_slow_tokenizer(loaded: dict[str, Tokenizer]) -> None:
+def test_a_slow_tokenizer_has_spans_too(loaded: dict[str, Tokenizer]) -> None:
     class Slow:
         """What a tokenizer in Python offers, over a fast one."""
 

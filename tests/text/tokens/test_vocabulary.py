@@ -32,7 +32,7 @@ def test_special_tokens_and_ends_are_named(kind: str, tokenizer: Tokenizer) -> N
     assert vocabulary.definition.startswith("{")
 
 
-def test_a_tokenizer_in_python() -> None:
+def test_a_tokenizer_in_python_has_a_vocabulary_too() -> None:
     tokenizer = Tokenizer(SlowBackend(ByT5Tokenizer()), eos_ids=[1])
     vocabulary = vocabulary_of(tokenizer)
     ids = tokenizer.encode('{"a": [1, "b c"]}', add_special_tokens=False)

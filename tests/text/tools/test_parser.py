@@ -281,7 +281,7 @@ HEARD = [
 
 
 @pytest.mark.parametrize(("name", "text", "content", "calls"), HEARD)
-def test_what_is_heard(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
+def test_calls_and_content_are_told_apart(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
     for pieces in cuts(text):
         assert hear(tool_parser_class(name)(USE), pieces)[:2] == (content, calls), pieces
     found = tool_parser_class(name)(USE).feed(text)
@@ -368,7 +368,7 @@ def test_wherever_a_limit_cuts_no_syntax_is_content(name: str, text: str, conten
 
 @pytest.mark.parametrize(("name", "text"), [("lfm2", "<|tool_call_start|>[now()]"), ("olmo3", "<function_calls>now()")])
 @pytest.mark.parametrize("end", FinishReason)
-def test_a_block_that_the_model_ends_without_its_mark(name: str, text: str, end: FinishReason) -> None:
+def test_a_block_without_its_end_mark_is_read(name: str, text: str, end: FinishReason) -> None:
     heard = hear(tool_parser_class(name)(USE), [f"So. {text}"], end)
     assert (heard[0].rstrip(), heard[1]) == ("So.", [] if end is FinishReason.LENGTH else [("now", "{}")])
 

@@ -37,14 +37,16 @@ def ending(prompt: str, *tools: dict[str, Any]) -> str:
         ([ASSISTANT], ONE, ["So:"]),
     ],
 )
-def test_the_last_message_that_is_not_the_assistants(messages: list[Any], use: ToolUse, contents: list[Any]) -> None:
+def test_the_last_message_that_is_not_the_assistants_gets_the_tools(
+    messages: list[Any], use: ToolUse, contents: list[Any]
+) -> None:
     before = json.dumps(messages)
     told = [dict(message) for message in with_tools(messages, use)]
     assert told == [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
     assert json.dumps(messages) == before
 
 
-def test_without_a_prompt_there_is_a_usual_one() -> None:
+def test_without_a_tool_prompt_the_usual_one_is_used() -> None:
     (message,) = with_tools([USER], ToolUse(tools=(F,), choice="required"))
     assert '"name"' in message["content"] and '"arguments"' in message["content"]
 
@@ -58,6 +60,8 @@ def test_without_a_prompt_there_is_a_usual_one() -> None:
         ("{{ tools | length }}", ANY, "2hi"),
     ],
 )
-def test_only_a_forced_call_of_a_template_without_a_place_for_tools(template: str, use: ToolUse, expected: str) -> None:
+def test_only_a_forced_call_of_a_template_without_a_place_for_tools_needs_a_prompt(
+    template: str, use: ToolUse, expected: str
+) -> None:
     templates = ChatTemplates({"default": template + "{{ messages[0].content }}"})
     assert templates.render(Chat(messages=(USER,), tool_use=use)) == expected

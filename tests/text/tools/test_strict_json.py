@@ -78,7 +78,7 @@ def test_json_stays_as_it_is(seed: int) -> None:
         ("[", []),
     ],
 )
-def test_what_models_write(text: str, expected: Any) -> None:
+def test_what_models_write_becomes_json(text: str, expected: Any) -> None:
     assert json.loads(written(text)) == expected
 
 
@@ -105,5 +105,5 @@ def test_whatever_is_fed_json_comes_out(seed: int) -> None:
     ("text", "expected"),
     [("", ""), (" 15 ", "15"), ("null", "null"), ("so be it", '"so be it"'), ('{"a": 1} x', '{"a": 1}'), ("[1", "[1]")],
 )
-def test_a_whole_text(text: str, expected: str) -> None:
+def test_a_whole_text_becomes_one_value(text: str, expected: str) -> None:
     assert strict(text) == expected

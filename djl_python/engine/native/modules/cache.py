@@ -27,7 +27,7 @@ from ..program.places import KEYS_PER_GROUP, Places, head_rows, heads_fit, place
 
 @dataclass
 class NativePlan:
-    """A `Plan`; `step` points to the arrays of `places`."""
+    """A `StepPlan`; `step` points to the arrays of `places`."""
 
     order: list[Chunk]
     positions: Tensor

@@ -70,7 +70,7 @@ def ignored(detail: str | None) -> tuple[str, ...]:
         ),
     ],
 )
-def test_messages(given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_messages_become_those_of_templates(given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert messages(given) == (expected,)
 
 
@@ -88,7 +88,7 @@ def test_a_call_that_was_made_without_arguments(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"a":1}', {"a": 1}])
-def test_calls_that_were_made(arguments: Any) -> None:
+def test_earlier_calls_are_read(arguments: Any) -> None:
     """OpenAI's clients send the arguments as text, TGI's the object: templates always get text."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     (message,) = messages({"role": "assistant", "tool_calls": [call]})
@@ -99,7 +99,7 @@ def test_calls_that_were_made(arguments: Any) -> None:
     }
 
 
-def test_images() -> None:
+def test_images_are_found_in_order() -> None:
     shown = {"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}
     (message,) = messages(shown, takes_images=True)
     assert message == {"role": "user", "content": [{"type": "text", "text": "What?"}, {"type": "image"}]}
@@ -149,13 +149,13 @@ def test_images() -> None:
         (nested("a", 100_000), "messages: expected a non-empty array"),
     ],
 )
-def test_refused(given: Any, message: str) -> None:
+def test_malformed_messages_are_refused(given: Any, message: str) -> None:
     with pytest.raises(errors.PayloadError) as caught:
         read_chat({"messages": given}, model(), must_fit=True)
     assert caught.value.message.startswith(message)
     assert caught.value.field == message.partition(":")[0]
 
 
-def test_no_messages() -> None:
+def test_a_chat_without_messages_is_refused() -> None:
     with pytest.raises(errors.PayloadError, match=r"^messages: required, expected a non-empty array"):
         read_chat({}, model(), must_fit=True)

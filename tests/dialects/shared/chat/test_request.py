@@ -35,7 +35,7 @@ def chat_of(body: dict[str, Any], **options: Any) -> Chat:
 # ------------------------------------------------------------------------------------------------ fields
 
 
-def test_the_least_there_is() -> None:
+def test_a_chat_of_one_message_has_default_parameters() -> None:
     request = read({})
     assert request.prompt == Chat(messages=(USER,))
     assert request.branching == Branching()
@@ -45,7 +45,7 @@ def test_the_least_there_is() -> None:
     assert request.ignored == ()
 
 
-def test_every_field() -> None:
+def test_every_field_reaches_the_engine() -> None:
     request = read(
         {
             "max_tokens": 9,
@@ -88,7 +88,7 @@ def test_every_field() -> None:
     assert request.ignored == ()
 
 
-def test_max_completion_tokens() -> None:
+def test_max_completion_tokens_limits_the_answer() -> None:
     assert read({"max_completion_tokens": 5}).sampling.max_new_tokens == 5
     assert read({"max_completion_tokens": 5, "max_tokens": 5}).sampling.max_new_tokens == 5
     assert not read({"max_tokens": 5}, must_fit=False).must_fit
@@ -103,7 +103,7 @@ def test_seeds_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("body", [{"temperature": 0}, {"temperature": 0.0, "n": 1}, {"top_p": 0}])
-def test_greedy(body: dict[str, Any]) -> None:
+def test_a_temperature_or_a_nucleus_of_zero_is_greedy(body: dict[str, Any]) -> None:
     request = read(body)
     assert (request.sampling.do_sample, request.sampling.seed, request.ignored) == (False, 0, ())
 
@@ -140,7 +140,7 @@ def test_what_is_no_number_in_a_checkpoint_decides_nothing() -> None:
     assert read(seeded, model(Checkpoint(generation_config=config))).sampling == read(seeded, model()).sampling
 
 
-def test_a_checkpoint_that_does_not_sample() -> None:
+def test_a_checkpoint_that_does_not_sample_is_greedy() -> None:
     served = model(Checkpoint(generation_config={"do_sample": False}))
     assert not read({}, served).sampling.do_sample
     assert read({"top_p": 0.5}, served).ignored == ("top_p",)
@@ -191,7 +191,7 @@ IN_VALUE = "response_format.value"
         ({"structured_outputs": {"json_object": True}}, Grammar("json_object")),
     ],
 )
-def test_formats(body: dict[str, Any], expected: Grammar | None) -> None:
+def test_response_formats_become_grammars(body: dict[str, Any], expected: Grammar | None) -> None:
     assert read(body).sampling.grammar == expected
 
 
@@ -216,17 +216,17 @@ def test_objects_have_the_properties_that_a_schema_lists() -> None:
         ({"tool_choice": "f"}, "named", "f", True),
     ],
 )
-def test_tools(body: dict[str, Any], choice: Any, name: str, parallel: bool) -> None:
+def test_tools_and_their_choice_are_read(body: dict[str, Any], choice: Any, name: str, parallel: bool) -> None:
     expected = ToolUse(tools=(TOOL,), choice=choice, name=name, parallel=parallel)
     assert chat_of({"tools": [TOOL]} | body).tool_use == expected
 
 
 @pytest.mark.parametrize("body", [{}, {"tools": []}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
-def test_no_tools(body: dict[str, Any]) -> None:
+def test_a_chat_without_tools_has_no_tool_use(body: dict[str, Any]) -> None:
     assert chat_of(body).tool_use is None
 
 
-def test_what_introduces_tools() -> None:
+def test_tool_prompt_introduces_the_tools() -> None:
     body = {"tool_prompt": "Call one:"}
     use = chat_of(body | {"tools": [TOOL], "tool_choice": "required"}).tool_use
     assert use is not None and use.prompt == "Call one:"
@@ -234,7 +234,7 @@ def test_what_introduces_tools() -> None:
     assert read(body).ignored == ("tool_prompt",)
 
 
-def test_tgis_name_for_parameters_and_none_at_all() -> None:
+def test_parameters_may_have_tgis_name_or_be_left_out() -> None:
     tgis = {"function": {"name": "f", "arguments": SCHEMA}}
     bare = {"type": "function", "function": {"name": "g", "strict": True}}
     use = chat_of({"tools": [tgis, bare]}).tool_use
@@ -251,7 +251,7 @@ def test_parameters_are_objects_with_or_without_a_type(schema: dict[str, Any]) -
     assert use is not None and use.tools[0]["function"]["parameters"] == schema
 
 
-def test_a_format_beside_tools() -> None:
+def test_a_format_beside_forced_tools_is_refused() -> None:
     """It is the form of an answer, where the model is free to answer."""
     body = {"tools": [TOOL], "response_format": {"type": "json_object"}}
     assert read(body).sampling.grammar == Grammar("json_object")
@@ -284,7 +284,7 @@ def test_schemas_are_not_nested_without_end() -> None:
 # ------------------------------------------------------------------------------------------------ the template's
 
 
-def test_what_goes_to_the_template() -> None:
+def test_template_arguments_reach_the_template() -> None:
     chat = chat_of(
         {
             "chat_template_kwargs": {"enable_thinking": False},
@@ -298,7 +298,7 @@ def test_what_goes_to_the_template() -> None:
     assert not chat.add_generation_prompt
 
 
-def test_continuing_the_last_message() -> None:
+def test_the_last_message_can_be_continued() -> None:
     messages = [USER, {"role": "assistant", "content": "Good"}]
     assert chat_of({"messages": messages, "continue_final_message": True}).continue_final
     assert not chat_of({"messages": messages}).continue_final
@@ -314,7 +314,7 @@ def test_continuing_the_last_message() -> None:
 # ------------------------------------------------------------------------------------------------ refused
 
 
-def test_unknown_fields() -> None:
+def test_unknown_fields_are_named() -> None:
     body = {
         "zzz": 1,
         "nothing": None,
@@ -450,7 +450,7 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ),
     ],
 )
-def test_refused(body: dict[str, Any], message: str) -> None:
+def test_values_out_of_bounds_are_refused(body: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ParameterError) as caught:
         read(body)
     assert caught.value.message.startswith(message)

@@ -291,12 +291,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 
 
-def test_every_architecture_is_expected() -> None:
+def test_every_architecture_has_expected_features() -> None:
     assert EXPECTED.keys() == NATIVE.keys()
 
 
 @pytest.mark.parametrize("architecture", NATIVE)
-def test_features(architecture: str, tmp_path: Path) -> None:
+def test_a_recipe_has_the_features_of_its_architecture(architecture: str, tmp_path: Path) -> None:
     """Of weights as ill-conditioned as trained ones, in a format with few digits."""
     model = loaded(tmp_path, architecture, torch.bfloat16, sinks=True)
     assert features(read_recipe(model, 64)) == EXPECTED[architecture]
@@ -328,7 +328,7 @@ def test_what_is_not_understood_is_not_guessed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rotations_that_differ_little_at_first_are_told_apart(dtype: torch.dtype) -> None:
+def test_rotary_embeddings_that_differ_little_at_first_are_told_apart(dtype: torch.dtype) -> None:
     """OLMo 3's layers have YaRN's or the usual ones: so early in a text they differ by a factor and half a percent."""
     usual = {"rope_type": "default", "rope_theta": 500_000.0}
     config = Olmo3Config(
@@ -357,7 +357,7 @@ def test_rotations_that_differ_little_at_first_are_told_apart(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5])
-def test_experts_that_rounding_chooses_at_far_positions_are_no_growth(seed: int) -> None:
+def test_experts_that_rounding_chooses_at_late_positions_are_no_growth(seed: int) -> None:
     """Rotations of far positions are rounded otherwise; in some later layer, a token then goes to another expert."""
     config = NATIVE["gpt_oss"]()
     config.layer_types = ["sliding_attention", "full_attention"] * 4
@@ -411,7 +411,7 @@ def test_an_activation_that_is_almost_a_curve_is_unknown(tmp_path: Path) -> None
         read_recipe(model, 256)
 
 
-def test_what_an_activation_has_learned_in_each_layer(tmp_path: Path) -> None:
+def test_each_layers_learned_activation_is_read(tmp_path: Path) -> None:
     """To more than bf16 tells."""
     model = loaded(tmp_path, "apertus", torch.bfloat16)
     learned = []

@@ -34,11 +34,11 @@ def biased(path: Path, bias: Callable[[Tensor], Tensor], monkeypatch: pytest.Mon
     return None if slopes is None else slopes.tolist()
 
 
-def test_a_bias_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_alibi_has_no_slopes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert biased(tmp_path, torch.zeros_like, monkeypatch) is None
 
 
-def test_other_slopes_of_the_same_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slopes_of_other_bases_and_precisions_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the exponents."""
     found = biased(tmp_path, lambda bias: bias * torch.tensor([2.0, 4, 8, 16])[:, None, None], monkeypatch)
     assert found == pytest.approx([2**-1, 2**-2, 2**-3, 2**-4])
@@ -74,7 +74,7 @@ def test_configured_slopes_that_are_not_seen_are_not_left_out(tmp_path: Path, mo
         (lambda bias: bias.index_fill(2, torch.tensor([2]), -1e9), "a mask that is not causal"),
     ],
 )
-def test_other_biases_are_not_guessed(
+def test_a_bias_that_is_not_alibi_is_refused(
     bias: Callable[[Tensor], Tensor], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NotUnderstoodError, match=reason):

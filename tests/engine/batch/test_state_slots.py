@@ -58,7 +58,7 @@ class Cache:
         spans = self.states.spans([Chunk(sequence, length) for sequence, length in chunks])
         for sequence, _ in chunks:
             self.blocks.release(sequence)
-        kept = {place.slot if place.source is None else place.source for place in self.states._places.values()}
+        kept = {own.slot if own.source is None else own.source for own in self.states._by_sequence.values()}
         self.held = {slot: tokens if slot in kept else [-1] for slot, tokens in self.held.items()}
         assert not kept.intersection(span.slot for span in spans)
         self.blocks.forget()

@@ -17,9 +17,9 @@ from djl_python.engine.checkpoints.loading import load_model
 from djl_python.engine.interface import EngineSettings
 from djl_python.engine.native.library import library
 from tests.checkpoints import build_checkpoint
-from tests.coded_checkpoints import Method, write_coded
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
+from tests.quantized_checkpoints import Method, write_quantized
 
 PROMPT = list(range(3, 60))
 GPTQ, AWQ, COMPRESSED = Method("gptq", symmetric=True), Method("gemm"), Method("pack-quantized")
@@ -43,9 +43,9 @@ CASES = [
 ]
 
 
-def coded(tmp_path: Path, architecture: str, method: Method) -> Path:
+def quantized(tmp_path: Path, architecture: str, method: Method) -> Path:
     source = build_checkpoint(tmp_path / "source", architecture)
-    return write_coded(source, tmp_path / "coded", method, transposed=architecture == "gpt2")
+    return write_quantized(source, tmp_path / "quantized", method, transposed=architecture == "gpt2")
 
 
 @torch.inference_mode()
@@ -70,7 +70,7 @@ def generated(path: Path, **settings: str) -> tuple[list[int], str]:
 def test_the_engine_runs_quantized_checkpoints(tmp_path: Path, architecture: str, method: Method, kernels: str) -> None:
     if kernels == "native":
         kernels_or_skip(library)
-    path = coded(tmp_path, architecture, method)
+    path = quantized(tmp_path, architecture, method)
     logits = logits_of(path / "dense")
     asked = {"quantize": method.name} if method.name in ("gptq", "awq") else {}
     ids, how = generated(path, kernels=kernels, dtype="fp32", **asked)
@@ -82,7 +82,7 @@ def test_the_engine_runs_quantized_checkpoints(tmp_path: Path, architecture: str
 
 @pytest.mark.parametrize("method", [GPTQ, AWQ, COMPRESSED], ids=str)
 def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Method) -> None:
-    path = coded(tmp_path, "llama", method)
+    path = quantized(tmp_path, "llama", method)
     loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
     linears = [module for module in loaded.model.modules() if isinstance(module, DequantizingLinear)]
     assert len(linears) == 3 * 7
@@ -94,7 +94,7 @@ def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Meth
 
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe"])
 def test_experts_stay_codes_until_torch_wants_numbers(tmp_path: Path, architecture: str) -> None:
-    path = coded(tmp_path, architecture, Method("gemm", group_size=32))
+    path = quantized(tmp_path, architecture, Method("gemm", group_size=32))
     loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
     logits = logits_of(path / "dense")
     stacks = [stacks for module in loaded.model.modules() if (stacks := stacks_of(module))]
@@ -115,7 +115,7 @@ def test_a_gpu_without_the_libraries_gets_numbers(
     tmp_path: Path, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    path = coded(tmp_path, "llama", method)
+    path = quantized(tmp_path, "llama", method)
     loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cuda"), lambda *_: None)
     assert loaded.method is None
     with torch.inference_mode():
@@ -124,7 +124,7 @@ def test_a_gpu_without_the_libraries_gets_numbers(
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    path = coded(tmp_path, "llama", AWQ)
+    path = quantized(tmp_path, "llama", AWQ)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     [({"version": "gemv"}, "awq with 4 bits in the layout 'gemv'"), ({"bits": 3}, "awq with 3 bits")],
 )
 def test_what_is_not_read_names_the_library_that_does(tmp_path: Path, changes: dict[str, object], said: str) -> None:
-    path = coded(tmp_path, "llama", AWQ)
+    path = quantized(tmp_path, "llama", AWQ)
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"].update(changes)
     (path / "config.json").write_text(json.dumps(config))
@@ -147,7 +147,7 @@ def test_what_is_not_read_names_the_library_that_does(tmp_path: Path, changes: d
 
 
 def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
-    path = coded(tmp_path, "llama", Method("pack-quantized"))
+    path = quantized(tmp_path, "llama", Method("pack-quantized"))
     config = json.loads((path / "config.json").read_text())
     apply = [{"targets": ["Linear"], "location": "weight_input", "inverse": True, "ignore": []}]
     rotation = {"type": "hadamard", "apply": apply, "randomize": False}
@@ -163,7 +163,7 @@ def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["strategy", "sparsity"])
 def test_compressed_tensors_of_other_shapes_are_not_read(tmp_path: Path, what: str) -> None:
     """One scale for a whole weight, or weights of which zeros are left out."""
-    path = coded(tmp_path, "llama", Method("pack-quantized"))
+    path = quantized(tmp_path, "llama", Method("pack-quantized"))
     config = json.loads((path / "config.json").read_text())
     said = config["quantization_config"]
     if what == "strategy":
@@ -178,7 +178,7 @@ def test_compressed_tensors_of_other_shapes_are_not_read(tmp_path: Path, what: s
 
 @pytest.mark.parametrize("key", ["rotation_config", "spinquant_config"])
 def test_rotations_of_auto_round_are_not_read(tmp_path: Path, key: str) -> None:
-    path = coded(tmp_path, "llama", Method("gptq", symmetric=True, auto_round=True))
+    path = quantized(tmp_path, "llama", Method("gptq", symmetric=True, auto_round=True))
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"][key] = {"algorithm": "spinquant", "r1": True, "online_r1_rotation": True}
     (path / "config.json").write_text(json.dumps(config))

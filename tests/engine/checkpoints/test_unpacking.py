@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from djl_python.engine.checkpoints.unpacking import UnpackedWeight
-from tests.coded_checkpoints import Method, rounded
+from tests.quantized_checkpoints import Method, rounded
 
 METHODS = [
     Method("gemm"),

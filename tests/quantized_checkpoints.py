@@ -114,7 +114,7 @@ def rounded(weight: Tensor, method: Method) -> tuple[dict[str, Tensor], Tensor]:
     return tensors, stands_for
 
 
-def write_coded(source: Path, path: Path, method: Method, *, transposed: bool = False) -> Path:
+def write_quantized(source: Path, path: Path, method: Method, *, transposed: bool = False) -> Path:
     """Round a checkpoint's linears, all but the head and routers. Beside it lies `dense`, with the same numbers.
 
     Args:
@@ -124,17 +124,17 @@ def write_coded(source: Path, path: Path, method: Method, *, transposed: bool = 
     shutil.copytree(source, path)
     shutil.copytree(source, dense)
     tensors = load_file(source / "model.safetensors")
-    coded, plain = {}, {}
+    quantized, plain = {}, {}
     for name, tensor in tensors.items():
-        plain[name] = coded[name] = tensor
+        plain[name] = quantized[name] = tensor
         if not is_linear(name, tensor):
             continue
-        del coded[name]
+        del quantized[name]
         made, stands_for = rounded(tensor.T if transposed else tensor, method)
         plain[name] = (stands_for.T if transposed else stands_for).contiguous().to(tensor.dtype)
-        coded.update({f"{name.removesuffix('weight')}{part}": value for part, value in made.items()})
+        quantized.update({f"{name.removesuffix('weight')}{part}": value for part, value in made.items()})
     save_file(plain, dense / "model.safetensors", {"format": "pt"})
-    save_file(coded, path / "model.safetensors", {"format": "pt"})
+    save_file(quantized, path / "model.safetensors", {"format": "pt"})
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "quantization_config": method.configuration}))
     return path

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from djl_python.testing import RunningServer, running_server
-from tests.coded_checkpoints import Method, write_coded
+from tests.quantized_checkpoints import Method, write_quantized
 from tests.serving.conftest import DEMO
 
 METHODS = {"awq": Method("gemm"), "gptq": Method("gptq", 4, 128, symmetric=True)}
@@ -25,7 +25,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     source = folder / "demo"
     shutil.copytree(DEMO, source, ignore=shutil.ignore_patterns("training", "README.md"))
-    return {name: write_coded(source, folder / name, method) for name, method in METHODS.items()}
+    return {name: write_quantized(source, folder / name, method) for name, method in METHODS.items()}
 
 
 @pytest.fixture(scope="module")

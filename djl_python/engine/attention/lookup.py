@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor, nn
 
+from ..transformers_private import attention_name
 from .parameters import AttentionParams
 
 PAGED: Final = "djl_paged"
@@ -81,3 +82,21 @@ def register() -> None:
     from transformers import AttentionInterface
 
     AttentionInterface.register(PAGED, paged_attention)
+
+
+def set_attention(model: Any, name: str) -> None:
+    """Give the language model one of transformers' attention functions; an image encoder keeps its own.
+
+    Raises:
+        ValueError: the model can't use this one.
+    """
+    config, text = model.config, model.config.get_text_config(decoder=True)
+    if attention_name(text) == name:
+        return
+    if text is config:
+        model.set_attn_implementation(name)
+        return
+    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
+    if not parts:
+        raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
+    model.set_attn_implementation({parts[0]: name})

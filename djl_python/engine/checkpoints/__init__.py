@@ -2,7 +2,7 @@
 
 Runs in the engine process, at load.
 
-- `loading`: loads a checkpoint with transformers: device, precision, limits; `LoadedModel`.
+- `loading`: loads a checkpoint with transformers: device, precision, limits; `progress_bars`: reports how far that is.
 - `checkpoint_files`: tensors in memory-mapped files; `weights`: a tensor, or a weight that stays in its file.
 - `quantized_checkpoint`: which formats of quantized checkpoints are read; `unpacking`: their codes, scales and zeros.
 - `dequantizing_linear`: linears that keep a checkpoint's codes; `expert_stacks`: the weights of a layer's experts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
-from collections.abc import Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +14,14 @@ import torch
 
 from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
-from ..attention.lookup import PAGED, register
-from ..devices.device import pick_device, prepare_device, slow_format
+from ..attention.lookup import PAGED, register, set_attention
+from ..devices.device import SlowFormat, pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import EngineSettings, Progress
-from ..transformers_private import attention_name
 from .deferred_loading import deferring_config, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
+from .progress_bars import ReportingBar
 from .quantization import Quantize
 from .quantized_checkpoint import METHODS, QuantizedCheckpoint, UnsupportedFormatError
 from .rope import attends_in_chunks, contexts
@@ -79,10 +79,10 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     prepare_device(device)
     torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: _Bar(progress, args, kwargs))
+    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: ReportingBar(progress, args, kwargs))
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
@@ -94,49 +94,8 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         config.quantization_config = deferring_config(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
         config.quantization_config = deferring_config(experts)
-    kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
-
-    def load(dtype: Any) -> Any:
-        model, report = kind.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype,
-            trust_remote_code=settings.trust_remote_code,
-            **placement(settings, device),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # which are refused below, in words
-        )
-        if others := sorted(report["mismatched_keys"]):
-            name, stored, needed = others[0]
-            raise ModelLoadError(
-                f"{path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
-                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
-            )
-        missing = set(report["missing_keys"])
-        if checkpoint is None:  # buffers may be what the model's code makes them
-            missing &= {name for name, _ in model.named_parameters()}
-        if missing:
-            kind_of = "" if checkpoint is None else f"{checkpoint.method} "
-            some = ", ".join(sorted(missing)[:3])
-            raise ModelLoadError(
-                f"{path}: {kind_of}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
-            )
-        return model
-
-    dtype = DTYPES[settings.dtype]
-    stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    slow = slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None
-    try:
-        model: Any = None if slow is not None and stored == slow.dtype else load(dtype)
-        if slow is not None and (model is None or model.dtype == slow.dtype):
-            log.warning("%s", slow.warning)
-            model = load(slow.instead)
-    except ValueError as exc:
-        if "Unrecognized configuration class" in str(exc):
-            raise ModelLoadError(
-                f"{path}: model type {config.model_type!r} is not a causal language model of transformers"
-            ) from exc
-        raise
+    loader = _Loader(settings, device, path, config, checkpoint)
+    model = loader.load(slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None)
     model.eval()
     if checkpoint is not None and device.type != "cpu":
         unpack_experts_(model, device)
@@ -159,6 +118,79 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
         eos_ids=_eos_ids(model, text),
         method=None if checkpoint is None else checkpoint.method,
     )
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Has transformers load a checkpoint, whose quantized weights may stay in its files (`checkpoint`)."""
+
+    settings: EngineSettings
+    device: torch.device
+    path: Path
+    config: Any
+    checkpoint: QuantizedCheckpoint | None
+
+    def load(self, slow: SlowFormat | None) -> Any:
+        """Load the model in the format that the settings ask for, or in another if that one is `slow` on this device.
+
+        Raises:
+            ModelLoadError: it is not a causal language model, or the checkpoint lacks weights.
+        """
+        dtype = DTYPES[self.settings.dtype]
+        if slow is None:
+            return self._load_as(dtype)
+        stored = getattr(self.config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
+        if stored != slow.dtype:
+            model = self._load_as(dtype)
+            if model.dtype != slow.dtype:
+                return model
+        log.warning("%s", slow.warning)
+        return self._load_as(slow.instead)
+
+    def _load_as(self, dtype: Any) -> Any:
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+        kind = AutoModelForCausalLM if self.settings.image_example is None else AutoModelForImageTextToText
+        try:
+            model, report = kind.from_pretrained(
+                self.path,
+                config=self.config,
+                dtype=dtype,
+                trust_remote_code=self.settings.trust_remote_code,
+                **placement(self.settings, self.device),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which are refused below, in words
+            )
+        except ValueError as exc:
+            if "Unrecognized configuration class" in str(exc):
+                raise ModelLoadError(
+                    f"{self.path}: model type {self.config.model_type!r} is not a causal language model of transformers"
+                ) from exc
+            raise
+        self._check_weights(model, report)
+        return model
+
+    def _check_weights(self, model: Any, report: Mapping[str, Any]) -> None:
+        """Check what transformers reports of the weights.
+
+        Raises:
+            ModelLoadError: the checkpoint lacks some, or has some in other shapes.
+        """
+        if others := sorted(report["mismatched_keys"]):
+            name, stored, needed = others[0]
+            raise ModelLoadError(
+                f"{self.path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
+                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
+            )
+        missing = set(report["missing_keys"])
+        if self.checkpoint is None:  # buffers may be what the model's code makes them
+            missing &= {name for name, _ in model.named_parameters()}
+        if missing:
+            kind = "" if self.checkpoint is None else f"{self.checkpoint.method} "
+            some = ", ".join(sorted(missing)[:3])
+            raise ModelLoadError(
+                f"{self.path}: {kind}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
+            )
 
 
 def _check_causal(path: Path, config: Any) -> None:
@@ -257,24 +289,6 @@ def can_page(loaded: LoadedModel) -> bool:
     return True
 
 
-def set_attention(model: Any, name: str) -> None:
-    """Give the language model one of transformers' attention functions; an image encoder keeps its own.
-
-    Raises:
-        ValueError: the model can't use this one.
-    """
-    config, text = model.config, model.config.get_text_config(decoder=True)
-    if attention_name(text) == name:
-        return
-    if text is config:
-        model.set_attn_implementation(name)
-        return
-    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
-    if not parts:
-        raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
-    model.set_attn_implementation({parts[0]: name})
-
-
 def _eos_ids(model: Any, config: Any) -> frozenset[int]:
     """generation_config's end tokens, else config's: what `generate` would stop at."""
     for source in (getattr(model, "generation_config", None), config):
@@ -282,34 +296,3 @@ def _eos_ids(model: Any, config: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     return frozenset()
-
-
-class _Bar:
-    """Stands in for transformers' progress bars, and passes every step on."""
-
-    def __init__(self, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._progress = progress
-        self._iterable: Any = args[0] if args else kwargs.get("iterable")
-        self._what = str(kwargs.get("desc") or "loading").lower()
-        length = len(self._iterable) if isinstance(self._iterable, Sized) else 0
-        self.total = int(kwargs.get("total") or length)
-        self.n = 0
-
-    def __iter__(self) -> Any:
-        for item in self._iterable or ():
-            yield item
-            self.update()
-
-    def update(self, n: float | None = 1) -> None:
-        self.n += int(n or 0)
-        self._progress(self._what, self.n, self.total)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def __getattr__(self, name: str) -> Any:
-        """Accept all other calls to a progress bar (descriptions, refreshes), and ignore them."""
-        return lambda *args, **kwargs: None

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
-from ..attention.lookup import PAGED
+from ..attention.lookup import PAGED, set_attention
 from ..batch.chunk import Chunk
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..attention.lookup import set_attention
+from ..checkpoints.loading import LoadedModel
 from ..interface import EngineSettings
 from ..torch_backend.images import PagedImages
 from ..torch_backend.paging import TRIAL_BLOCK, Paging

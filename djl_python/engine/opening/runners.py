@@ -14,10 +14,11 @@ from dataclasses import replace
 import torch
 
 from ...core.errors import ModelLoadError
+from ..attention.lookup import set_attention
 from ..attention.parameters import LayerShape
 from ..checkpoints.deferred_loading import unpack_linears_
 from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
-from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
+from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..checkpoints.rope import freeze_rope_

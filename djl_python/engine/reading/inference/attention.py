@@ -170,7 +170,7 @@ _UNCHANGED: Final = _Change(None, False, None, 1.0, 0.0)
 def _changes(
     pair: tuple[Tensor, Tensor], norms: Sequence[NormCall], rotaries: Sequence[Rotary], positions: slice
 ) -> list[_Change]:
-    """Every change that rotaries a pair's first into its second, (heads, tokens, dim) each, at these positions."""
+    """Every change that turns a pair's first into its second, (heads, tokens, dim) each, at these positions."""
     before, after = pair
     heads, _, dim = before.shape
     flat = before.transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""Body a decoder computes, in the terms that `program` lays out. Runs in the engine process; no computation here."""
+"""What a decoder computes: its layers, MLPs, experts and ends. Runs in the engine process; nothing is computed here."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _RANK_TOLERANCE: Final = 1e-5  # of the greatest rank
 
 
 @dataclass(frozen=True)
-class Routing:
+class Assignment:
     """Tokens x (..., width), and their router's choice: each token's experts and their weights, (..., chosen)."""
 
     x: Tensor
@@ -51,7 +51,7 @@ def router_call(events: Sequence[ModuleCall], experts: ModuleCall) -> ModuleCall
         NotUnderstoodError: there is none.
     """
     count = len(experts.module.down_proj)
-    x = _routing(experts).x
+    x = _assignment(experts).x
     for call in events:
         weight = getattr(call.module, "weight", None)
         if isinstance(weight, Tensor) and weight.shape == (count, x.shape[1]) and same(call.x, x):
@@ -67,18 +67,18 @@ def read_experts(
     Raises:
         NotUnderstoodError: the router or the experts could not be explained.
     """
-    routing = _routing(experts)
-    chosen_by = _read_router(router, routing)
-    result = experts.result.reshape(routing.x.shape)
+    assignment = _assignment(experts)
+    chosen_by = _read_router(router, assignment)
+    result = experts.result.reshape(assignment.x.shape)
     first, down = _two_linears(experts.copied)
     candidates = list(_candidates(experts.copied, chosen_by, first, down, activations))
-    made = _results(candidates, _terms(first, down, routing), activations)
+    made = _results(candidates, _terms(first, down, assignment), activations)
     off = [distance(by_candidate, result[:_TRIED]) for by_candidate in made.unbind(2)]
     nearest = off.index(min(off))
     if not same(made[..., nearest], result[:_TRIED]):
         raise NotUnderstoodError("the experts compute something unknown")
     own = _candidates(experts.module, chosen_by, *_two_linears(experts.module), activations)
-    return next(itertools.islice(own, nearest, None))[0], routing.x, result
+    return next(itertools.islice(own, nearest, None))[0], assignment.x, result
 
 
 def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
@@ -90,7 +90,7 @@ def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
     return first, down
 
 
-def _routing(call: ModuleCall) -> Routing:
+def _assignment(call: ModuleCall) -> Assignment:
     """What the experts were given, by token: each tensor has two dimensions."""
     given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     experts = next((value for value in given if not value.is_floating_point()), None)
@@ -99,7 +99,7 @@ def _routing(call: ModuleCall) -> Routing:
         raise NotUnderstoodError("experts are not given each token's choice")
     x, weights = numbers
     x = x.reshape(-1, x.shape[-1])
-    return Routing(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
+    return Assignment(x, experts.reshape(len(x), -1), weights.reshape(len(x), -1))
 
 
 def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
@@ -112,13 +112,13 @@ def _stacked(module: Any, name: str) -> Tensor | ExpertStack | None:
 # ------------------------------------------------------------------------------------ the router
 
 
-def _read_router(call: ModuleCall, routing: Routing) -> Router:
+def _read_router(call: ModuleCall, assignment: Assignment) -> Router:
     own, module = call.module, call.copied
     linear, copied = (Linear(each.weight.data, _bias(each, "bias")) for each in (own, module))
-    groupings = _groupings(module, routing)
+    groupings = _groupings(module, assignment)
     if groupings:
-        routing = _routing_of_random_tokens(module, routing)
-    scores = routing.x.float() @ copied.numbers.float().T
+        assignment = _assignment_of_random_tokens(module, assignment)
+    scores = assignment.x.float() @ copied.numbers.float().T
     if copied.bias is not None:
         scores = scores + copied.bias.float()
     # A correction or groups that the module has are used.
@@ -127,14 +127,14 @@ def _read_router(call: ModuleCall, routing: Routing) -> Router:
         for function, values in (("softmax", scores.softmax(-1)), ("sigmoid", scores.sigmoid())):
             ranks = values if correction is None else values + correction
             allowed = ranks if groups is None else _ranks_within_groups(ranks, groups)
-            if not _have_the_greatest_ranks(routing.experts, allowed):
+            if not _have_the_greatest_ranks(assignment.experts, allowed):
                 continue
-            taken = values.gather(1, routing.experts)
+            taken = values.gather(1, assignment.experts)
             for normalized in (False, True):
                 made = taken / taken.sum(-1, keepdim=True) if normalized else taken
-                factor = rounded_factor(factor_of(made, routing.weights))
-                if same(made * factor, routing.weights):
-                    chosen = routing.experts.shape[1]
+                factor = rounded_factor(factor_of(made, assignment.weights))
+                if same(made * factor, assignment.weights):
+                    chosen = assignment.experts.shape[1]
                     return Router(linear, chosen, function, own_correction, groups, normalized, factor)
     raise NotUnderstoodError("experts are chosen in an unknown way")
 
@@ -151,16 +151,16 @@ def _corrections(call: ModuleCall, module: Any) -> Iterator[Tensor]:
                 yield tensor.data.float().reshape(-1)
 
 
-def _groupings(module: Any, routing: Routing) -> list[ExpertGroups]:
+def _groupings(module: Any, assignment: Assignment) -> list[ExpertGroups]:
     """The groupings of experts that transformers' routers may use, if the module says that it has groups."""
     experts = len(module.weight)
     count, taken = (getattr(module, name, None) or 1 for name in ("num_group", "topk_group"))
-    if taken >= count or experts % count != 0 or taken * experts // count < routing.experts.shape[1]:
+    if taken >= count or experts % count != 0 or taken * experts // count < assignment.experts.shape[1]:
         return []
     return [ExpertGroups(count, taken, ranks) for ranks in (2, 1) if ranks * count <= experts]
 
 
-def _routing_of_random_tokens(router: Any, like: Routing) -> Routing:
+def _assignment_of_random_tokens(router: Any, like: Assignment) -> Assignment:
     """A router's choice for many random tokens: few tokens may choose the same experts with groups as without."""
     random = torch.randn(_RANDOM_TOKENS, like.x.shape[1], generator=torch.Generator().manual_seed(0))
     x = (random * like.x.float().std()).to(like.x)
@@ -169,7 +169,7 @@ def _routing_of_random_tokens(router: Any, like: Routing) -> Routing:
     weights = [value for value in made if value.is_floating_point() and chosen and value.shape == chosen[0].shape]
     if not weights:
         raise NotUnderstoodError("a router that doesn't return the experts it chooses, and their weights")
-    return Routing(x, chosen[0], weights[0])
+    return Assignment(x, chosen[0], weights[0])
 
 
 def _ranks_within_groups(ranks: Tensor, groups: ExpertGroups) -> Tensor:
@@ -243,7 +243,7 @@ class _ExpertTerm:
     down: Linear
 
 
-def _terms(first: ExpertLinears, down: ExpertLinears, routing: Routing) -> list[list[_ExpertTerm]]:
+def _terms(first: ExpertLinears, down: ExpertLinears, assignment: Assignment) -> list[list[_ExpertTerm]]:
     """The terms of each of the first `_TRIED` tokens."""
 
     def one(linear: ExpertLinears, expert: int) -> Linear:
@@ -254,7 +254,7 @@ def _terms(first: ExpertLinears, down: ExpertLinears, routing: Routing) -> list[
 
     return [
         [term(expert, weight, x) for expert, weight in zip(row.tolist(), weights.float(), strict=True)]
-        for x, row, weights in zip(routing.x.float()[:_TRIED], routing.experts, routing.weights, strict=False)
+        for x, row, weights in zip(assignment.x.float()[:_TRIED], assignment.experts, assignment.weights, strict=False)
     ]
 
 

@@ -17,8 +17,8 @@ from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import RollingBatch
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY
 
 

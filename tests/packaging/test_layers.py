@@ -34,32 +34,16 @@ APART = (
 )
 #: The engine's rooms, lowest first; modules directly in `engine` are what is above them, or small helpers of all.
 ROOMS = (
-    *("devices", "batch", "sampling", "checkpoints", "reading", "torch_backend"),
+    *("devices", "attention", "batch", "sampling", "checkpoints"),
+    *("reading.recipe", "reading", "reading.watching", "reading.inference", "torch_backend"),
     *("native", "native.program", "native.modules", "opening", "drafting", "parallel", "builtin"),
 )
 #: What still imports a room above its own. The list may only get shorter.
 UPWARD = {
-    ("batch.sequence", "sampling.grammar"),
-    ("checkpoints.loading", "torch_backend.attention"),
-    ("checkpoints.stored_loading", "reading.parts"),
-    ("native.program.lay_out_states", "native.modules.delta_rule"),
     ("opening.native_opening", "drafting.speculation"),
-    ("reading.read_columns", "native.modules.causal_conv"),
-    ("reading.read_columns", "native.pool"),
-    ("reading.read_selective", "native.modules.mamba2"),
-    ("reading.read_states", "native.modules.delta_rule"),
-    ("reading.read_states", "native.modules.mamba2"),
-    ("reading.recipe_mixers", "torch_backend.attention"),
-    ("reading.watch_attention", "torch_backend.attention"),
-    ("reading.watch_windows", "torch_backend.attention"),
-    ("reading.watch_windows", "torch_backend.masks"),
     ("torch_backend.cached_runner", "opening.agreement"),
     ("torch_backend.paging", "native.modules.cache"),
     ("torch_backend.paging", "native.pool"),
-}
-#: Modules that import one another, in whatever way. The list may only get shorter.
-CYCLES = {
-    frozenset({"engine.batch.kv_cache", "engine.batch.scheduler", "engine.batch.state_slots"}),
 }
 #: Packages of the front end, and what each may import of the others.
 FRONT_END = {"server.models": {"server.metrics"}, "server.http": {"server.metrics", "server.models", "server.routes"}}
@@ -214,7 +198,7 @@ def test_no_modules_import_one_another() -> None:
         }
         for module in MODULES
     }
-    assert cycles(graph) == CYCLES
+    assert cycles(graph) == set()
 
 
 @pytest.mark.parametrize(
@@ -246,10 +230,8 @@ def test_the_front_ends_packages_import_in_one_direction() -> None:
 def test_no_folder_has_too_many_modules_to_look_through() -> None:
     """But for these, which are still to be divided."""
     counts = Counter(module.path.parent for module in MODULES if module.path.name != "__init__.py")
-    crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 17}
+    crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 16}
     assert set(crowded) == {
-        "djl_python/text",
-        "djl_python/engine/reading",
         "djl_python/engine/native/program",
     }
 

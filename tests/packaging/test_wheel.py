@@ -19,7 +19,7 @@ from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here
 from djl_python.engine.native.library import find_library, processors_here
 from djl_python.engine.native.modules.linears import NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..batch.chunk import Chunk
 from ..batch.kv_cache import BlockManager
-from ..batch.scheduler import Chunk, Scheduler
+from ..batch.scheduler import Scheduler
 from ..batch.sequence import PromptEntry, Sequence
 from ..checkpoints.loading import threads_of
 from ..devices.tensor_parallel import degree_of
@@ -77,7 +78,7 @@ class PagedRollingBatch(RollingBatch):
             ),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.max_prefill_tokens,
-            near=opened.near,
+            short_context=opened.short_context,
             whole_prompts=opened.whole_prompts,
             on_preempt=self.runner.forget,
         )

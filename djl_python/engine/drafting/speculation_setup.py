@@ -73,6 +73,6 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
             f"recurrent states and transformers' own cache can't be: {draft.description}"
         )
     log.info("drafts by %s", draft.description)
-    # Sequences turn far where the model's do. A draft model for which that is elsewhere drafts up to there.
-    near = draft.near if draft.near != opened.near else 0
-    return ModelDrafter(draft, sampler, near or draft.max_model_len, settings.block_size)
+    # Sequences change to long RoPE where the model's do. A draft model that changes elsewhere drafts up to there.
+    limit = draft.short_context if draft.short_context != opened.short_context else 0
+    return ModelDrafter(draft, sampler, limit or draft.max_model_len, settings.block_size)

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
-from ..batch.scheduler import Chunk
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..attention.lookup import PAGED, set_attention
+from ..batch.chunk import Chunk
+from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
-from ..torch_backend.attention import PAGED, watching
+from ..reading.watching.paged_attention import observed_attention
 from ..torch_backend.model_runner import ModelRunner
+from ..transformers_private import attention_name
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
 
@@ -76,7 +78,7 @@ def step(runner: ModelRunner, *chunks: Chunk) -> Tensor:
 def run_once(loaded: LoadedModel, ids: list[int] | None = None) -> Any:
     """Run a short prompt with the attention that the model has now, and return the model's output."""
     given = torch.tensor([check_ids(loaded) if ids is None else ids], device=loaded.device)
-    with watching(lambda *_: None):
+    with observed_attention(lambda *_: None):
         return loaded.model(input_ids=given, use_cache=False)
 
 
@@ -166,7 +168,7 @@ class Agreement:
 @torch.inference_mode()
 def _logits(loaded: LoadedModel, trial: Trial) -> Tensor:
     """fp32 logits (tokens, vocabulary) of the text, with an attention of transformers' own."""
-    configured = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    configured = attention_name(loaded.model.config.get_text_config(decoder=True))
     if configured == PAGED:
         set_attention(loaded.model, "eager")
     try:

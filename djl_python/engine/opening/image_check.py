@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.types import ImagePrompt, SamplingParams
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..torch_backend.images import model_inputs

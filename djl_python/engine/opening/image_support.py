@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..attention.lookup import set_attention
+from ..checkpoints.loading import LoadedModel
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.images import PagedImages
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
+from ..transformers_private import attention_name
 from .agreement import check_ids, tolerance
 from .image_check import ImageCheck
 
@@ -25,7 +27,7 @@ def open_image_support(settings: EngineSettings, loaded: LoadedModel, own_attent
     if settings.image_example is None:
         return None
     model, example = loaded.model, settings.image_example
-    current = model.config.get_text_config(decoder=True)._attn_implementation
+    current = attention_name(model.config.get_text_config(decoder=True))
     set_attention(model, own_attention)
     check = ImageCheck(model, example, check_ids(loaded)[0], tolerance(loaded, None))
     image_support = ImageSupport(check, PagedImages.open(model, example))

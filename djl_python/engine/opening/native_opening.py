@@ -20,9 +20,9 @@ from ..native.program.chooser import NativeChooser
 from ..native.program.places import KEYS_PER_GROUP
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..reading.read import read_recipe
-from ..reading.recipe import Recipe
-from ..reading.recipe_parts import NotUnderstoodError
+from ..reading.inference.decoder import read_recipe
+from ..reading.recipe.decoder import Recipe
+from ..reading.recipe.primitives import NotUnderstoodError
 from ..settings import BuiltInSettings as EngineSettings
 from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
@@ -86,7 +86,7 @@ def open_native(
         share_prefixes=True,
         takes_drafts=states is None,
         states=states,
-        near=recipe.near,
+        short_context=recipe.short_context,
         on_torch=False,
         chooser=chooser,
         pick=runner.pick,

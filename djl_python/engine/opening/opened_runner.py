@@ -34,7 +34,7 @@ class OpenedRunner:
     pick: Pick = lambda chunks, asked: None
     resident_blocks: Callable[[], int] | None = None  # `BlockManager`'s `resident_blocks`
     states: StateSlots | None = None  # of recurrent layers, where prefixes are shared
-    near: int = 0  # `Scheduler`'s `near`
+    short_context: int = 0  # the `Scheduler`'s
     whole_prompts: bool = False  # likewise
     on_torch: bool = True
     repeats_steps: bool = True  # whether one that failed may be computed again, in parts

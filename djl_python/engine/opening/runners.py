@@ -14,12 +14,14 @@ from dataclasses import replace
 import torch
 
 from ...core.errors import ModelLoadError
-from ..checkpoints.expert_stacks import holders_in, unpack_experts_
-from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding, set_attention
+from ..attention.lookup import set_attention
+from ..attention.parameters import LayerShape
+from ..checkpoints.deferred_loading import unpack_linears_
+from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
+from ..checkpoints.loading import LoadedModel, can_page, load_model, products_rounding, rounding
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
-from ..checkpoints.rotations import freeze_rope_
-from ..checkpoints.stored_loading import unpack_linears_
+from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
 from ..native.advance import Advance
 from ..native.library import UnavailableError
@@ -31,11 +33,11 @@ from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
 from ..settings import BuiltInSettings as EngineSettings
-from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from ..torch_backend.recurrent import ModelContext, RecurrentLayers
+from ..transformers_private import attention_name
 from ..trial_text import sent_text
 from .agreement import Agreement, run_once
 from .draft_size import NOTHING, Beside
@@ -69,7 +71,7 @@ def open_runner(
     freeze_rope_(loaded.model, wanted, but_long=settings.kernels != "torch")
     trial = Trial.of(trial_ids(loaded, settings.trial_ids or sent_text.ids()), loaded.vocabulary)
     agreement = _agreement(settings, loaded, trial)
-    own_attention = loaded.model.config.get_text_config(decoder=True)._attn_implementation
+    own_attention = attention_name(loaded.model.config.get_text_config(decoder=True))
     pages = can_page(loaded)
     if advance is not None:
         advance.stop()
@@ -158,7 +160,7 @@ def _agreement(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> A
     try:
         return Agreement(loaded, rounds, trial)
     except MISFITS as misfit:
-        if not holders_in(loaded.model):
+        if not modules_with_stacks(loaded.model):
             raise
         log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
         unpack_experts_(loaded.model, loaded.device)

@@ -27,7 +27,7 @@ from ...core import logs
 from ...core.errors import ModelLoadError, ServingError
 from ...core.types import SamplingParams
 from ...ipc.processes import start
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..devices.tensor_parallel import join, settings_of
 from ..interface import Progress

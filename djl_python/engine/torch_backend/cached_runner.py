@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ...core.types import SamplingParams
-from ..batch.scheduler import Chunk
+from ..attention.parameters import LayerShape
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
 from ..opening.agreement import near, step
-from .attention import LayerShape
 from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .model_runner import rows_of

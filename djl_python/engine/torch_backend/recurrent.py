@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..devices.transfers import indices
 from .cache_rows import CacheRows, states_of
 

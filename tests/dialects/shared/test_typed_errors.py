@@ -37,7 +37,7 @@ def test_every_status_is_documented(kind: type[errors.ServingError]) -> None:
     assert shape.error_type
 
 
-def test_answers() -> None:
+def test_an_error_is_answered_as_json_or_as_an_event() -> None:
     answer = typed_answer(errors.ParameterError("x: wrong", "x"))
     assert answer.headers == {"content-type": "application/json"}
     assert json.loads(answer.body) == {"error": "Input validation error: x: wrong", "error_type": "validation"}

@@ -89,7 +89,7 @@ def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Path) -> None:
+def test_fp16_that_the_configuration_does_not_mention_is_computed_as_bf16(halves: Path, tmp_path: Path) -> None:
     for file in halves.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
@@ -99,7 +99,7 @@ def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_another_format_is_what_was_asked_for(
+def test_a_dtype_that_was_asked_for_is_used(
     halves: Path, dtype: str, expected: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert load(halves, dtype) == expected

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from djl_python.engine.attention.lookup import register
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, TILES
 from djl_python.engine.native.library import find_library, processors_here
-from djl_python.engine.torch_backend.attention import register
 from tests.kernels import kernels_or_skip
 
 

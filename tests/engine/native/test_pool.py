@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 
 def a_product(linears: NativeLinears, columns: int, width: int) -> NativeLinear:
@@ -73,7 +73,7 @@ import resource
 from pathlib import Path
 import torch
 from djl_python.engine.native.modules.linears import NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

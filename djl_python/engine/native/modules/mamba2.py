@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...reading.recipe.limits import LANES, MAX_STATE_SIZE
 from ..pool import FORMATS, Op, Pool, Step
 from ..program.operations_states import scan
 from ..program.places import even_spans
-
-LANES: Final = 16
-MAX_STATE: Final = 256
 
 
 def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -135,7 +133,7 @@ def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
         hidden.dtype in FORMATS
         and hidden.dtype == B.dtype == C.dtype
         and B.shape[-1] % LANES == 0
-        and B.shape[-1] <= MAX_STATE
+        and B.shape[-1] <= MAX_STATE_SIZE
         and hidden.shape[-2] % B.shape[-2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )

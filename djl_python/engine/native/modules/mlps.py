@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.copies import RandomNumbers, copy_model
-from ...reading.parts import as_linear
-from ...reading.read_mlp import read_mlp
-from ...reading.recipe import Mlp
-from ...reading.recipe_parts import Linear, NotUnderstoodError
-from ...reading.watch import Event
-from ...torch_backend.attention import watching
+from ...reading.inference.mlp import read_mlp
+from ...reading.linears import as_linear
+from ...reading.recipe.decoder import Mlp
+from ...reading.recipe.primitives import Linear, NotUnderstoodError
+from ...reading.watching.copies import RandomNumbers, copy_model
+from ...reading.watching.paged_attention import observed_attention
+from ...reading.watching.run import ModuleCall
 from ..pool import Pool
 from ..program.lay_out_mlp import activated
 from ..program.operations import UNCHANGED
@@ -65,18 +65,18 @@ def as_mlp(module: nn.Module) -> Mlp | None:
         return None
     copy = copy_model(module, RandomNumbers())
     x = torch.randn(1, 3, next(iter(linears.values())).weight.shape[1], generator=torch.Generator().manual_seed(1))
-    events: list[tuple[Event, Linear]] = []
+    events: list[tuple[ModuleCall, Linear]] = []
     with ExitStack() as hooks:
         for each in copy.model.modules():
             if (own := copy.original(each)) not in linears:
                 continue
 
             def note(copied: nn.Module, given: tuple[Tensor, ...], made: Tensor, own: nn.Module = own) -> None:
-                events.append((Event(own, copied, given, {}, made.clone()), linears[own]))
+                events.append((ModuleCall(own, copied, given, {}, made.clone()), linears[own]))
 
             hooks.callback(each.register_forward_hook(note).remove)
         try:
-            hooks.enter_context(watching(lambda *_: None))  # the module may be an attention
+            hooks.enter_context(observed_attention(lambda *_: None))  # the module may be an attention
             made = copy.model(x)
             mlp, given, result = read_mlp(events)
         except (*MISFITS, NotUnderstoodError):

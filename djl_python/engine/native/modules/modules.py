@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ...checkpoints.module_tree import child_modules
 from ...checkpoints.quantization import Quantize, finer
-from ...reading.parts import places_in
 from .linears import NativeLinears
 from .mlps import NativeMlp, as_mlp
 from .norms import NativeNorm
@@ -15,7 +15,7 @@ from .norms import NativeNorm
 @torch.inference_mode()
 def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize | None) -> None:
     """Replace every MLP that the kernels support, its weights quantized if asked for."""
-    for parent, name, module in places_in(model):
+    for parent, name, module in child_modules(model):
         if (mlp := as_mlp(module)) is None:
             continue
         up = linears.packed([mlp.up] if mlp.gate is None else [mlp.gate, mlp.up], quantize)
@@ -28,6 +28,6 @@ def replace_mlps_(model: nn.Module, linears: NativeLinears, quantize: Quantize |
 def replace_norms_(model: nn.Module, linears: NativeLinears) -> None:
     """Replace every norm that the kernels support."""
     pools = linears.pool, linears.alone
-    for parent, name, module in places_in(model):
+    for parent, name, module in child_modules(model):
         if not isinstance(parent, NativeNorm) and (norm := NativeNorm.of(module, linears.dtype, pools)) is not None:
             setattr(parent, name, norm)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.copies import RandomNumbers, copy_model
-from ...reading.identity import same
-from ...reading.read_norms import gated_and_normed, likely_gated_norms
-from ...reading.recipe_mixers import GatedNorm
+from ...reading.comparison import same
+from ...reading.inference.norms import gated_and_normed, gated_norm_candidates
+from ...reading.recipe.mixers import GatedNorm
+from ...reading.watching.copies import RandomNumbers, copy_model
 from ..pool import Op, Pool, Step
 from ..program.operations import aim_norm_rows, norm_rows
 
@@ -65,7 +65,7 @@ class NativeNorm(nn.Module):
             return None
         if not all(isinstance(each, Tensor) and each.dtype == dtype and each.shape == x.shape for each in made):
             return None
-        for likely, copy in zip(*map(likely_gated_norms, (own, copied)), strict=True):
+        for likely, copy in zip(*map(gated_norm_candidates, (own, copied)), strict=True):
             found = (gated_and_normed(given[0], given[1] if len(given) > 1 else None, copy) for given in calls)
             if all(same(*pair) for pair in zip(found, expected, strict=True)):
                 return cls(own, likely, dtype, pools)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...reading.parts import places_in
+from ...checkpoints.module_tree import child_modules
 from ..program.operations import UNCHANGED
 from .linears import NativeLinear, Products, rows_of
 
@@ -53,7 +53,7 @@ def joined(model: nn.Module) -> Iterator[None]:
     """Context in which the model runs once; after it, siblings are computed together."""
     calls: list[tuple[nn.Module, NativeLinear, Any]] = []
     with ExitStack() as hooks:
-        for parent, _, child in places_in(model):
+        for parent, _, child in child_modules(model):
             if not isinstance(child, NativeLinear):
                 continue
 

@@ -16,13 +16,13 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
+from djl_python.engine.attention.lookup import PAGED, register
 from djl_python.engine.checkpoints.quantization import Quantize, finer
 from djl_python.engine.native.modules.linears import NativeLinears
 from djl_python.engine.native.modules.mlps import NativeMlp, as_mlp
 from djl_python.engine.native.modules.modules import replace_mlps_, replace_norms_
-from djl_python.engine.reading.parts import as_linear
-from djl_python.engine.reading.recipe_parts import Linear
-from djl_python.engine.torch_backend.attention import PAGED, register
+from djl_python.engine.reading.linears import as_linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 _SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 100, "num_hidden_layers": 1}
 

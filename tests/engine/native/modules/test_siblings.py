@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.modules.siblings import joined
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 
 @pytest.fixture(scope="module", params=[None, "int8"])

@@ -354,8 +354,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         """What is not as one would expect, in sentences for the model's owner."""
         said = []
         if self.refusal:
-            alike = self.quantize != "none" and not self.unrounded
-            same = f" Its {self.quantize} weights are the same there." if alike else ""
+            alike = self.quantize == "int8" and not self.unrounded  # of int4, the kernels keep some in 8 bits
+            same = " Its int8 weights are the same there." if alike else ""
             said.append(
                 f"not on the native kernels: {self.refusal}. It runs on {self.runner}, where steps take longer: "
                 f"djl-serving bench measures how long.{same}"

@@ -18,6 +18,8 @@ from .sequence import Sequence
 
 # After memory ran out, one more sequence is tried whenever so many steps have had enough.
 STEPS_TO_TRUST: Final = 1000
+#: Most rows of a step to which drafts are added: beyond, a row costs as much as it could save.
+MAX_DRAFT_ROWS: Final = 16
 
 
 class Scheduler:

@@ -22,14 +22,14 @@ from ..batch.chunk import Chunk
 from ..batch.kv_cache import BlockManager
 from ..batch.scheduler import Scheduler
 from ..batch.sequence import PromptEntry, Sequence
+from ..checkpoints.draft_size import draft_size
 from ..checkpoints.loading import threads_of
 from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
 from ..interface import Progress, RollingBatch, error_event
 from ..native.advance import Advance
-from ..opening.draft_size import draft_size
-from ..opening.runners import open_runner
+from ..opening.open_model import open_model
 from ..parallel.ranks import open_shared
 from ..sampling.choosing import Chosen
 from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
@@ -44,7 +44,7 @@ _COMPILE_WAIT_S: Final = 0.02
 
 
 class PagedRollingBatch(RollingBatch):
-    """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
+    """Combines scheduler, model runner and sampler; `open_model` describes `advance`."""
 
     def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
         if settings.tensor_parallel_degree != 1:
@@ -52,44 +52,44 @@ class PagedRollingBatch(RollingBatch):
             settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))
         beside = draft_size(settings)
         if settings.tensor_parallel_degree == 1:
-            opened = open_runner(settings, progress, advance, beside)
+            opened = open_model(settings, progress, advance, beside)
         else:
             opened = open_shared(settings, progress, beside)
         self.runner: ModelRunner = opened.runner
         self.device = opened.loaded.device
         # What a failed step leaves in blocks is overwritten; what it did to states is not undone.
-        self._repeats_steps = opened.repeats_steps
-        self._repeatable = opened.share_prefixes and opened.states is None
+        self._repeats_steps = opened.scheduling.repeats_steps
+        self._repeatable = opened.memory.share_prefixes and opened.memory.states is None
         self._eos_ids = opened.loaded.eos_ids
-        self.max_model_len = opened.max_model_len
+        self.max_model_len = opened.memory.max_model_len
         self.max_batch_size = settings.max_batch_size
-        self.kv_blocks, self.block_size = opened.kv_blocks, settings.block_size
+        self.kv_blocks, self.block_size = opened.memory.kv_blocks, settings.block_size
         self.description = opened.description
         self.takes_images = opened.takes_images
-        self.info = opened.info(settings)
-        self.weight_bytes = opened.weight_bytes
+        self.info = opened.info
+        self.weight_bytes = opened.info.weight_bytes
         self.scheduler = Scheduler(
             BlockManager(
-                opened.kv_blocks,
+                opened.memory.kv_blocks,
                 settings.block_size,
-                share=opened.share_prefixes,
-                resident_blocks=opened.resident_blocks,
-                states=opened.states,
+                share=opened.memory.share_prefixes,
+                resident_blocks=opened.memory.resident_blocks,
+                states=opened.memory.states,
             ),
             max_sequences=settings.max_batch_size,
-            max_prefill_tokens=opened.max_prefill_tokens,
-            short_context=opened.short_context,
-            whole_prompts=opened.whole_prompts,
+            max_prefill_tokens=opened.scheduling.max_prefill_tokens,
+            short_context=opened.scheduling.short_context,
+            whole_prompts=opened.scheduling.whole_prompts,
             on_preempt=self.runner.forget,
         )
-        self._chooser = opened.chooser
-        self._pick = opened.pick
+        self._chooser = opened.choice.chooser
+        self._pick = opened.choice.pick
         self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
             opened.loaded.device,
-            opened.chooser,
+            opened.choice.chooser,
             threads_of(settings),
         )
         self.vocabulary: int = opened.loaded.vocabulary

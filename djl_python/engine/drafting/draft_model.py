@@ -16,7 +16,7 @@ import torch
 
 from ..batch.chunk import Chunk
 from ..batch.sequence import NO_TOKEN, Sequence
-from ..opening.opened_runner import OpenedRunner
+from ..opening.opened_model import OpenedModel
 from ..sampling.choosing import Chosen
 from ..sampling.sampler import Sampler
 from ..torch_backend.model_runner import chosen_or_logits
@@ -50,13 +50,13 @@ class ModelDrafter:
         block_size: tokens in a block.
     """
 
-    def __init__(self, draft: OpenedRunner, sampler: Sampler, max_model_len: int, block_size: int) -> None:
+    def __init__(self, draft: OpenedModel, sampler: Sampler, max_model_len: int, block_size: int) -> None:
         self._runner = draft.runner
-        self._pick = draft.pick
+        self._pick = draft.choice.pick
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._unread: set[int] = set()  # whole blocks with positions that only the model has read
-        self._max_prefill_tokens = draft.max_prefill_tokens
+        self._max_prefill_tokens = draft.scheduling.max_prefill_tokens
         self._close_draft = draft.close
         self._sampler = sampler
         self._shadows: dict[int, _DraftState] = {}

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..batch.chunk import Chunk
+from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.sequence import Sequence
 
 Drafts = dict[int, tuple[int, ...]]
 
-#: Most rows of a step to which drafts are added: beyond, a row costs as much as it could save.
-MAX_ROWS: Final = 16
 # Cost of one more row, in steps of one row. Measured on CPUs: 0.04 to 0.07.
 ROW_COST: Final = 0.07
 _FIRST_GUESS: Final = 0.6  # assumed probability that a draft is right, before any was seen
@@ -100,7 +99,7 @@ class Speculation:
         Args:
             reserve: makes room in the cache for drafts after a chunk, and returns for how many there is.
         """
-        spare = MAX_ROWS - sum(chunk.length for chunk in chunks)
+        spare = MAX_DRAFT_ROWS - sum(chunk.length for chunk in chunks)
         able = [(chunk, room) for chunk in chunks if (room := self._room(chunk))][: max(spare, 0)]
         if not able:
             return chunks

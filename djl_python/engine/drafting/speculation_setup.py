@@ -11,8 +11,8 @@ import torch
 from ...core.errors import ModelLoadError
 from ..checkpoints.loading import rounding, threads_of
 from ..interface import Progress
-from ..opening.opened_runner import OpenedRunner
-from ..opening.runners import open_runner
+from ..opening.open_model import open_model
+from ..opening.opened_model import NATIVE, OpenedModel
 from ..sampling.sampler import Sampler
 from ..settings import BuiltInSettings as EngineSettings
 from .draft_model import ModelDrafter
@@ -27,7 +27,7 @@ _MODEL_LENGTH: Final = 5
 
 
 def open_speculation(
-    settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress
+    settings: EngineSettings, opened: OpenedModel, sampler: Sampler, progress: Progress
 ) -> Speculation | None:
     """Open what makes drafts for the opened model; None if nothing does.
 
@@ -44,23 +44,23 @@ def open_speculation(
         drafter, length = NgramDrafter(), settings.spec_length or _NGRAM_LENGTH
     else:
         drafter, length = _open_model(settings, opened, sampler, progress), settings.spec_length or _MODEL_LENGTH
-    return Speculation(drafter, length, opened.max_model_len)
+    return Speculation(drafter, length, opened.memory.max_model_len)
 
 
-def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler, progress: Progress) -> ModelDrafter:
-    draft = open_runner(
+def _open_model(settings: EngineSettings, opened: OpenedModel, sampler: Sampler, progress: Progress) -> ModelDrafter:
+    draft = open_model(
         msgspec.structs.replace(
             settings,
             model_path=settings.draft_model_path,
             quantize=rounding(settings) or "none",  # the model's checkpoint is of GPTQ or AWQ; this one need not be
             max_model_len=None,
-            kv_blocks=opened.kv_blocks,
+            kv_blocks=opened.memory.kv_blocks,
             tensor_parallel_degree=1,
             image_example=None,
         ),
         progress,
     )
-    if opened.on_torch:  # a draft model on native kernels needs one thread of torch's, the model all
+    if opened.info.runner != NATIVE:  # a draft model on native kernels needs one thread of torch's, the model all
         torch.set_num_threads(threads_of(settings))
     if draft.loaded.vocabulary != opened.loaded.vocabulary:
         raise ModelLoadError(
@@ -74,5 +74,6 @@ def _open_model(settings: EngineSettings, opened: OpenedRunner, sampler: Sampler
         )
     log.info("drafts by %s", draft.description)
     # Sequences change to long RoPE where the model's do. A draft model that changes elsewhere drafts up to there.
-    limit = draft.short_context if draft.short_context != opened.short_context else 0
-    return ModelDrafter(draft, sampler, limit or draft.max_model_len, settings.block_size)
+    short_context = draft.scheduling.short_context
+    limit = short_context if short_context != opened.scheduling.short_context else 0
+    return ModelDrafter(draft, sampler, limit or draft.memory.max_model_len, settings.block_size)

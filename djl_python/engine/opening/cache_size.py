@@ -10,11 +10,11 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ..attention.parameters import LayerShape
+from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.loading import LoadedModel
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..devices.tensor_parallel import least
 from ..settings import BuiltInSettings as EngineSettings
-from .draft_size import NOTHING, Beside
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ def size_cache(
     saves: bool = False,
     beside: Beside = NOTHING,
     step_bytes: int = 0,
-    growth: int = 1,
 ) -> CacheSize:
     """Compute how many blocks there is memory for, and how long a sequence may be with them.
 
@@ -63,7 +62,6 @@ def size_cache(
         saves: whether states are saved too, as many as the batch has sequences if there is room.
         beside: what a draft model will take.
         step_bytes: what a step takes of a GPU's memory, beside its copies of keys and values.
-        growth: memory that the cache takes for that of its tokens, where it is not made of blocks.
 
     Raises:
         ModelLoadError: there is no room for two blocks.
@@ -82,7 +80,7 @@ def size_cache(
     saved = min(settings.max_batch_size, int(room * _SAVED_SHARE) // state_bytes) if saves and state_bytes else 0
     states = (settings.max_batch_size + saved) * state_bytes
     room -= states
-    each_bytes = growth * block_bytes + copied + beside.token_bytes * size
+    each_bytes = block_bytes + copied + beside.token_bytes * size
     blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
     if settings.tensor_parallel_degree != 1:
         blocks = least(blocks, loaded.device)

@@ -15,7 +15,7 @@ from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..torch_backend.images import model_inputs
 from ..torch_backend.model_runner import ModelRunner
-from .agreement import near, step
+from ..torch_backend.trials import are_close, trial_step
 
 log = logging.getLogger(__name__)
 
@@ -43,19 +43,19 @@ class ImageCheck:
         """How many blocks the cache of a trial runner must have."""
         return -(-(len(self._example.ids) + 1) // block_size) + 2
 
-    def agrees(self, open_runner: Callable[[], ModelRunner], block_size: int, *, whole: bool) -> bool:
+    def agrees(self, make_runner: Callable[[], ModelRunner], block_size: int, *, whole: bool) -> bool:
         """Whether a runner gets the same logits when it runs both prompts side by side.
 
         Args:
-            open_runner: makes the runner; it may raise whatever the model's code raises.
+            make_runner: makes the runner; it may raise whatever the model's code raises.
             whole: read the prompt at once; otherwise in two pieces, the first of which ends before the image does.
         """
         try:
-            found = self._run(open_runner(), block_size, whole)
+            found = self._run(make_runner(), block_size, whole)
         except MISFITS as misfit:
             log.info("%s: %s", type(misfit).__name__, misfit)
             return False
-        return near(found, self._reference, self._tolerance)
+        return are_close(found, self._reference, self._tolerance)
 
     @torch.inference_mode()
     def _logits(self, model: Any) -> Tensor:
@@ -76,12 +76,12 @@ class ImageCheck:
         seeing = Sequence(0, list(ids), len(ids), sampling, images=images, blocks=list(range(1, last)))
         neighbour = Sequence(1, list(self._neighbour), _NEIGHBOUR_TOKENS, sampling, blocks=[last])
         first = len(ids) if whole else max(1, images.end - 2)
-        rows = step(runner, Chunk(seeing, first), Chunk(neighbour, _NEIGHBOUR_TOKENS))
+        rows = trial_step(runner, Chunk(seeing, first), Chunk(neighbour, _NEIGHBOUR_TOKENS))
         if not whole:
-            rows = torch.cat([step(runner, Chunk(seeing, len(ids) - first)), rows])
+            rows = torch.cat([trial_step(runner, Chunk(seeing, len(ids) - first)), rows])
         for sequence in (seeing, neighbour):
             sequence.tokens.append(self._next_id)
-        following = step(runner, Chunk(seeing, 1), Chunk(neighbour, 1))
+        following = trial_step(runner, Chunk(seeing, 1), Chunk(neighbour, 1))
         for sequence in (seeing, neighbour):
             runner.forget(sequence)
         return torch.stack([rows[0], following[0], rows[1], following[1]]).float()

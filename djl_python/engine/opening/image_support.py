@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..attention.lookup import set_attention
 from ..checkpoints.loading import LoadedModel
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.images import PagedImages
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
-from ..transformers_private import attention_name
-from .agreement import check_ids, tolerance
+from ..torch_backend.trials import trial_prompt
 from .image_check import ImageCheck
+from .trial import tolerance
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,13 @@ class ImageSupport:
     paged: PagedImages | None
 
 
-def open_image_support(settings: EngineSettings, loaded: LoadedModel, own_attention: str) -> ImageSupport | None:
+def open_image_support(settings: EngineSettings, loaded: LoadedModel) -> ImageSupport | None:
+    """What a model that has an attention of transformers' own needs; None if it takes no images."""
     if settings.image_example is None:
         return None
-    model, example = loaded.model, settings.image_example
-    current = attention_name(model.config.get_text_config(decoder=True))
-    set_attention(model, own_attention)
-    check = ImageCheck(model, example, check_ids(loaded)[0], tolerance(loaded, None))
-    image_support = ImageSupport(check, PagedImages.open(model, example))
-    set_attention(model, current)
-    return image_support
+    example = settings.image_example
+    check = ImageCheck(loaded.model, example, trial_prompt(loaded.vocabulary)[0], tolerance(loaded, None))
+    return ImageSupport(check, PagedImages.open(loaded.model, example))
 
 
 def images_agree_paged(paging: Paging, image_support: ImageSupport) -> bool:

@@ -15,7 +15,7 @@ from ..checkpoints.loading import LoadedModel
 from ..sampling.sampler import Sampler
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner
-from .agreement import step
+from ..torch_backend.trials import trial_step
 
 # The most that sampling takes: rows are copied for the penalties, weighed for the draw, and cut where top_p ends.
 _SAMPLING = SamplingParams(max_new_tokens=1, do_sample=True, top_p=0.5, repetition_penalty=1.1)
@@ -58,7 +58,7 @@ def _largest_step(settings: EngineSettings, loaded: LoadedModel, tokens: int, ru
     """Read a prompt of as many tokens as a step may have, and draw for as many sequences as it may."""
     ids = [each % loaded.vocabulary for each in range(tokens)]
     sequence = Sequence(0, ids, tokens, _SAMPLING, blocks=list(range(tokens)))
-    logits = step(runner, Chunk(sequence, tokens))
+    logits = trial_step(runner, Chunk(sequence, tokens))
     runner.forget(sequence)
     drawing = [Sequence(number, ids, tokens, _SAMPLING) for number in range(settings.max_batch_size)]
     with torch.inference_mode():

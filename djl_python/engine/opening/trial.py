@@ -18,6 +18,7 @@ from ...core.types import SamplingParams
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
+from ..checkpoints.quantization import Quantize
 from ..checkpoints.rope import original_length
 from ..torch_backend.model_runner import ModelRunner
 
@@ -51,6 +52,11 @@ class Trial:
         others = torch.linspace(0, vocabulary - 1, min(_OTHERS, vocabulary)).long()
         rows = torch.unique(torch.cat([own, others]))
         return cls(ids, rows, torch.searchsorted(rows, torch.tensor(ids)))
+
+
+def tolerance(loaded: LoadedModel, quantize: Quantize | None) -> float:
+    """How much logits may differ if computed in another way, relative to the greatest of them."""
+    return 1e-3 if loaded.dtype == torch.float32 and quantize is None else 0.1
 
 
 def trial_ids(loaded: LoadedModel, text: list[int]) -> list[int]:

@@ -29,11 +29,11 @@ from ...core.types import SamplingParams
 from ...ipc.processes import start
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.draft_size import NOTHING, Beside
 from ..devices.tensor_parallel import join, settings_of
 from ..interface import Progress
-from ..opening.draft_size import NOTHING, Beside
-from ..opening.opened_runner import OpenedRunner
-from ..opening.runners import open_runner
+from ..opening.open_model import open_model
+from ..opening.opened_model import OpenedModel
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
 from ..trial_text import sent_text
@@ -196,15 +196,15 @@ class SharedRunner:
 
 def open_part(
     rank: int, settings: EngineSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
-) -> OpenedRunner:
+) -> OpenedModel:
     """Open a rank's part of the model, with the others, see `tensor_parallel.join`.
 
     Raises:
         ModelLoadError: it has no memory for that, or the model keeps more than what is in the cache's blocks.
     """
     join(rank, settings, meeting)
-    opened = open_runner(settings, progress, beside=beside)
-    if not isinstance(opened.runner, PagedModelRunner) or not opened.share_prefixes:
+    opened = open_model(settings, progress, beside=beside)
+    if not isinstance(opened.runner, PagedModelRunner) or not opened.memory.share_prefixes:
         raise ModelLoadError(
             f"option.tensor_parallel_degree={settings.tensor_parallel_degree}: {type(opened.loaded.model).__name__} "
             "does not keep all that it knows of a text in a paged cache, and runs on one device"
@@ -212,8 +212,8 @@ def open_part(
     return opened
 
 
-def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) -> OpenedRunner:
-    """`open_runner` for a model that several devices share.
+def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) -> OpenedModel:
+    """`open_model` for a model that several devices share.
 
     Args:
         settings: with the degree that `tensor_parallel.degree_of` has found.
@@ -241,4 +241,5 @@ def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) ->
 
     runner = SharedRunner(opened.runner, ranks)
     description = f"{opened.description}, shared by {degree} devices"
-    return dataclasses.replace(opened, runner=runner, description=description, repeats_steps=False, close=close)
+    scheduling = dataclasses.replace(opened.scheduling, repeats_steps=False)
+    return dataclasses.replace(opened, runner=runner, description=description, scheduling=scheduling, close=close)

@@ -1,24 +1,29 @@
-"""Draws tokens from scores with torch, using the statistics of `row_scan`. Runs in the engine process.
+"""Draws tokens from scores with torch. Runs in the engine process.
 
-Where the bounds depend only on the total weight before a token, a draw needs no sorting (`row_scan.draw_weighed`).
-Where they depend on ranks, only as many of the best tokens are ranked as make the draw certain.
+A draw takes the token with the greatest sum of its score, divided by the temperature, and its noise (`gumbel`), among
+the tokens that the bounds permit. Bounds that depend on weights alone need no sorting: no token after one that is not
+permitted is permitted, so the draw is repeated among the tokens before it. Where top_k bounds a draw, its best tokens
+are ranked, and no other token gets noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
+from ..batch.sequence import NO_TOKEN
 from ..devices.transfers import indices, upload
-from .row_scan import Bounds, Scan, States, best_of, draw_weighed, invert, others, uniforms, weights_of
+from .gumbel import Keys, noise_of
+from .row_scan import Scan
+from .sampling_plan import inverse_temperature
 
-# How many of a row's best tokens are ranked, in successive attempts, before its whole vocabulary is sorted.
-CANDIDATES: Final = (64, 1024, 8192)
+# Draws are ranked together with those of up to so many best tokens.
+_WIDTHS: Final = (64, 1024, 8192)
+# Next to scores multiplied by more, noise has no digits in fp32, unless they are measured from the greatest.
+_COLD: Final = 100.0
 
 
 class Draws:
@@ -26,121 +31,134 @@ class Draws:
 
     Attributes:
         rows: (D,), the row of scores of each draw.
-        seeds: (D,).
-        temperature, top_k, top_p, min_p, typical_p: (D, 1).
-        ranked, typical, weighed: indices of the draws bounded by rank, by typicality, and by weight or not at all.
-        bounds: those of the weighed draws.
-        ranked_typical: whether typicality bounds any of the ranked draws, too.
+        inverse_temperature, top_k, top_p, min_p, typical_p: (D, 1).
+        ranked: by how many of the best tokens are ranked: the places of these draws.
+        weighed: places of the others, which all tokens get noise for.
+        bounded: those of the weighed ones with a bound, as places among these.
+        typical: (len(bounded), 1) whether that bound is typicality.
     """
 
     def __init__(self, rows: list[int], params: list[SamplingParams], vocabulary: int, device: torch.device) -> None:
         self.rows = indices(rows, device)
-        self.seeds = np.array([p.seed for p in params], np.uint64)
         numbers = [
-            (p.temperature, min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p) for p in params
+            (inverse_temperature(p), min(p.top_k or vocabulary, vocabulary), p.top_p, p.min_p, p.typical_p)
+            for p in params
         ]
         # (5, D, 1): for each parameter one number per draw, to be broadcast along the vocabulary
         columns = torch.tensor(numbers, dtype=torch.float32).view(-1, 5).T[:, :, None]
-        self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p = upload(columns, device)
-        ranked = [bool(p.top_k) or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)) for p in params]
-        self.ranked = indices([i for i, needed in enumerate(ranked) if needed], device)
-        self.typical = indices([i for i, p in enumerate(params) if p.typical_p < 1 and not ranked[i]], device)
-        self.weighed_places = [i for i, p in enumerate(params) if p.typical_p >= 1 and not ranked[i]]
-        self.weighed = indices(self.weighed_places, device)
-        _, _, top_p, min_p, _ = columns[:, self.weighed_places, 0]
-        bounded = upload(((top_p < 1) | (min_p > 0)).nonzero()[:, 0], device)
-        self.bounds = Bounds(self.top_p[self.weighed, 0], self.min_p[self.weighed, 0], bounded)
-        self.ranked_typical = any(needed and p.typical_p < 1 for needed, p in zip(ranked, params, strict=True))
+        self.inverse_temperature, self.top_k, self.top_p, self.min_p, self.typical_p = upload(columns, device)
+        # What scores are measured from, in their row's greatest: 1 for that, 0 for none.
+        bounded = [bool(p.top_k or p.typical_p < 1 or p.top_p < 1 or p.min_p > 0) for p in params]
+        measured = [one or inverse_temperature(p) > _COLD for one, p in zip(bounded, params, strict=True)]
+        self._measured = upload(torch.tensor(measured)[:, None], device)
+        widths = sorted({*(min(width, vocabulary) for width in _WIDTHS), vocabulary})
+        by_width: dict[int, list[int]] = {}
+        weighed: list[int] = []
+        for place, p in enumerate(params):
+            if p.top_k or (p.typical_p < 1 and (p.top_p < 1 or p.min_p > 0)):
+                least = min(p.top_k or vocabulary, vocabulary)
+                by_width.setdefault(next(width for width in widths if width >= least), []).append(place)
+            else:
+                weighed.append(place)
+        self.ranked = [(width, places, indices(places, device)) for width, places in by_width.items()]
+        self.weighed, self.weighed_index = weighed, indices(weighed, device)
+        self.bounded = indices([i for i, place in enumerate(weighed) if bounded[place]], device)
+        self.typical = self.typical_p[self.weighed_index][self.bounded] < 1
+        self.has_typical = any(params[place].typical_p < 1 for place in weighed)
+
+    def at_temperature(self, scores: Tensor, scan: Scan, which: Tensor) -> Tensor:
+        """Scores (len(which), K) of some draws' rows, to which noise can be added."""
+        top = torch.where(self._measured[which], scan.greatest[self.rows[which], None], 0)
+        return (scores - top).mul_(self.inverse_temperature[which])
+
+    def weights(self, scores: Tensor, scan: Scan, which: Tensor) -> Tensor:
+        """Weights of scores (len(which), K) of some draws' rows, not normalized: 1 for a row's greatest score."""
+        top = scan.greatest[self.rows[which], None]
+        return (scores - top).mul_(self.inverse_temperature[which]).exp_()
 
 
-def draw(scores: Tensor, scan: Scan, draws: Draws, states: States) -> Tensor:
-    """Draw token ids (len(draws.rows),) from the rows `draws.rows` of `scores` (R, vocabulary).
-
-    Args:
-        states: (len(draws.rows),), the state of each draw's random numbers.
-    """
-    vocabulary = scores.shape[1]
-    drawn = torch.empty(len(states), dtype=torch.long, device=scores.device)
-    chances = uniforms(states, scores.device)
-
-    def among_likeliest(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        values, ids = best_of(scores, scan, draws.rows[which], width)
-        probabilities = _probabilities(values, scan, draws, which)
-        kept, certain = _filter(probabilities, draws, which, vocabulary)
-        return ids.gather(1, invert(probabilities * kept, chances[which])[:, None])[:, 0], certain
-
-    def among_typical(which: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        whole = _probabilities(scores[draws.rows[which]], scan, draws, which)
-        ids = (-_atypicality(whole)).topk(width, dim=-1).indices
-        probabilities = whole.gather(1, ids)
-        kept = _leading(probabilities, draws.typical_p[which])
-        choice = ids.gather(1, invert(probabilities * kept, chances[which])[:, None])[:, 0]
-        return choice, ~kept[:, -1] | (width == vocabulary)
-
-    if len(draws.weighed):
-        which = draws.weighed
-        drawn[which] = draw_weighed(scores, scan, draws.rows[which], draws.bounds, states[draws.weighed_places])
-    _widen(draws.ranked, vocabulary, drawn, among_likeliest)
-    _widen(draws.typical, vocabulary, drawn, among_typical)
-    return drawn
-
-
-def _probabilities(values: Tensor, scan: Scan, draws: Draws, which: Tensor) -> Tensor:
-    """Probabilities of scores (len(which), K) of these draws' rows, among all tokens of the rows."""
-    assert scan.masses is not None
-    rows = draws.rows[which]
-    return weights_of(values, scan, rows) / scan.masses[rows].sum(-1, keepdim=True)
-
-
-def _widen(
-    which: Tensor, vocabulary: int, drawn: Tensor, attempt: Callable[[Tensor, int], tuple[Tensor, Tensor]]
-) -> None:
-    """Attempt these draws with more and more candidates, until each result is certain."""
-    for width in sorted({min(candidates, vocabulary) for candidates in (*CANDIDATES, vocabulary)}):
-        if not len(which):
-            break
-        choice, certain = attempt(which, width)
-        drawn[which] = choice  # what is not certain is drawn again
-        which = which[others(certain)]
-
-
-def _filter(probabilities: Tensor, draws: Draws, which: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Which candidates are kept, and for which rows that is certain without seeing the rest of the vocabulary.
+def draw(scan: Scan, draws: Draws, keys: Keys) -> Tensor:
+    """Draw token ids (D,) from the rows `draws.rows` of the scan's scores; NO_TOKEN where these are no numbers.
 
     Args:
-        probabilities: (R, K), descending along K; they sum to less than 1 where candidates were cut off.
+        keys: (D,), of each draw's noise.
     """
-    width = probabilities.shape[1]
-    top_k, top_p, typical_p = draws.top_k[which], draws.top_p[which], draws.typical_p[which]
-    kept = torch.arange(width, device=probabilities.device) < top_k
+    drawn = torch.empty(len(keys), dtype=torch.long, device=scan.scores.device)
+    for width, places, which in draws.ranked:
+        drawn[which] = _draw_ranked(scan, draws, which, width, keys[places])
+    if draws.weighed:
+        drawn[draws.weighed_index] = _draw_weighed(scan, draws, keys[draws.weighed])
+    of_drawn = scan.scores[draws.rows, drawn]
+    return drawn.masked_fill_(~(of_drawn > float("-inf")), NO_TOKEN)
+
+
+def _draw_ranked(scan: Scan, draws: Draws, which: Tensor, width: int, keys: Keys) -> Tensor:
+    values, ids = scan.best_of(draws.rows[which], width)
+    kept = _permitted(draws.weights(values, scan, which), draws, which)
+    sums = draws.at_temperature(values, scan, which).add_(noise_of(keys, ids))
+    best = sums.masked_fill_(~kept, float("-inf")).argmax(-1, keepdim=True)
+    return ids.gather(1, best)[:, 0]
+
+
+def _permitted(weights: Tensor, draws: Draws, which: Tensor) -> Tensor:
+    """Which of a draw's best tokens may be drawn.
+
+    Args:
+        weights: (len(which), K), descending along K.
+    """
+    kept = torch.arange(weights.shape[1], device=weights.device) < draws.top_k[which]
     # top_p is a share of the mass that top_k left; the token that crosses it is kept
-    left = probabilities * kept
-    mass = torch.where(top_k < vocabulary, left.sum(-1, keepdim=True), 1.0)
-    kept &= (left.cumsum(-1) - left < top_p * mass) | (top_p >= 1)
-    kept &= probabilities >= draws.min_p[which] * probabilities[:, :1]
+    left = weights * kept
+    kept &= (left.cumsum(-1) - left < draws.top_p[which] * left.sum(-1, keepdim=True)) | (draws.top_p[which] >= 1)
+    kept &= weights >= draws.min_p[which] * weights[:, :1]
     kept[:, 0] = True
-    certain = (top_k <= width) | ((top_k >= vocabulary) & ~kept[:, -1:])
-    if draws.ranked_typical:
-        kept = torch.where(typical_p < 1, _typical(probabilities * kept, typical_p), kept)
-    return kept, certain[:, 0]
+    typical_p = draws.typical_p[which]
+    return torch.where(typical_p < 1, _typical(weights * kept, typical_p), kept)
 
 
-def _typical(probabilities: Tensor, typical_p: Tensor) -> Tensor:
+def _typical(weights: Tensor, typical_p: Tensor) -> Tensor:
     """Locally typical sampling: keep the tokens whose information is nearest the entropy, up to a mass of typical_p."""
-    normal = probabilities / probabilities.sum(-1, keepdim=True)
-    order = _atypicality(normal).argsort(dim=-1, stable=True)
-    return torch.zeros_like(normal, dtype=torch.bool).scatter(1, order, _leading(normal.gather(1, order), typical_p))
+    order = _atypicality(weights).argsort(dim=-1, stable=True)
+    ordered = weights.gather(1, order)
+    kept = (ordered.cumsum(-1) - ordered < typical_p * weights.sum(-1, keepdim=True)) & (ordered > 0)
+    kept[:, 0] = True
+    return torch.zeros_like(kept).scatter_(1, order, kept)
 
 
-def _atypicality(probabilities: Tensor) -> Tensor:
-    """How far a token's information is from the entropy; infinite for a token of probability 0."""
+def _atypicality(weights: Tensor) -> Tensor:
+    """How far a token's information is from the entropy; infinite for a token without weight."""
+    probabilities = weights / weights.sum(-1, keepdim=True)
     log = probabilities.log()
     entropy = -(probabilities * log).nansum(-1, keepdim=True)
     return (-log - entropy).abs()
 
 
-def _leading(ordered: Tensor, mass: Tensor) -> Tensor:
-    """Mask of each row's leading probabilities that make up this mass, including the one that crosses it."""
-    kept = (ordered.cumsum(-1) - ordered < mass) & (ordered > 0)
-    kept[:, 0] = True
-    return kept
+def _draw_weighed(scan: Scan, draws: Draws, keys: Keys) -> Tensor:
+    which = draws.weighed_index
+    picked = scan.scores[draws.rows[which]]
+    ids = torch.arange(picked.shape[1], device=picked.device)[None]
+    sums = draws.at_temperature(picked, scan, which).add_(noise_of(keys, ids))
+    tokens = sums.argmax(-1)
+    open_ = draws.bounded
+    if not len(open_):
+        return tokens
+    which, sums, scores = which[open_], sums[open_], picked[open_]
+    weights = draws.weights(scores, scan, which)
+    # Tokens are ordered by rank, lowest first.
+    rank = -scores
+    if draws.has_typical:
+        rank = torch.where(draws.typical, _atypicality(weights), rank)
+    share = torch.where(draws.typical, draws.typical_p[which], draws.top_p[which])[:, 0]
+    most = torch.where(share < 1, share * weights.sum(-1), torch.inf)
+    least = draws.min_p[which]
+    while len(open_):
+        drawn = tokens[open_, None]
+        at = rank.gather(1, drawn)
+        before = (rank < at) | ((rank == at) & (ids < drawn))
+        ahead = (weights * before).sum(-1)
+        stays = ((ahead < most) & (weights.gather(1, drawn) >= least)[:, 0]) | ~(ahead > 0)
+        sums.masked_fill_(~before, float("-inf"))
+        left = (~stays).nonzero()[:, 0]  # the host waits for the device here; an index of booleans would, each time
+        open_, sums, rank, weights, most, least = (each[left] for each in (open_, sums, rank, weights, most, least))
+        tokens[open_] = sums.argmax(-1)
+    return tokens

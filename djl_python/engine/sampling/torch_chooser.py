@@ -14,8 +14,9 @@ from ..batch.sequence import NO_TOKEN
 from ..devices.transfers import indices
 from .choosing import Asked, Chosen, Top
 from .draws import Draws, draw
+from .gumbel import keys_of, mix
 from .penalties import Occurrences, penalize, penalties_of
-from .row_scan import Scan, best_of, mix, scan_rows
+from .row_scan import Scan
 from .sampling_plan import Plan, samples
 
 
@@ -31,17 +32,15 @@ class TorchChooser:
             self._groups = _Groups(plan, logits)
         groups = self._groups
         tokens = torch.empty(len(logits), dtype=torch.long, device=logits.device)
-        scan = scan_rows(logits, groups.inverse_temperature)
-        _choose(logits, scan, groups.plain, tokens, positions)
+        scan = Scan(logits)
+        _choose(scan, groups.plain, tokens, positions)
         if groups.altered:
-            scores = groups.alter(logits, changed, occurred)
-            scores_scan = scan_rows(scores, groups.altered_inverse_temperature)
-            _choose(scores, scores_scan, groups.own, tokens, positions)
+            _choose(Scan(groups.alter(logits, changed, occurred)), groups.own, tokens, positions)
         # All of it is on its way to the device before the host waits for the first number.
-        own = _logprobs(logits, scan, tokens)
+        own = _logprobs(scan, tokens)
         tokens.masked_fill_(own.isnan(), NO_TOKEN)
         most = max((count for _, count in groups.tops), default=0)
-        alternatives = _alternatives(logits, scan, groups.top_rows, most) if groups.tops else None
+        alternatives = _alternatives(scan, groups.top_rows, most) if groups.tops else None
         tops: list[Top] = [()] * len(logits)
         if alternatives is not None:
             for (row, count), top in zip(groups.tops, _listed(*alternatives), strict=True):
@@ -49,12 +48,12 @@ class TorchChooser:
         return Chosen(tokens.tolist(), own.tolist(), tops)
 
     def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
-        scan = scan_rows(logits, None)
-        own = _logprobs(logits, scan, indices(token_ids, logits.device))
+        scan = Scan(logits)
+        own = _logprobs(scan, indices(token_ids, logits.device))
         rows = torch.arange(len(logits), device=logits.device)
         tops: list[Top] = [()] * len(logits)
         if alternatives:
-            tops = _listed(*_alternatives(logits, scan, rows, alternatives))
+            tops = _listed(*_alternatives(scan, rows, alternatives))
         return Chosen(token_ids, own.tolist(), tops)
 
 
@@ -64,8 +63,6 @@ class _Groups:
     Attributes:
         altered: rows whose scores a rule or a penalty changes.
         plain: the others, which draw from the model's own logits; own: the altered, from scores of their own.
-        inverse_temperature: (N,) of the plain rows, 1 for the others; None if no plain row is sampled.
-        altered_inverse_temperature: (len(altered),), the same for the altered rows.
         tops, top_rows: (row, how many) of the rows that want alternatives.
     """
 
@@ -76,8 +73,6 @@ class _Groups:
         plain = [row for row in range(len(params)) if row not in self.altered]
         self.plain = _Group(plain, plain, params, vocabulary, device)
         self.own = _Group(self.altered, list(range(len(self.altered))), params, vocabulary, device)
-        self.inverse_temperature = self.plain.inverse_temperature(len(params))
-        self.altered_inverse_temperature = self.own.inverse_temperature(len(self.altered))
         self._altered_index = indices(self.altered, device)
         self._changed_places = indices([self.altered.index(row) for row in plan.changed], device)
         self._penalized_places = [self.altered.index(row) for row in plan.penalized]
@@ -103,7 +98,8 @@ class _Group:
 
     Attributes:
         greedy, greedy_rows: rows that take the best token, as numbered in the batch and in the scores.
-        draws, draw_rows: how the others draw, and their rows in the batch; None if there are none.
+        draws: how the others draw; None if there are none.
+        draw_rows, draw_index, mixed_seeds: their rows in the batch, as a list and a tensor, and their seeds, mixed.
     """
 
     def __init__(
@@ -120,37 +116,34 @@ class _Group:
             (sampled if samples(params[pair[0]]) else greedy).append(pair)
         self.greedy = indices([row for row, _ in greedy], device)
         self.greedy_rows = indices([row for _, row in greedy], device)
-        self.draw_rows = [row for row, _ in sampled]
-        self.draw_index = indices(self.draw_rows, device)
-        chosen = [params[row] for row in self.draw_rows]
-        self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device) if sampled else None
-
-    def inverse_temperature(self, rows: int) -> Tensor | None:
-        """(rows,), 1 for rows without a draw; None if there are no draws."""
-        if self.draws is None:
-            return None
-        made = torch.ones(rows, device=self.greedy.device)
-        made[self.draws.rows] = 1 / self.draws.temperature[:, 0]
-        return made
+        self.draws = None
+        if sampled:
+            self.draw_rows = [row for row, _ in sampled]
+            self.draw_index = indices(self.draw_rows, device)
+            chosen = [params[row] for row in self.draw_rows]
+            self.mixed_seeds = mix(np.array([p.seed for p in chosen], np.uint64))
+            self.draws = Draws([row for _, row in sampled], chosen, vocabulary, device)
 
 
-def _choose(scores: Tensor, scan: Scan, group: _Group, tokens: Tensor, positions: list[int]) -> None:
+def _choose(scan: Scan, group: _Group, tokens: Tensor, positions: list[int]) -> None:
     """Choose a group's tokens, and put them into their places in `tokens`."""
     if len(group.greedy):
-        tokens[group.greedy] = best_of(scores, scan, group.greedy_rows, 1)[1][:, 0]
+        tokens[group.greedy] = scan.best(group.greedy_rows)
     if group.draws is not None:
-        states = mix(mix(group.draws.seeds) + np.array([positions[row] for row in group.draw_rows], np.uint64))
-        tokens[group.draw_index] = draw(scores, scan, group.draws, states)
+        keys = keys_of(group.mixed_seeds, [positions[row] for row in group.draw_rows])
+        tokens[group.draw_index] = draw(scan, group.draws, keys)
 
 
-def _logprobs(logits: Tensor, scan: Scan, tokens: Tensor) -> Tensor:
-    """(R,) log-probabilities of one token in each row."""
-    return scan.logprobs(logits.gather(1, tokens[:, None]), torch.arange(len(logits), device=logits.device))[:, 0]
+def _logprobs(scan: Scan, tokens: Tensor) -> Tensor:
+    """(R,) log-probabilities of one token in each row; NaN where there is none."""
+    rows = torch.arange(len(tokens), device=tokens.device)
+    scores = scan.scores.gather(1, tokens.clamp_min(0)[:, None])[:, 0].masked_fill_(tokens < 0, torch.nan)
+    return scan.logprobs(scores[:, None], rows)[:, 0]
 
 
-def _alternatives(logits: Tensor, scan: Scan, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _alternatives(scan: Scan, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Ids and log-probabilities of the `count` most likely tokens of some rows."""
-    values, ids = best_of(logits, scan, rows, min(count, logits.shape[1]))
+    values, ids = scan.best_of(rows, min(count, scan.scores.shape[1]))
     return ids, scan.logprobs(values, rows)
 
 

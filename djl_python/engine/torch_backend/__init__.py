@@ -2,5 +2,5 @@
 
 Over the paged cache: our attention stands where the model looks up its own, the states of hybrid models' layers lie
 beside it, images run through the model up to its language model once. Over transformers' own cache, for models whose
-attention can't be replaced or that have none: prompts one by one, decode in a batch.
+attention can't be replaced or that have none: one sequence after the other.
 """

@@ -1,20 +1,17 @@
 """Runs models whose attention can't be replaced, with transformers' own cache. Runs in the engine process.
 
-Correct for every causal language model that `generate` can run. Each prompt gets a forward pass of its own. Decoding
-sequences share one, if the model computes the same for them together as for each alone. Scheduling, sampling and
-everything else are the same as for any model.
+Correct for every causal language model that `generate` can run, and as fast: sequences run one after the other, each
+with a cache of its own. Scheduling, sampling and everything else are the same as for any model.
 """
 
 from __future__ import annotations
 
 import inspect
-import logging
 from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from ...core.types import SamplingParams
 from ..attention.parameters import LayerShape
@@ -22,13 +19,11 @@ from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
-from ..opening.agreement import near, step
-from .cache_rows import CacheRows, has_states, states_of
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext
-
-log = logging.getLogger(__name__)
+from .state_rows import has_states, states_of
+from .trials import are_close, trial_step
 
 # What transformers' forward functions call their cache: those of models with attention, and of recurrent models. From
 # transformers 5.24 on all do by the last name.
@@ -42,8 +37,6 @@ class CachedModelRunner:
 
     Args:
         functions: makes a context that is entered while the model runs.
-        together: whether decoding sequences run as one batch. Sequences with images never do, nor do those of a model
-            that keeps something about its batch outside the cache.
         in_pieces: whether a prompt may be read in pieces. Some prefill functions begin with an empty state, whatever
             the cache has; a prompt that comes in pieces is then read again from its beginning.
         keeps: whether the model goes on from its cache; else whole sequences are read each step.
@@ -54,7 +47,6 @@ class CachedModelRunner:
         model: Any,
         device: torch.device,
         functions: ModelContext = nullcontext,
-        together: bool = False,
         in_pieces: bool = True,
         keeps: bool = True,
     ) -> None:
@@ -67,27 +59,19 @@ class CachedModelRunner:
         self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
         self._deltas: dict[int, Any] = {}
         self.in_pieces = in_pieces
-        self.together = together and bool(self._argument) and self._counter is None
-        self._rows = CacheRows()  # sequences whose caches are held as one batch
 
     @classmethod
     def tried(
         cls, model: Any, device: torch.device, functions: ModelContext, ids: list[int], tolerance: float
     ) -> CachedModelRunner:
-        """Make a runner that decodes sequences together, if the model can and their logits are the same as alone.
+        """Make a runner that reads prompts in pieces, if the model then has the same logits.
 
         Args:
-            ids: a prompt to try with; the other trial prompts are prefixes of it.
+            ids: a prompt to try with.
             tolerance: how much logits may differ, relative to the greatest of them.
         """
         in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
-        alone = _trial(cls(model, device, functions), ids)
-        try:
-            shared = _trial(cls(model, device, functions, True), ids)
-        except MISFITS as misfit:
-            log.info("%s can't be a batch: %s: %s", type(model).__name__, type(misfit).__name__, misfit)
-            return cls(model, device, functions, in_pieces=in_pieces)
-        return cls(model, device, functions, together=near(shared, alone, tolerance), in_pieces=in_pieces)
+        return cls(model, device, functions, in_pieces)
 
     def memory_of(self, ids: list[int]) -> tuple[dict[int, LayerShape], int]:
         """What a sequence leaves in the cache: the layers with keys and values, and the bytes of all its states.
@@ -96,7 +80,7 @@ class CachedModelRunner:
             ids: a prompt to try with.
         """
         sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
-        step(self, Chunk(sequence, len(ids)))
+        trial_step(self, Chunk(sequence, len(ids)))
         layers = getattr(self._caches.get(sequence.id), "layers", [])
         shapes: dict[int, LayerShape] = {}
         state_bytes = 0
@@ -110,13 +94,8 @@ class CachedModelRunner:
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
-        sharing = [chunk for chunk in chunks if self._can_share(chunk)]
         with self._functions():
-            found = self._run_together([chunk.sequence for chunk in sharing]) if sharing else {}
-            for chunk in chunks:
-                if chunk.sequence.id not in found:
-                    found[chunk.sequence.id] = self._run_one(chunk)
-        rows = [(found[chunk.sequence.id], rows_of(chunk)) for chunk in chunks]
+            rows = [(self._run_one(chunk), rows_of(chunk)) for chunk in chunks]
         return torch.cat([logits[len(logits) - count :] for logits, count in rows])
 
     def operator_seconds(self) -> dict[str, float]:
@@ -125,30 +104,6 @@ class CachedModelRunner:
     def forget(self, sequence: Sequence) -> None:
         self._caches.pop(sequence.id, None)
         self._deltas.pop(sequence.id, None)
-        if sequence.id in self._rows.ids:
-            self._rows.remove(sequence.id)
-
-    def _can_share(self, chunk: Chunk) -> bool:
-        sequence = chunk.sequence
-        if not self.together or chunk.length > 1 or not sequence.computed or sequence.images is not None:
-            return False
-        cache: Any = self._caches.get(sequence.id)
-        return sequence.id in self._rows.ids or (type(cache) is DynamicCache and CacheRows.can_hold(cache.layers))
-
-    def _run_together(self, sequences: list[Sequence]) -> dict[int, Tensor]:
-        """Decode one token for each sequence; logits (1, vocabulary) by sequence id."""
-        rows, by_id = self._rows, {sequence.id: sequence for sequence in sequences}
-        alone = {each: self._caches.pop(each).layers for each in by_id if each in self._caches}
-        try:
-            rows.arrange(by_id, alone)
-        finally:  # who has left the rows is not in this step, and goes on if it fails, as for lack of memory
-            self._caches |= {each: _cache(layers) for each, layers in alone.items()}
-        tokens = [[by_id[each].tokens[by_id[each].computed]] for each in rows.ids]
-        given = {name: value for name, value in rows.begin(self._device).items() if name in self._known}
-        ids = indices(tokens, self._device)
-        output = self._model(input_ids=ids, use_cache=True, **given, **{self._argument: _cache(rows.layers)})
-        rows.end()
-        return dict(zip(rows.ids, output.logits, strict=True))
 
     def _run_one(self, chunk: Chunk) -> Tensor:
         """Logits of (at least) the chunk's positions: (n, vocabulary)."""
@@ -158,8 +113,6 @@ class CachedModelRunner:
             first = 0
         if not first:  # new, or preempted: it begins again
             self.forget(sequence)
-        elif sequence.id in self._rows.ids:  # a one-token piece of its prompt put it there
-            self._caches[sequence.id] = _cache(self._rows.take(sequence.id))
         if self._counter is not None:
             setattr(self._counter, _DELTAS, self._deltas.get(sequence.id))
         if sequence.images is not None and sequence.id not in self._caches:
@@ -225,17 +178,11 @@ class CachedModelRunner:
         return indices([tokens], self._device)
 
 
-def _cache(layers: list[Any]) -> DynamicCache:
-    cache = DynamicCache()
-    cache.layers = layers
-    return cache
-
-
 def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float) -> bool:
     """Whether a prompt has the same logits in two pieces, the second of several tokens, as in one."""
     half = len(ids) // 2
     try:
-        return near(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
+        return are_close(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
     except MISFITS:
         return False
 
@@ -244,19 +191,6 @@ def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
     """The last logits of a prompt that is read in pieces of these lengths."""
     sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
     for length in lengths:
-        logits = step(runner, Chunk(sequence, length))
+        logits = trial_step(runner, Chunk(sequence, length))
     runner.forget(sequence)
     return logits
-
-
-def _trial(runner: CachedModelRunner, ids: list[int]) -> Tensor:
-    """Logits of three sequences of different lengths, of which one begins later and one ends earlier."""
-    sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0)  # logits of all positions
-    one, two, three = (Sequence(i, ids[:length], length, sampling) for i, length in enumerate((len(ids), 4, 7)))
-    found = []
-    for read, generating in (([one, two], []), ([three], [one, two]), ([], [one, two, three]), ([], [two, three])):
-        if one not in read + generating:
-            runner.forget(one)
-        chunks = [Chunk(each, each.prompt_length - 3) for each in read] + [Chunk(each, 1) for each in generating]
-        found.append(step(runner, *chunks))
-    return torch.cat(found)

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from ..attention.parameters import LayerShape
 from ..checkpoints.loading import LoadedModel
-from ..native.modules.cache import NativeCache
-from ..native.pool import Pool
 from .attention import PagedCache
 from .images import PagedImages
 from .model_runner import PagedModelRunner
 from .recurrent import RecurrentLayers
-from .torch_cache import TorchCache
 
 #: Tokens of a block in trials.
 TRIAL_BLOCK: Final = 16
+#: Makes a cache: of these layers, so many blocks, tokens of each, for this model.
+MakeCache = Callable[[list[LayerShape], int, int, LoadedModel], PagedCache]
 
 
 @dataclass(frozen=True)
 class Paging:
-    """A model that torch runs on a paged cache: the native kernels' one if there are any and they take its heads."""
+    """A model that torch runs on a paged cache."""
 
     loaded: LoadedModel
     layers: dict[int, LayerShape]
     recurrent: RecurrentLayers | None
-    pool: Pool | None
+    make_cache: MakeCache
 
     def runner(self, cache: PagedCache, images: PagedImages | None) -> PagedModelRunner:
         return PagedModelRunner(self.loaded.model, self.layers, cache, self.loaded.device, images, self.recurrent)
 
     def cache(self, blocks: int, block_size: int) -> PagedCache:
-        shapes, dtype = list(self.layers.values()), self.loaded.dtype
-        if self.pool is not None and NativeCache.fits(shapes, block_size, dtype):
-            return NativeCache(shapes, blocks, block_size, dtype, self.pool)
-        return TorchCache(shapes, blocks, block_size, dtype, self.loaded.device)
+        return self.make_cache(list(self.layers.values()), blocks, block_size, self.loaded)
 
     @contextmanager
     def trial(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:

@@ -20,7 +20,7 @@ from transformers import Cache, DynamicCache
 
 from ..batch.chunk import Chunk
 from ..devices.transfers import indices
-from .cache_rows import CacheRows, states_of
+from .state_rows import StateRows, states_of
 
 #: Makes a context that is entered while a model runs, to put better functions into its modules.
 ModelContext = Callable[[], AbstractContextManager[None]]
@@ -73,7 +73,7 @@ class RecurrentLayers:
         self._signatures = [inspect.signature(module.forward) for module in modules]
         # A sequence's states, one cache layer for each module, are in `_alone`, or a row of `_together`.
         self._alone: dict[int, list[Any]] = {}
-        self._together = CacheRows()
+        self._together = StateRows()
         self.functions: ModelContext = nullcontext
 
     @classmethod

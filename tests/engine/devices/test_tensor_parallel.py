@@ -19,10 +19,10 @@ from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
-from djl_python.engine.opening.agreement import step
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 from tests.engines import open_batch, run_to_end
 
@@ -168,12 +168,12 @@ def compute(rank: int, folder: Path, checkpoints: list[Path]) -> None:
         mine = settings_of(rank, 2, settings(path, 2, device="cpu", dtype="fp32", kv_cache_memory_mb=4 + 4 * rank))
         if number == 0:
             join(rank, mine, folder / "meeting")
-        opened = open_runner(mine, lambda what, done, total: None)
-        assert isinstance(opened.runner, PagedModelRunner) and opened.share_prefixes, opened.description
+        opened = open_model(mine, lambda what, done, total: None)
+        assert isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes, opened.description
         sequence = Sequence(1, prompt, len(prompt), SamplingParams(max_new_tokens=1), blocks=[1, 2, 3])
-        step(opened.runner, Chunk(sequence, 17))
-        logits = step(opened.runner, Chunk(sequence, 23))[-1]
-        assert least(opened.kv_blocks, opened.loaded.device) == opened.kv_blocks
+        trial_step(opened.runner, Chunk(sequence, 17))
+        logits = trial_step(opened.runner, Chunk(sequence, 23))[-1]
+        assert least(opened.memory.kv_blocks, opened.loaded.device) == opened.memory.kv_blocks
         if rank == 0:
             alone = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
             with torch.inference_mode():

@@ -17,15 +17,16 @@ from transformers import LlamaForCausalLM
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import Grammar, SamplingParams, TokenEvent
 from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.scheduler import MAX_DRAFT_ROWS
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.drafting import draft_model, speculation_setup
 from djl_python.engine.drafting.ngram import NgramDrafter
-from djl_python.engine.drafting.speculation import MAX_ROWS, Confidence, Speculation
+from djl_python.engine.drafting.speculation import Confidence, Speculation
 from djl_python.engine.native.library import library
-from djl_python.engine.opening import native_opening
-from djl_python.engine.opening.opened_runner import OpenedRunner
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening import native_program
+from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint
@@ -221,7 +222,7 @@ def test_drafts_go_no_further_than_the_text(params: dict[str, Any], longest: int
 @pytest.mark.parametrize(("together", "ahead"), [(1, 8), (2, 7), (3, 4), (8, 1), (9, 1), (15, 1), (16, 0), (17, 0)])
 def test_drafts_are_few_where_many_rows_share_a_step(together: int, ahead: int) -> None:
     found = asked_for([decoding(number) for number in range(together)])
-    assert list(found.values()) == [ahead] * min(together, MAX_ROWS - together)
+    assert list(found.values()) == [ahead] * min(together, MAX_DRAFT_ROWS - together)
 
 
 def test_a_prompt_that_is_read_beside_it_leaves_a_sequence_fewer_drafts() -> None:
@@ -230,8 +231,8 @@ def test_a_prompt_that_is_read_beside_it_leaves_a_sequence_fewer_drafts() -> Non
 
 
 def test_a_full_batch_has_no_drafts(path: Path) -> None:
-    batch = open_batch(path, speculative="ngram", max_batch_size=MAX_ROWS)
-    for number in range(MAX_ROWS):
+    batch = open_batch(path, speculative="ngram", max_batch_size=MAX_DRAFT_ROWS)
+    for number in range(MAX_DRAFT_ROWS):
         batch.add(number, LOOP, SamplingParams(max_new_tokens=8, ignore_eos=True))
     run_to_end(batch)
     assert speculation(batch) == (0, 0)
@@ -242,14 +243,14 @@ def test_a_full_batch_has_no_drafts(path: Path) -> None:
 def test_a_draft_model_reads_what_was_generated_without_it(path: Path, kernels: str) -> None:
     """A full batch has no drafts; a chat that goes on has its blocks as a prefix."""
     batch = open_batch(
-        path, kernels=kernels, speculative="draft", draft_model_path=str(path), max_batch_size=MAX_ROWS + 1
+        path, kernels=kernels, speculative="draft", draft_model_path=str(path), max_batch_size=MAX_DRAFT_ROWS + 1
     )
-    prompts = [[*LOOP[:8], number + 2] for number in range(MAX_ROWS + 1)]
+    prompts = [[*LOOP[:8], number + 2] for number in range(MAX_DRAFT_ROWS + 1)]
     for number, begin in enumerate(prompts):
         batch.add(number, begin, SamplingParams(max_new_tokens=80, ignore_eos=True))
     said = [event.token_id for event in run_to_end(batch)[0]]
     before = speculation(batch)  # a few, of those that came first
-    batch.add(MAX_ROWS + 1, [*prompts[0], *said, 7], SamplingParams(max_new_tokens=40, ignore_eos=True))
+    batch.add(MAX_DRAFT_ROWS + 1, [*prompts[0], *said, 7], SamplingParams(max_new_tokens=40, ignore_eos=True))
     run_to_end(batch)
     proposed, accepted = (after - earlier for after, earlier in zip(speculation(batch), before, strict=True))
     assert proposed > 20
@@ -363,10 +364,10 @@ def test_a_draft_model_with_states_is_refused(path: Path, tmp_path: Path) -> Non
 
 
 def test_a_draft_model_is_closed_with_the_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[OpenedRunner] = []
+    closed: list[OpenedModel] = []
 
-    def opening(*given: Any) -> OpenedRunner:
-        opened = open_runner(*given)
+    def opening(*given: Any) -> OpenedModel:
+        opened = open_model(*given)
 
         def close() -> None:
             opened.close()
@@ -374,7 +375,7 @@ def test_a_draft_model_is_closed_with_the_batch(path: Path, monkeypatch: pytest.
 
         return replace(opened, close=close)
 
-    monkeypatch.setattr(speculation_setup, "open_runner", opening)
+    monkeypatch.setattr(speculation_setup, "open_model", opening)
     batch = open_batch(path, speculative="draft", draft_model_path=str(path))
     assert not closed
     batch.close()
@@ -398,7 +399,7 @@ def test_a_draft_model_on_kernels_leaves_torch_its_threads(
             raise NotUnderstoodError("this one")
         return read_recipe(model, context)
 
-    monkeypatch.setattr(native_opening, "read_recipe", read)
+    monkeypatch.setattr(native_program, "read_recipe", read)
     try:
         batch = open_batch(path, speculative="draft", draft_model_path=str(other), threads=2)
         assert "native products" in batch.description

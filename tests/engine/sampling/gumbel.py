@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.sampling.row_scan import mix
+from djl_python.engine.sampling.gumbel import mix
 
 
 def noise_of(params: SamplingParams, position: int, count: int) -> npt.NDArray[np.float64]:

@@ -20,11 +20,10 @@ from transformers import (
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.opening.agreement import step
-from djl_python.engine.torch_backend import cache_rows
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
-from djl_python.engine.torch_backend.model_runner import ModelRunner, PagedModelRunner
-from tests.checkpoints import CACHE, OWN_ATTENTION, build_checkpoint
+from djl_python.engine.torch_backend.model_runner import ModelRunner
+from djl_python.engine.torch_backend.trials import trial_step
+from tests.checkpoints import CACHE, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 
 
@@ -66,20 +65,6 @@ def test_a_prompt_that_comes_in_pieces_is_read_as_one(architecture: str, tmp_pat
     assert torch.allclose(torch.cat(found), expected, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("architecture", [*sorted(OWN_ATTENTION.keys() - {"openai_gpt"}), "mamba"])  # that has no cache
-def test_who_generates_shares_a_call(architecture: str, tmp_path: Path) -> None:
-    batch = open_batch(build_checkpoint(tmp_path, architecture), kernels="torch")
-    calls: list[tuple[int, ...]] = []
-    for number in range(3):
-        batch.add(number, [5 + number] * (4 + 3 * number), SamplingParams(max_new_tokens=4))
-    if isinstance(batch.runner, PagedModelRunner):
-        pytest.skip("from transformers 5.24 on, its attention can be replaced")
-    model = batch.runner._model  # type: ignore[attr-defined]
-    model.register_forward_pre_hook(lambda *given: calls.append(tuple(given[2]["input_ids"].shape)), with_kwargs=True)
-    run_to_end(batch)
-    assert calls == [(1, 4), (1, 7), (1, 10), (3, 1), (3, 1), (3, 1)]
-
-
 class Around(torch.nn.Module):
     """A model within another."""
 
@@ -88,36 +73,23 @@ class Around(torch.nn.Module):
         self.inner = inner
 
 
-class Counting(Around):
-    """A model that remembers something of its batch that nobody knows of."""
-
-    def forward(
-        self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False, **named: Any
-    ) -> Any:
-        made = self.inner(input_ids, **{CACHE: past_key_values}, use_cache=use_cache, **named)
-        made.logits += len(input_ids)
-        return made
-
-
-def test_a_model_that_is_another_in_a_batch_runs_alone(tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
-    ids = list(range(3, 15))
-    assert CachedModelRunner.tried(model, torch.device("cpu"), nullcontext, ids, 1e-3).together
-    assert not CachedModelRunner.tried(Counting(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
-
-
 class Renamed(Around):
     """A model that calls its cache what all do from transformers 5.24 on."""
 
     def forward(self, input_ids: torch.Tensor, cache: Any = None, use_cache: bool = False, **named: Any) -> Any:
-        return self.inner(input_ids, **{CACHE: cache}, use_cache=use_cache, **named)
+        return self.inner(input_ids=input_ids, **{CACHE: cache}, use_cache=use_cache, **named)
 
 
 @pytest.mark.skipif(CACHE == "cache", reason="this transformers calls every cache so")
-def test_a_cache_by_another_name_is_shared(tmp_path: Path) -> None:
+def test_a_cache_by_another_name_is_gone_on_from(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
-    ids = list(range(3, 15))
-    assert CachedModelRunner.tried(Renamed(model), torch.device("cpu"), nullcontext, ids, 1e-3).together
+    calls: list[int] = []
+    model.register_forward_pre_hook(lambda _, __, named: calls.append(named["input_ids"].shape[1]), with_kwargs=True)
+    runner = CachedModelRunner(Renamed(model), torch.device("cpu"))
+    sequence = Sequence(1, list(range(3, 15)), 12, SamplingParams(max_new_tokens=1))
+    for length in (8, 4):
+        trial_step(runner, Chunk(sequence, length))
+    assert calls == [8, 4]
 
 
 class Impatient(Around):
@@ -142,53 +114,6 @@ def test_a_model_that_refuses_pieces_is_given_the_whole(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0, -1:]
     assert torch.allclose(logits, expected, atol=1e-4)
-
-
-def test_a_sequence_that_has_left_the_rows_goes_on_after_a_step_without_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory runs out when a row has keys of the first layer only."""
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
-    runner = CachedModelRunner(model, torch.device("cpu"), together=True)
-    sampling = SamplingParams(max_new_tokens=1)
-    waiting, joining = (Sequence(length, list(range(3, 3 + length)), length, sampling) for length in (40, 6))
-    step(runner, Chunk(joining, 5))
-    step(runner, Chunk(waiting, 30))
-    step(runner, Chunk(waiting, 1))  # in a row now
-    with_rows, memory = cache_rows._with_rows, iter(range(2))
-
-    def lacking(*given: Any) -> torch.Tensor:
-        if next(memory, None) is None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return with_rows(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cache_rows, "_with_rows", lacking)
-        with pytest.raises(torch.OutOfMemoryError):
-            runner.run([Chunk(joining, 1)])
-    runner.forget(joining)
-    step(runner, Chunk(waiting, 1))
-    logits = step(runner, Chunk(waiting, 8))
-    with torch.no_grad():
-        expected = model(torch.tensor([waiting.tokens])).logits[0, -1:]
-    assert torch.allclose(logits, expected, atol=1e-4)
-
-
-class Stubborn(Around):
-    """A model that takes one sequence at a time."""
-
-    def forward(self, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool = False) -> Any:
-        if len(input_ids) > 1:
-            raise IndexError("one sequence")
-        return self.inner(input_ids, **{CACHE: past_key_values}, use_cache=use_cache)
-
-
-def test_a_model_that_fails_in_a_batch_runs_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
-    with caplog.at_level("INFO", "djl_python"):
-        runner = CachedModelRunner.tried(Stubborn(model), torch.device("cpu"), nullcontext, list(range(3, 15)), 1e-3)
-    assert not runner.together
-    assert "Stubborn can't be a batch: IndexError: one sequence" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -299,16 +224,16 @@ def test_a_model_whose_attention_reads_other_keys_than_a_paged_one(kind: str, ke
 
 @pytest.mark.parametrize("architecture", ["bloom", "mpt"])
 def test_sequences_wait_for_memory(architecture: str, tmp_path: Path) -> None:
-    """Sixteen of them want three times what there is; what was computed of one that gives way goes."""
+    """Eight of them want three times what there is; what was computed of one that gives way goes."""
     path = build_checkpoint(tmp_path, architecture)
     roomy, tight = (
-        open_batch(path, kernels="torch", kv_cache_memory_mb=megabytes, max_batch_size=16) for megabytes in (64, 2)
+        open_batch(path, kernels="torch", kv_cache_memory_mb=megabytes, max_batch_size=8) for megabytes in (64, 1)
     )
     texts: list[dict[int, list[int]]] = []
     most = 0
     for batch in (roomy, tight):
-        texts.append({number: [] for number in range(16)})
-        for number in range(16):
+        texts.append({number: [] for number in range(8)})
+        for number in range(8):
             batch.add(number, [7 + number] * 40, SamplingParams(max_new_tokens=150, ignore_eos=True))
         while not batch.idle:
             for event in batch.step():
@@ -316,14 +241,14 @@ def test_sequences_wait_for_memory(architecture: str, tmp_path: Path) -> None:
             if batch is tight:
                 most = max(most, held_bytes(batch.runner))
     assert texts[0] == texts[1]
-    assert 1 << 20 < most <= 2 << 20
+    assert 1 << 19 < most <= 1 << 20
     assert tight.stats.preemptions > 0
 
 
 def held_bytes(runner: ModelRunner) -> int:
     """Of all tensors in the runner's caches."""
     assert isinstance(runner, CachedModelRunner)
-    layers = [layer for cache in runner._caches.values() for layer in cache.layers] + runner._rows.layers
+    layers = [layer for cache in runner._caches.values() for layer in cache.layers]
     values = [value for layer in layers for value in vars(layer).values()]
     tensors = [each for value in values for each in (value.values() if isinstance(value, dict) else [value])]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if torch.is_tensor(each)}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ..mapped import let_go
 from ..memory import Arena
 from ..pool import Op, Pool, Step
-from ..program.operations import UNCHANGED, Activated, Into, linear, quantize
+from ..program.operations import UNCHANGED, Into, linear, quantize
 from ..program.packing import Packed, Packer
 
 
@@ -26,103 +25,34 @@ class NativeLinears:
 
     Attributes:
         pool: theirs.
-        alone: a pool of the calling thread, for what is small.
 
     Args:
         dtype: bf16 or fp32, of the model; linears of another format are left to torch.
     """
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.pool, self.alone = Pool(threads, often=True), Pool(1)
+        self.pool = Pool(threads, often=True)
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
     def make(self, linear: Linear, quantize: Quantize | None) -> NativeLinear | None:
         """The linear with its weight packed, quantized if asked for; None if the kernels don't support it."""
-        packed = self.packed([linear], quantize)
-        return None if packed is None else NativeLinear(packed, self.pool, self.dtype)
-
-    def packed(self, linears: list[Linear], quantize: Quantize | None) -> Packed | None:
-        """The packed weights of one linear or a gated pair; None if the kernels don't support them."""
-        if any(linear.weight.dtype != self.dtype for linear in linears):
+        if linear.weight.dtype != self.dtype:
             return None
         try:
-            packed = self._packer.pack(linears, quantize)
+            packed = self._packer.pack([linear], quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        let_go(tensor for linear in linears for tensor in tensors_of(linear.weight))
-        return packed
+        let_go(tensors_of(linear.weight))
+        return NativeLinear(packed, self.pool, self.dtype)
 
     def close(self) -> None:
         """End the threads: what was made computes no more."""
         self.pool.close()
-        self.alone.close()
-
-
-class Products:
-    """Matrix products with packed weights, one after the other, in one call of the kernels.
-
-    Args:
-        products: weight of each product, and what is done to its result.
-    """
-
-    def __init__(self, *products: tuple[Packed, Activated]) -> None:
-        self._weights = [packed for packed, _ in products]
-        listed = [_operations(packed, activated) for packed, activated in products]
-        self.array = (Op * sum(map(len, listed)))(*itertools.chain(*listed))
-        ends = list(itertools.accumulate(map(len, listed)))
-        self._parts = [self.array[end - len(each) : end] for each, end in zip(listed, ends, strict=True)]
-
-    def run(self, pool: Pool, *tensors: tuple[Tensor, Tensor]) -> None:
-        """Run all products; `tensors` are each one's input (R, in) and output (R, out), both in the model's dtype."""
-        codes = [
-            _aim(pool, operations, packed, rows, made)
-            for operations, packed, (rows, made) in zip(self._parts, self._weights, tensors, strict=True)
-        ]
-        rows = tensors[0][0]
-        pool.run(self.array, len(self.array), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
-        del codes  # kept alive until here
-
-
-def _operations(packed: Packed, activated: Activated) -> list[Op]:
-    """The operations of a product: if weights are codes, the input is quantized first."""
-    bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
-    product = linear(n=packed.n, k=packed.k, weights=packed.addresses, bias=bias, into=Into(), activated=activated)
-    return [quantize(k=packed.k, order=order), product] if packed.of_codes else [product]
-
-
-def _aim(pool: Pool, operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
-    """Point operations at `rows` to read and `made` to write; keep the returned buffer alive until they have run."""
-    given, codes = rows.data_ptr(), None
-    if len(operations) > 1:
-        codes = torch.empty(len(rows), pool.codes_bytes(packed.k), dtype=torch.int8)
-        operations[0].in_, operations[0].out = given, codes.data_ptr()
-        given = codes.data_ptr()
-    operations[-1].in_, operations[-1].out = given, made.data_ptr()
-    return codes
-
-
-def rows_of(x: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """(..., width) as the kernels read it: (R, width)."""
-    return x.to(dtype).reshape(-1, width).contiguous()
-
-
-class Together(Protocol):
-    """Computes several linears at once; see `siblings`."""
-
-    def of(self, linear: NativeLinear, x: Tensor) -> Tensor:
-        """The result of one of them for x."""
-        ...
 
 
 class NativeLinear(nn.Module):
-    """x @ weight.T + bias. Ignores changes of a module's dtype or device: those of packed weights are fixed.
-
-    Attributes:
-        siblings: if set, computes it together with linears that are given the same input.
-    """
-
-    siblings: Together | None = None
+    """x @ weight.T + bias. Ignores changes of a module's dtype or device: those of packed weights are fixed."""
 
     def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -132,16 +62,24 @@ class NativeLinear(nn.Module):
         self.dtype = dtype
         parts = (packed.weight, packed.weight2, packed.weight3)
         for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
-            self.register_buffer(name, part, persistent=False)
-        self.products = Products((packed, UNCHANGED))
+            self.register_buffer(name, part, persistent=False)  # counted among the weights that a step reads
+        bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
+        product = linear(n=packed.n, k=packed.k, weights=packed.addresses, bias=bias, into=Into(), activated=UNCHANGED)
+        # If weights are codes, the input is quantized first.
+        operations = [quantize(k=packed.k, order=order), product] if packed.of_codes else [product]
+        self.operations = (Op * len(operations))(*operations)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out) in the model's dtype."""
-        if self.siblings is not None:
-            return self.siblings.of(self, x)
-        rows = rows_of(x, self.in_features, self.dtype)
+        rows = x.to(self.dtype).reshape(-1, self.in_features).contiguous()
         made = torch.empty(len(rows), self.out_features, dtype=self.dtype)
-        self.products.run(self.pool, (rows, made))
+        given = rows
+        if len(self.operations) > 1:
+            given = torch.empty(len(rows), self.pool.codes_bytes(self.in_features), dtype=torch.int8)
+            self.operations[0].in_, self.operations[0].out = rows.data_ptr(), given.data_ptr()
+        self.operations[-1].in_, self.operations[-1].out = given.data_ptr(), made.data_ptr()
+        step = Step(tokens=len(rows))
+        self.pool.run(self.operations, len(self.operations), step, bf16=self.dtype == torch.bfloat16)
         return made.view(*x.shape[:-1], self.out_features)
 
     @functools.cached_property

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, SCAN, files_of
+from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
 from ..pool import Pool
-from . import causal_conv, delta_rule, mamba2
+from . import causal_conv, delta_rule
 
 Function = Callable[..., Any]
 
@@ -26,8 +26,6 @@ _KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
     CONVOLUTION: (causal_conv.native, causal_conv.tried),
     "causal_conv1d_update": (causal_conv.native_update, causal_conv.tried_update),
-    SCAN: (mamba2.native_scan, mamba2.tried),
-    "mamba2_selective_state_update": (mamba2.native_update, mamba2.tried_update),
 }
 # Relative: rounding errors where a state adds up earlier tokens. Other functions are much further away.
 _TOLERANCE: Final = 1e-3

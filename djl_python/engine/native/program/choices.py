@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...sampling.choosing import Asked, Chosen, Top
+from ...sampling.gumbel import keys_of, mix
 from ...sampling.penalties import penalties_of
-from ...sampling.row_scan import mix
 from ...sampling.sampling_plan import Plan, inverse_temperature, samples
 from ..pool import CHOICE
 
@@ -64,7 +64,7 @@ class PlannedChoices(Choices):
 
     Attributes:
         typical: rows with typical_p sampling, which has no native operation: the kernels are given their tokens.
-        states: (rows,) of each draw's random numbers.
+        keys: (rows,) of each draw's noise.
     """
 
     def __init__(self, plan: Plan, vocabulary: int) -> None:
@@ -85,15 +85,15 @@ class PlannedChoices(Choices):
         array["repetition"], array["presence"], array["frequency"] = penalties_of(params)
         super().__init__(array)
         self._draw = any(drawn)
-        self.states = np.zeros(len(params), np.uint64)
-        self._seeds = mix(np.array([p.seed for p in params], np.uint64))
+        self.keys = np.zeros(len(params), np.uint64)
+        self._mixed_seeds = mix(np.array([p.seed for p in params], np.uint64))
         self._occurred: list[tuple[int, int]] = []
 
     def tell(self, asked: Asked) -> None:
         """Tell where the draws are, and what has occurred; the plan is the same."""
         if self._draw:
-            self.states = mix(self._seeds + np.array(asked.positions, np.uint64))
-            self.array["keys"] = self.states.view(np.uint32).reshape(-1, 2)
+            self.keys = keys_of(self._mixed_seeds, asked.positions)
+            self.array["keys"] = self.keys.view(np.uint32).reshape(-1, 2)
         if not asked.occurred:
             return
         rows = self.plan.penalized

@@ -8,11 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...batch.sequence import NO_TOKEN
 from ...sampling.choosing import Asked, Chosen
 from ...sampling.draws import Draws, draw
 from ...sampling.penalties import Occurrences, penalize, penalties_of
-from ...sampling.row_scan import scan_rows
+from ...sampling.row_scan import Scan
 from ..pool import Op, Pool, Step
 from .choices import Choices, PlannedChoices
 from .operations import choose
@@ -80,8 +79,5 @@ def _draw_typical(
     for row, each in zip(plan.penalized, occurred, strict=True):
         if row in typical:
             penalize(scores, [typical.index(row)], [each], penalties_of([plan.params[row]]))
-    scan = scan_rows(scores, 1 / draws.temperature[:, 0])
-    drawn = draw(scores, scan, draws, choices.states[typical])
-    drawn.masked_fill_(scores.gather(1, drawn[:, None])[:, 0].isnan(), NO_TOKEN)
-    tokens: list[int] = drawn.tolist()
+    tokens: list[int] = draw(Scan(scores), draws, choices.keys[typical]).tolist()
     return tokens

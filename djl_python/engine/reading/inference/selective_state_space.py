@@ -17,6 +17,8 @@ from .columns import columns_of, read_convolution
 from .layer_record import LayerRecord, Projections
 from .norms import NormCall, normed
 
+#: Greatest state, in numbers for each channel: kMaxState of scan.h.
+MAX_STATE: Final = 256
 _EPSILONS: Final = (1e-6, 1e-5)
 
 

@@ -152,7 +152,7 @@ def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) ->
 def test_activations_are_as_exact_as_torchs(activation: str) -> None:
     linears = NativeLinears(torch.float32, threads=1)
     made = packed(linears, Linear(torch.eye(64), None))
-    made.products.array[-1].activation = ACTIVATIONS[activation]
+    made.operations[-1].activation = ACTIVATIONS[activation]
     x = torch.linspace(-12, 12, 64 * 301).view(-1, 64)
     torch.testing.assert_close(made(x).double(), FUNCTIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
     linears.pool.close()

@@ -15,7 +15,6 @@ from djl_python.engine.native.pool import Pool
 
 RULES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 CONVOLUTIONS = ["causal_conv1d_fn", "causal_conv1d_update"]
-SPACES = ["mamba2_chunk_scan", "mamba2_selective_state_update"]
 
 
 class Module(nn.Module):
@@ -43,7 +42,7 @@ def names(pool: Pool, module: nn.Module) -> list[str]:
 
 def test_all_that_are_known_are_found(pool: Pool) -> None:
     assert names(pool, Module()) == RULES + CONVOLUTIONS
-    assert names(pool, OfFalcon()) == CONVOLUTIONS + SPACES
+    assert names(pool, OfFalcon()) == CONVOLUTIONS
     assert names(pool, nn.Linear(2, 2)) == []
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.opening.draft_size import NOTHING, draft_size
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.checkpoints.draft_size import NOTHING, draft_size
+from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
 
@@ -25,8 +25,8 @@ def test_weights_and_tokens_take_what_they_take_once_loaded(architecture: str, d
         model_path=str(path), dtype=dtype, kv_cache_memory_mb=1, max_batch_size=4096, kernels="auto", threads=1
     )
     found = draft_size(EngineSettings(model_path="m", speculative="draft", draft_model_path=str(path), dtype=dtype))
-    opened = open_runner(settings, lambda what, done, total: None)
-    assert opened.kv_blocks == 2**20 // (found.token_bytes * 16)
+    opened = open_model(settings, lambda what, done, total: None)
+    assert opened.memory.kv_blocks == 2**20 // (found.token_bytes * 16)
     stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     assert found.weight_bytes == (2 * stored if dtype == "fp32" else stored)
 

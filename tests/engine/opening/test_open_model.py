@@ -19,9 +19,9 @@ from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.opening import native_opening
-from djl_python.engine.opening.opened_runner import OpenedRunner
-from djl_python.engine.opening.runners import open_runner
+from djl_python.engine.opening import native_program
+from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
@@ -53,9 +53,9 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(path: Path, **settings: Any) -> OpenedRunner:
+def opened(path: Path, **settings: Any) -> OpenedModel:
     defaults: dict[str, Any] = {"max_batch_size": 2, "kv_cache_memory_mb": 16, "threads": 1}
-    return open_runner(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
+    return open_model(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
 
 
 def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_runner_that_fails_its_trial_is_not_used(
         kernels_or_skip(library)
     monkeypatch.setattr(runner, "run", run)
     found = opened(tied, kernels=kernels)
-    assert found.kind == instead
-    assert re.match(refusal, found.refusal) if refusal else not found.refusal
+    assert found.info.runner == instead
+    assert re.match(refusal, found.info.refusal) if refusal else not found.info.refusal
 
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])
@@ -155,7 +155,7 @@ def test_a_model_that_the_kernels_refuse_is_warned_of(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernels_or_skip(library)
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     path = build_checkpoint(tmp_path, architecture)
     info = open_batch(path, quantize="int8").info
     runner = "torch-paged" if architecture == "llama" else "transformers-cache"
@@ -166,6 +166,16 @@ def test_a_model_that_the_kernels_refuse_is_warned_of(
     )
     assert warning.endswith("Its int8 weights are the same there.")
     assert f"ForCausalLM: {warning}" in caplog.text
+
+
+@pytest.mark.parametrize("length", [16, 20, 64])
+def test_a_context_shorter_than_the_trials_text_does_not_keep_a_model_from_the_kernels(
+    length: int, tmp_path: Path
+) -> None:
+    kernels_or_skip(library)
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), max_model_len=length)
+    assert (batch.info.runner, batch.max_model_len) == ("native", length)
+    batch.close()
 
 
 def test_a_setting_that_keeps_a_model_from_the_kernels_is_warned_of(tmp_path: Path) -> None:
@@ -182,9 +192,9 @@ def test_where_there_are_no_kernels_nothing_is_refused(
     def missing() -> None:
         raise UnavailableError("there is no C++ compiler")
 
-    monkeypatch.setattr(native_opening, "library", missing)
+    monkeypatch.setattr(native_program, "library", missing)
     monkeypatch.setattr(pool, "library", missing)
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     with caplog.at_level("INFO"):
         info = open_batch(build_checkpoint(tmp_path, "llama")).info
     assert (info.runner, info.warnings) == ("torch-paged", ())
@@ -196,7 +206,7 @@ def test_weights_that_stay_as_they_are_are_told(
     kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """torch has no kernels for rounded weights of several experts."""
-    monkeypatch.setattr(native_opening, "read_recipe", refuse)
+    monkeypatch.setattr(native_program, "read_recipe", refuse)
     info = open_batch(build_checkpoint(tmp_path, "qwen3_moe"), kernels=kernels, quantize="int8").info
     assert "of the numbers in matrices stay in float32 (Qwen3MoeExperts." in info.unrounded
     assert info.warnings[-1] == f"not all weights are int8: {info.unrounded}"
@@ -231,7 +241,7 @@ def test_threads_end_with_the_batch_that_they_are_for(
     kernels_or_skip(library)
     path = build_checkpoint(tmp_path, architecture)
     if how != "native kernels":
-        monkeypatch.setattr(native_opening, "read_recipe", refuse)
+        monkeypatch.setattr(native_program, "read_recipe", refuse)
 
     def open_and_close() -> None:
         batch = open_batch(path, threads=3, draft_model_path=str(path), **settings)

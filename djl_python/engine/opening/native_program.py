@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from ...core.errors import ModelLoadError
+from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.state_slots import StateSlots
-from ..checkpoints.loading import LoadedModel, rounding
-from ..drafting.speculation import MAX_ROWS
+from ..checkpoints.loading import rounding
 from ..native.advance import Advance
 from ..native.library import UnavailableError, library
 from ..native.mapped import trim
@@ -23,13 +25,12 @@ from ..native.program.runner import NativeModelRunner
 from ..reading.inference.decoder import read_recipe
 from ..reading.recipe.decoder import Recipe
 from ..reading.recipe.primitives import NotUnderstoodError
-from ..settings import BuiltInSettings as EngineSettings
-from .agreement import Agreement
 from .cache_size import CacheSize, size_cache
-from .draft_size import Beside
-from .opened_runner import OpenedRunner, name_of
+from .candidate import OpeningRequest, Refusal
+from .opened_model import NATIVE, OpenedModel, Scheduling, SequenceMemory, TokenChoice, info_of, name_of
+from .paged_attention import page_attention_
 from .proof import prove
-from .trial import LONGEST, Trial
+from .trial import LONGEST
 
 log = logging.getLogger(__name__)
 
@@ -38,31 +39,49 @@ log = logging.getLogger(__name__)
 _READ_POSITIONS: Final = 1 << 17
 
 
-def open_native(
-    settings: EngineSettings,
-    loaded: LoadedModel,
-    wanted: int,
-    agreement: Agreement,
-    advance: Advance | None,
-    beside: Beside,
-) -> OpenedRunner | str:
-    """Open the model as a native program; else why the kernels refuse it, "" where there are none to run it."""
-    if settings.kernels == "torch":
-        return ""
-    try:
-        program, recipe, size, states = _open_program(settings, loaded, wanted, agreement.trial, advance, beside)
-    except (UnavailableError, NotUnderstoodError) as reason:
-        if settings.kernels == "native":
-            raise ModelLoadError(f"option.kernels=native: {reason}") from reason
-        return _refusal(reason)
-    runner = NativeModelRunner(program, settings.block_size, states)
-    if not agreement.with_runner(runner, size.blocks, settings.block_size, proved=True):
-        program.close()
-        if settings.kernels == "native":
-            raise ModelLoadError(
-                f"option.kernels=native: the kernels' logits are not those of {type(loaded.model).__name__}"
-            )
-        return "their logits are not the model's own"
+@dataclass(frozen=True)
+class NativeProgram:
+    """The fused operations of the CPU kernels.
+
+    Attributes:
+        advance: memory that is being taken for it.
+    """
+
+    advance: Advance | None
+
+    def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
+        found = self._open(request)
+        if isinstance(found, Refusal) and request.settings.kernels == "native":
+            raise ModelLoadError(f"option.kernels=native: {found.reason}")
+        return found
+
+    def _open(self, request: OpeningRequest) -> OpenedModel | Refusal:
+        with ExitStack() as undo:
+            if self.advance is not None:
+                self.advance.stop()
+                undo.callback(self.advance.give_back)
+            page_attention_(request.loaded, undo)  # which is read by what it is called with
+            try:
+                program, recipe, size, states = _open_program(request, self.advance)
+            except (UnavailableError, NotUnderstoodError) as reason:
+                return _refusal(reason)
+            undo.callback(program.close)
+            runner = NativeModelRunner(program, request.settings.block_size, states)
+            if not request.reference.accepts(runner, size.blocks, request.settings.block_size, proved=True):
+                return Refusal("their logits are not the model's own", told=True)
+            undo.pop_all()
+        return _opened(request, program, recipe, size, states, runner)
+
+
+def _opened(
+    request: OpeningRequest,
+    program: Program,
+    recipe: Recipe,
+    size: CacheSize,
+    states: StateSlots | None,
+    runner: NativeModelRunner,
+) -> OpenedModel:
+    settings, loaded = request.settings, request.loaded
     # The program has the weights now, and torch's idle threads would only spin beside the program's.
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
@@ -74,42 +93,39 @@ def open_native(
         chooser.close()
         program.close()
 
-    return OpenedRunner(
+    return OpenedModel(
         loaded=loaded,
-        kind="native",
-        weight_bytes=program.weight_bytes,
-        cache_bytes=size.bytes,
         runner=runner,
-        max_model_len=size.length,
-        max_prefill_tokens=settings.max_prefill_tokens,
-        kv_blocks=size.blocks,
-        share_prefixes=True,
-        takes_drafts=states is None,
-        states=states,
-        short_context=recipe.short_context,
-        on_torch=False,
-        chooser=chooser,
-        pick=runner.pick,
-        close=close,
-        resident_blocks=lambda: program.resident_blocks,
+        memory=SequenceMemory(
+            max_model_len=size.length,
+            kv_blocks=size.blocks,
+            share_prefixes=True,
+            states=states,
+            resident_blocks=lambda: program.resident_blocks,
+        ),
+        scheduling=Scheduling(max_prefill_tokens=settings.max_prefill_tokens, short_context=recipe.short_context),
+        info=info_of(loaded, settings, NATIVE, program.weight_bytes, size.bytes),
         description=f"{name_of(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
+        choice=TokenChoice(chooser, runner.pick),
+        takes_drafts=states is None,
+        close=close,
     )
 
 
-def _refusal(reason: UnavailableError | NotUnderstoodError) -> str:
-    """Why the kernels refuse a model; "", with a line in the log, if there are none to run it, whatever it is."""
+def _refusal(reason: UnavailableError | NotUnderstoodError) -> Refusal:
+    """Why the kernels refuse a model; with a line in the log, if there are none to run it, whatever it is."""
     if isinstance(reason, NotUnderstoodError):
         try:
             library()
-            return str(reason)
+            return Refusal(str(reason), told=True)
         except UnavailableError as lacking:
             reason = lacking
     log.info("no native kernels: %s; the model runs on torch", reason)
-    return ""
+    return Refusal(str(reason))
 
 
 def _open_program(
-    settings: EngineSettings, loaded: LoadedModel, wanted: int, trial: Trial, advance: Advance | None, beside: Beside
+    request: OpeningRequest, advance: Advance | None
 ) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
     """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
 
@@ -118,14 +134,15 @@ def _open_program(
         NotUnderstoodError: the model can't be read as a recipe, or a setting keeps it from the kernels.
         ModelLoadError: there is no memory for it.
     """
+    settings, loaded = request.settings, request.loaded
     if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
         raise UnavailableError(f"they do not compute {loaded.dtype} on {loaded.device}")
     if settings.image_example is not None:
         raise NotUnderstoodError("they do not run models that take images")
     if settings.block_size % KEYS_PER_GROUP:
         raise NotUnderstoodError(f"option.block_size={settings.block_size} is not a multiple of {KEYS_PER_GROUP}")
-    recipe, size = _read_and_size(settings, loaded, wanted, beside)
-    prove(recipe, loaded, trial, torch.get_num_threads())
+    recipe, size = _read_and_size(request)
+    prove(recipe, loaded, request.reference.trial, torch.get_num_threads())
     states = StateSlots(settings.max_batch_size, size.saved_states) if recipe.state_bytes(loaded.dtype) else None
     try:
         program = Program(
@@ -135,7 +152,7 @@ def _open_program(
             blocks=size.blocks,
             block_size=settings.block_size,
             states=0 if states is None else states.count,
-            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, LONGEST, MAX_ROWS),
+            max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, LONGEST, MAX_DRAFT_ROWS),
             threads=torch.get_num_threads(),
             advance=advance,
         )
@@ -146,14 +163,13 @@ def _open_program(
     return program, recipe, size, states
 
 
-def _read_and_size(
-    settings: EngineSettings, loaded: LoadedModel, wanted: int, beside: Beside
-) -> tuple[Recipe, CacheSize]:
+def _read_and_size(request: OpeningRequest) -> tuple[Recipe, CacheSize]:
     """The model's recipe, for as many positions as its cache can hold, and the cache's size."""
-    recipe = read_recipe(loaded.model, min(wanted, _READ_POSITIONS))
+    loaded = request.loaded
+    recipe = read_recipe(loaded.model, min(request.length, _READ_POSITIONS))
     shapes = {index: attention.shape for index, attention in enumerate(recipe.caches)}
     state_bytes = recipe.state_bytes(loaded.dtype)
-    size = size_cache(settings, loaded, shapes, wanted, state_bytes, saves=True, beside=beside)
+    size = size_cache(request.settings, loaded, shapes, request.length, state_bytes, saves=True, beside=request.beside)
     if size.length > _READ_POSITIONS:
         recipe = read_recipe(loaded.model, size.length)
     return recipe, size

@@ -14,7 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.expert_stacks import ExpertStack
 from djl_python.engine.native.library import library
-from djl_python.engine.opening import native_opening
+from djl_python.engine.opening import native_program
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import Experts, Recipe
 from djl_python.engine.reading.recipe.primitives import Linear
@@ -40,8 +40,8 @@ def test_a_long_context_is_read_as_far_as_the_cache_goes(
         asked.append(max_positions)
         return read_recipe(model, max_positions)
 
-    monkeypatch.setattr(native_opening, "read_recipe", recorded)
-    monkeypatch.setattr(native_opening, "_READ_POSITIONS", bound)
+    monkeypatch.setattr(native_program, "read_recipe", recorded)
+    monkeypatch.setattr(native_program, "_READ_POSITIONS", bound)
     batch = open_batch(path, dtype="fp32", kernels="native")
     prompt = [i * 7 % VOCABULARY for i in range(200)]
     batch.add(0, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
@@ -122,7 +122,7 @@ def test_experts_that_are_read_wrongly_are_refused(
         wrong(mlp.body)
         return recipe
 
-    monkeypatch.setattr(native_opening, "read_recipe", read)
+    monkeypatch.setattr(native_program, "read_recipe", read)
     path = build_checkpoint(tmp_path, "qwen2_moe", torch.bfloat16)
     with pytest.raises(ModelLoadError, match="its logits in fp32 are not the model's own"):
         open_batch(path, kernels="native", quantize=quantize)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.checkpoints.quantization import Quantize
-from djl_python.engine.opening.agreement import Agreement
+from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.trial import Trial, distances, trial_ids
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from tests.checkpoints import build_checkpoint
@@ -58,8 +58,8 @@ def logits(model: LoadedModel) -> Tensor:
         return found
 
 
-def agrees(agreement: Agreement, logits: Tensor, blocks: int = BLOCKS) -> bool:
-    return agreement.with_runner(Answering(logits), blocks, BLOCK)
+def accepts(reference: Reference, logits: Tensor, blocks: int = BLOCKS) -> bool:
+    return reference.accepts(Answering(logits), blocks, BLOCK)
 
 
 def noise_like(x: Tensor, size: float) -> Tensor:
@@ -69,20 +69,20 @@ def noise_like(x: Tensor, size: float) -> Tensor:
 
 def test_the_models_own_logits_agree_and_the_sequence_is_forgotten(tmp_path: Path) -> None:
     model = loaded(tmp_path, torch.float32)
-    runner, agreement = Answering(logits(model)), Agreement(model, None, trial(model))
-    assert agreement.with_runner(runner, BLOCKS, BLOCK)
+    runner, reference = Answering(logits(model)), Reference.of(model, None, trial(model))
+    assert reference.accepts(runner, BLOCKS, BLOCK)
     assert runner.forgotten == 1
-    assert not agrees(agreement, logits(model) + noise_like(runner.logits, 0.05))
-    assert agrees(agreement, logits(model) + 3)  # of which a distribution knows nothing
+    assert not accepts(reference, logits(model) + noise_like(runner.logits, 0.05))
+    assert accepts(reference, logits(model) + 3)  # of which a distribution knows nothing
 
 
 def test_every_position_counts(tmp_path: Path) -> None:
     """As far as there are blocks for."""
     model = loaded(tmp_path, torch.float32)
-    agreement, changed = Agreement(model, None, trial(model)), logits(model).clone()
+    reference, changed = Reference.of(model, None, trial(model)), logits(model).clone()
     changed[16:] = changed[16:].roll(1, 0)
-    assert agrees(agreement, changed, blocks=2)
-    assert not agrees(agreement, changed)
+    assert accepts(reference, changed, blocks=2)
+    assert not accepts(reference, changed)
 
 
 def test_distances_are_relative_to_those_between_positions() -> None:
@@ -98,40 +98,40 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         model.model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(ModelLoadError, match=r"its logits are not numbers \(NaN\) in bfloat16"):
-        Agreement(model, None, trial(model))
+        Reference.of(model, None, trial(model))
 
 
 @pytest.mark.parametrize(("quantize", "size", "allowed"), [(None, 0.5, True), ("int8", 1.5, False)])
-def test_what_is_as_near_to_fp32_as_the_model_agrees(
+def test_what_is_as_near_to_fp32_as_the_model_accepts(
     quantize: Quantize | None, size: float, allowed: bool, tmp_path: Path
 ) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-    agreement = Agreement(model, quantize, trial(model))
-    exact = agreement._exact
+    reference = Reference.of(model, quantize, trial(model))
+    exact = reference.exact()
     assert exact is not None and exact.shape[1] == model.vocabulary
     assert all(torch.equal(before[name], tensor) for name, tensor in model.model.state_dict().items())
     assert 0 < distances(logits(model), exact).median() < 0.01
     # As a model that amplifies what rounding costs.
     noise = noise_like(exact, size)
-    agreement._reference = exact + noise
-    assert agrees(agreement, exact + noise.roll(1)) == allowed
-    assert not agrees(agreement, exact + 4 * noise.roll(1))
+    reference = replace(reference, logits=exact + noise)
+    assert accepts(reference, exact + noise.roll(1)) == allowed
+    assert not accepts(reference, exact + 4 * noise.roll(1))
 
 
 def test_logits_that_have_nothing_to_do_with_those_in_fp32_tell_nothing(tmp_path: Path) -> None:
-    agreement = Agreement(model := loaded(tmp_path, torch.bfloat16), None, trial(model))
-    exact = agreement._exact
+    reference = Reference.of(model := loaded(tmp_path, torch.bfloat16), None, trial(model))
+    exact = reference.exact()
     assert exact is not None
-    agreement._reference = exact + noise_like(exact, 4.0)
-    assert not agrees(agreement, exact.roll(1))
+    reference = replace(reference, logits=exact + noise_like(exact, 4.0))
+    assert not accepts(reference, exact.roll(1))
 
 
 @pytest.mark.parametrize(("size", "allowed"), [(0.05, True), (0.3, False)])
 def test_rounding_alone_is_not_that_far_from_fp32(size: float, allowed: bool, tmp_path: Path) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     own = logits(model)
-    assert agrees(Agreement(model, None, trial(model)), own + noise_like(own, size)) == allowed
+    assert accepts(Reference.of(model, None, trial(model)), own + noise_like(own, size)) == allowed
 
 
 @pytest.mark.parametrize(
@@ -143,25 +143,26 @@ def test_rounded_weights_may_be_further_off_and_are_warned_of(
 ) -> None:
     model = loaded(tmp_path, torch.bfloat16)
     own = logits(model)
-    assert agrees(Agreement(model, quantize, trial(model)), own + noise_like(own, size)) == allowed
+    assert accepts(Reference.of(model, quantize, trial(model)), own + noise_like(own, size)) == allowed
     assert ("predict other tokens" in caplog.text) == told
 
 
 def test_without_memory_nothing_is_computed_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(tmp_path, torch.bfloat16)
-    monkeypatch.setattr("djl_python.engine.opening.agreement.available_bytes", lambda: 1000)
-    assert Agreement(model, None, trial(model))._exact is None
+    monkeypatch.setattr("djl_python.engine.opening.reference.available_bytes", lambda: 1000)
+    assert Reference.of(model, None, trial(model)).exact() is None
 
 
 def test_before_changes_the_model_is_asked_for_fp32_if_it_is_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loaded(tmp_path, torch.bfloat16)
-    small, large = (Agreement(model, None, trial(model)) for _ in range(2))
-    small.before_changes()
-    monkeypatch.setattr("djl_python.engine.opening.agreement._EXACT_AT_ONCE", 1000)
-    large.before_changes()
+    reference = Reference.of(model, None, trial(model))
+    small = reference.settled(model)
+    monkeypatch.setattr("djl_python.engine.opening.reference._EXACT_AT_ONCE", 1000)
+    large = Reference.of(model, None, trial(model)).settled(model)
     for parameter in model.model.parameters():
         parameter.data = torch.zeros_like(parameter)
-    assert small._exact is not None and bool(small._exact.any())
-    assert large._exact is None
+    exact = small.exact()
+    assert exact is not None and bool(exact.any())
+    assert large.exact() is None

@@ -1,0 +1,104 @@
+"""Whoever chooses a token (torch on a CPU, torch on a GPU, the native kernels), one seed gives one token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djl_python.core.types import SamplingParams
+from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.sampling.choosing import Asked, Chooser
+from djl_python.engine.sampling.penalties import Occurrences
+from djl_python.engine.sampling.sampling_plan import Plan
+from djl_python.engine.sampling.torch_chooser import TorchChooser
+from tests.kernels import kernels_or_skip
+
+#: By vocabulary.
+ROWS = {50: 600, 3000: 300, 40_000: 80}
+#: Rows in which rounding may decide between two tokens whose sums of score and noise are that close.
+FEW = 2
+BOUNDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.3},
+    {"temperature": 1e-3},
+    {"temperature": 2.0},
+    {"top_k": 1},
+    {"top_k": 40, "top_p": 0.9},
+    {"top_k": 300, "min_p": 0.001},
+    {"top_p": 0.2},
+    {"top_p": 0.95, "min_p": 0.01},
+    {"min_p": 0.1},
+    {"typical_p": 0.3},
+    {"typical_p": 0.95, "top_p": 0.8},
+    {"typical_p": 0.5, "top_k": 30},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.2},
+    {"frequency_penalty": 0.4, "top_p": 0.9},
+]
+
+
+def native() -> tuple[Chooser, Callable[[], None]]:
+    pool = kernels_or_skip(lambda: Pool(2))
+    chooser = NativeChooser(pool)
+
+    def close() -> None:
+        chooser.close()
+        pool.close()
+
+    return chooser, close
+
+
+def mixture(rows: int, seed: int) -> list[SamplingParams]:
+    rng = random.Random(seed)
+    return [
+        SamplingParams(
+            max_new_tokens=1,
+            do_sample=rng.random() < 0.9,
+            seed=rng.getrandbits(64),
+            top_logprobs=rng.choice([0, 0, 3]),
+            bad_words_ids=rng.choice([(), ((1,),)]),
+            **rng.choice(BOUNDS),
+        )
+        for _ in range(rows)
+    ]
+
+
+def tokens_of(chooser: Chooser, device: str, params: list[SamplingParams], logits: Tensor, changed: Tensor) -> Any:
+    plan = Plan(list(range(len(params))), params, torch.device(device))
+    occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, params[row])) for row in plan.penalized]
+    asked = Asked(plan, [row % 9 for row in range(len(params))], occurred)
+    found = chooser.choose(logits.to(device), changed[: len(plan.changed)].to(device, copy=True), asked)
+    return found.token_ids, [[token for token, _ in top] for top in found.tops]
+
+
+@pytest.mark.parametrize("of", ["fp32", "bf16"])  # in which many scores are equal
+@pytest.mark.parametrize(("vocabulary", "spread"), [(50, 1.0), (3000, 0.1), (3000, 4.0), (40_000, 2.5)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "native",
+        pytest.param(
+            "cuda",
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")],
+        ),
+    ],
+)
+def test_one_seed_gives_one_token(other: str, vocabulary: int, spread: float, of: str) -> None:
+    rows, random_ = ROWS[vocabulary], torch.Generator().manual_seed(vocabulary)
+    logits, changed = (torch.randn(rows, vocabulary, generator=random_) * spread for _ in range(2))
+    if of == "bf16":
+        logits, changed = logits.bfloat16().float(), changed.bfloat16().float()
+    params = mixture(rows, vocabulary)
+    expected, best = tokens_of(TorchChooser(), "cpu", params, logits, changed)
+    chooser, close = native() if other == "native" else (TorchChooser(), lambda: None)
+    found, theirs = tokens_of(chooser, "cpu" if other == "native" else other, params, logits, changed)
+    close()
+    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= FEW
+    assert theirs == best
+    assert len(set(found)) > min(vocabulary, rows) / 10

@@ -1,0 +1,68 @@
+"""Rows of sequences that come and go hold what the sequences' own caches held."""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import LinearAttentionLayer
+
+from djl_python.engine.torch_backend.state_rows import StateRows
+
+HEADS, SIZE = 2, 3
+
+
+def keys(seed: int, length: int, rows: int = 1) -> torch.Tensor:
+    return torch.randn(rows, HEADS, length, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def states(seed: int) -> LinearAttentionLayer:
+    layer = LinearAttentionLayer()
+    layer.update_recurrent_state(keys(seed, 4))
+    layer.update_conv_state(keys(seed + 100, 4)[:, 0])
+    return layer
+
+
+def test_who_leaves_takes_what_was_theirs() -> None:
+    rows = StateRows()
+    rows.arrange([5, 6, 7], {each: [states(each)] for each in (5, 6, 7)})
+    rows.layers[0].recurrent_states[0].mul_(2)
+    alone: dict[int, list[object]] = {8: [states(8)]}
+    rows.arrange([7, 8], alone)
+    assert (sorted(rows.ids), sorted(alone)) == ([7, 8], [5, 6])
+    for each, (state,) in [(5, alone[5]), (6, alone[6]), (7, rows.take(7))]:
+        assert isinstance(state, LinearAttentionLayer)
+        assert torch.equal(state.recurrent_states[0], 2 * keys(each, 4))
+        assert torch.equal(state.conv_states[0], keys(each + 100, 4)[:, 0])
+        assert state.has_previous_state[0]
+    assert rows.ids == [8]
+
+
+def test_many_that_come_and_go_keep_their_states() -> None:
+    rows = StateRows()
+    alone: dict[int, list[object]] = {}
+    for step in range(60):
+        wanted = [each for each in range(40) if (each * 7 + step // 3) % 5 < 1 + step % 4]
+        alone |= {each: [states(each)] for each in wanted if each not in alone and each not in rows.ids}
+        rows.arrange(wanted, alone)
+        expected = torch.cat([keys(each, 4) for each in rows.ids])
+        assert torch.equal(rows.layers[0].recurrent_states[0], expected)
+
+
+class OneState:
+    """A layer of transformers before it had several states of a kind."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        self.conv_states = states
+        self.recurrent_states = None
+
+
+def test_layers_with_one_state_of_a_kind() -> None:
+    rows = StateRows()
+    rows.arrange([1, 2, 3], {each: [OneState(keys(each, 4))] for each in (1, 2, 3)})
+    (held,) = rows.layers
+    assert torch.equal(held.conv_states, torch.cat([keys(each, 4) for each in (1, 2, 3)]))
+    held.conv_states.mul_(2)
+    alone: dict[int, list[OneState]] = {}
+    rows.arrange([3, 2], alone)
+    assert torch.equal(alone[1][0].conv_states, 2 * keys(1, 4))
+    assert alone[1][0].recurrent_states is None
+    assert torch.equal(held.conv_states, torch.cat([2 * keys(each, 4) for each in rows.ids]))

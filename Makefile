@@ -1,5 +1,5 @@
-# serve, test, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything else goes
-# into .venv.
+# serve, test, test-all, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything
+# else goes into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
 #   make serve TORCH=torch                             another torch (see README, "Another torch"); first run only
@@ -11,20 +11,28 @@ VENV ?= .venv
 HOST ?= 127.0.0.1
 PORT ?= 8080
 MODEL ?= demo=serving_templates/demo
+WORKERS ?= $(shell nproc)
 ARGS ?=
 
 BIN := $(VENV)/bin
+# A worker for each processor, of one thread: what tests share (a server, kernels) is made for each file, or worker.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 METADATA := setup.cfg setup.py pyproject.toml constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: serve test weights check bench wheel docs clean
+.PHONY: serve test test-all weights check bench wheel docs clean
 
 serve: $(VENV)/.serve
 	exec $(BIN)/djl-serving -m $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
 
+# All that is done is tried, in minutes: what is dear with a few of many models or kernels (the marker `slow` tells).
 test: $(VENV)/.test weights
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+# With all of them, and wheels for all processors.
+test-all: $(VENV)/.test weights
+	$(PYTEST) $(ARGS)
 
 # A small trained model, real tokenizers and public schemas for tests/real, fetched once into a cache outside of the clone. Where they
 # can't be had this says so, and those tests are skipped.

@@ -72,6 +72,17 @@ def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
     return [int(i) for i in out[0, len(prompt) :]]
 
 
+@torch.inference_mode()
+def greedy(model: Any, prompt: list[int], ids: list[int], new_tokens: int) -> list[int]:
+    """What transformers generates, if `ids` is that: its choice after each beginning of them, all in one pass.
+
+    `generate` takes a pass for each token. Whatever else `ids` are, this isn't them: they go on or end elsewhere.
+    """
+    choices = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 :].argmax(-1).tolist()[:new_tokens]
+    end = model.generation_config.eos_token_id
+    return choices[: choices.index(end) + 1] if end in choices else choices
+
+
 class Listener:
     """What a handler would be: hears everything an engine says."""
 

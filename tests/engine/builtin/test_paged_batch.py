@@ -16,7 +16,7 @@ from djl_python.core.errors import ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.native.library import library
 from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
-from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
+from tests.engines import generate, greedy, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
 
 
@@ -51,9 +51,20 @@ def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
         if not batch.idle:
             for event in batch.step():
                 got[event.request_id].append(event.token_id)
-    expected = {i: generate(model, prompt, new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}
-    assert got == expected
+    assert got == {i: greedy(model, prompt, got[i], new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}
     assert batch.stats.kv_blocks_used == batch.stats.running == batch.stats.waiting == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neo", "qwen3_5"])
+def test_the_oracle_in_one_pass_is_generate(architecture: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, architecture, sinks=True)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    for prompt, new_tokens in random_requests(10, seed=7):
+        ids = generate(model, prompt, new_tokens)
+        assert greedy(model, prompt, ids, new_tokens) == ids
+        assert greedy(model, prompt, ids[:-1], new_tokens) == ids
+        other = [*ids[:-1], (ids[-1] + 1) % VOCABULARY]
+        assert greedy(model, prompt, other, new_tokens) != other
 
 
 def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> None:
@@ -104,7 +115,7 @@ def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Pat
             for sequence in batch.scheduler.running:
                 computed.setdefault(sequence.id, sequence.computed)
         for i, (number, prompt) in enumerate(ids.items()):
-            expected = generate(model, prompt, 20)
+            expected = greedy(model, prompt, got[number], 20)
             assert got[number][: len(expected)] == expected
             prompts[i] = [*prompt, *got[number], 30 + i, 31 + turn]
     # All but the last token of the turn before, and what one step adds.

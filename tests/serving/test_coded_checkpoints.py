@@ -13,7 +13,7 @@ import torch
 
 from djl_python.testing import RunningServer, running_server
 from tests.coded_checkpoints import Method, write_coded
-from tests.serving.conftest import DEMO
+from tests.conftest import DEMO
 
 METHODS = {"awq": Method("gemm"), "gptq": Method("gptq", 4, 128, symmetric=True)}
 PROMPT = "Deep learning is"

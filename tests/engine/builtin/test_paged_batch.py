@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.native.library import library
-from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
+from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, REPRESENTATIVE, VOCABULARY, build_checkpoint
 from tests.engines import generate, greedy, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
 
@@ -25,12 +26,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
 
 
-@pytest.mark.parametrize(
-    ("kernels", "sinks"),
-    [("native", False), ("native", True), ("torch", True)],
-    ids=["native", "native-sinks", "torch"],
-)
-@pytest.mark.parametrize("architecture", NATIVE)
+def ways() -> Iterator[Any]:
+    """Every architecture on the native kernels; representative ones also without sinks and on torch, or all: slowly."""
+    for architecture in NATIVE:
+        dear = () if architecture in REPRESENTATIVE else pytest.mark.slow
+        yield pytest.param(architecture, "native", True, id=f"{architecture}-native-sinks")
+        yield pytest.param(architecture, "native", False, id=f"{architecture}-native", marks=dear)
+        yield pytest.param(architecture, "torch", True, id=f"{architecture}-torch", marks=dear)
+
+
+@pytest.mark.parametrize(("architecture", "kernels", "sinks"), ways())
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, sinks: bool, tmp_path: Path
 ) -> None:

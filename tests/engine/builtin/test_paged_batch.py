@@ -35,7 +35,7 @@ def ways() -> Iterator[Any]:
         yield pytest.param(architecture, "torch", True, id=f"{architecture}-torch", marks=dear)
 
 
-@pytest.mark.parametrize(("architecture", "kernels", "sinks"), ways())
+@pytest.mark.parametrize(("architecture", "kernels", "sinks"), [*ways()])
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, sinks: bool, tmp_path: Path
 ) -> None:

@@ -78,7 +78,8 @@ def greedy(model: Any, prompt: list[int], ids: list[int], new_tokens: int) -> li
 
     `generate` takes a pass for each token. Whatever else `ids` are, this isn't them: they go on or end elsewhere.
     """
-    choices = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 :].argmax(-1).tolist()[:new_tokens]
+    logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 :]
+    choices = [int(i) for i in logits.argmax(-1)[:new_tokens]]
     end = model.generation_config.eos_token_id
     return choices[: choices.index(end) + 1] if end in choices else choices
 

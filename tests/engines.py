@@ -74,6 +74,18 @@ def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
     return [int(i) for i in out[0, len(prompt) :]]
 
 
+@torch.inference_mode()
+def greedy(model: Any, prompt: list[int], ids: list[int], new_tokens: int) -> list[int]:
+    """What transformers generates, if `ids` is that: its choice after each beginning of them, all in one pass.
+
+    `generate` takes a pass for each token. Whatever else `ids` are, this isn't them: they go on or end elsewhere.
+    """
+    logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 :]
+    choices = [int(i) for i in logits.argmax(-1)[:new_tokens]]
+    end = model.generation_config.eos_token_id
+    return choices[: choices.index(end) + 1] if end in choices else choices
+
+
 class Listener:
     """What a handler would be: hears everything an engine says."""
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from djl_python.testing import RunningServer, running_server
+from tests.conftest import DEMO
 from tests.quantized_checkpoints import Method, write_quantized
-from tests.serving.conftest import DEMO
 
 METHODS = {"awq": Method("gemm"), "gptq": Method("gptq", 4, 128, symmetric=True)}
 PROMPT = "Deep learning is"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, InklingTextConfig
+import transformers
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints import loading
@@ -50,9 +51,10 @@ def test_a_model_whose_tokens_attend_to_later_ones_is_refused(architecture: str,
         load(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(transformers, "InklingTextConfig"), reason="this transformers has no such model")
 def test_a_padded_vocabulary_ends_where_logits_do(tmp_path: Path) -> None:
     """A bias for a token without a logit would make a step fail."""
-    config = InklingTextConfig(
+    config = transformers.InklingTextConfig(
         **{"vocab_size": 320, "unpadded_vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16},
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "pad_token_id": 0},
     )

@@ -469,7 +469,9 @@ def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: 
 
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
-    assert batch._speculation is None
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=9, ignore_eos=True))
+    assert len(run_to_end(batch)[0]) == 9
+    assert speculation(batch) == (0, 0)
     assert "option.speculative=ngram has no effect" in caplog.text
 
 

@@ -16,7 +16,7 @@ from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import Recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from tests.checkpoints import NATIVE, build_checkpoint
+from tests.checkpoints import NATIVE, build_checkpoint, representative_first
 from tests.engine.opening.mutants import mutants
 
 THREADS = 1
@@ -48,7 +48,7 @@ def test_what_is_read_is_proved(architecture: str, sinks: bool, tmp_path: Path) 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("architecture", NATIVE)
+@pytest.mark.parametrize("architecture", representative_first())
 def test_what_is_wrong_in_one_thing_is_refused(architecture: str, tmp_path: Path) -> None:
     """In any format: the proof is in fp32, whatever is rounded after it."""
     loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks=True)
